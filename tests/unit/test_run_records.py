@@ -40,6 +40,7 @@ from postroom.contracts.messages import (
     select_pending,
 )
 from postroom.contracts.records import replace
+from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.runs import (
     LEGAL_MOVES,
     PersistedState,
@@ -633,3 +634,7 @@ def test_a_record_that_breaks_its_shape_is_named_as_corrupt() -> None:
 def test_text_that_is_no_json_is_named_as_corrupt() -> None:
     with pytest.raises(StoreCorrupt, match="row 'x'"):
         codec.decode_json("{", where="row 'x'")
+
+
+def test_a_thread_is_locked_by_the_key_of_its_log() -> None:
+    assert thread_lock("t") == EventScope.thread("t").key

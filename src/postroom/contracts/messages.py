@@ -241,19 +241,22 @@ def leading_barrier(waiting: Sequence[PendingMessage], boundary: Boundary) -> Pe
     return None
 
 
-def refuse_broken_delta(delta: Sequence[Message]) -> None:
-    """Refuse messages that cannot be appended to a thread.
+def refuse_broken_delta(delta: Sequence[Message]) -> tuple[str, ...]:
+    """Refuse messages that cannot be appended to a thread; return their ids.
 
     Raises:
         InvalidRecord: an id is missing or comes twice, or a tool's message names no call.
     """
-    ids = [message.id for message in delta]
-    if not all(ids):
-        raise InvalidRecord("a message to append has no id")
-    if len(set(ids)) != len(ids):
-        raise InvalidRecord("the messages to append hold an id twice", value=ids)
+    ids: list[str] = []
     for message in delta:
+        if not message.id:
+            raise InvalidRecord("a message to append has no id")
+        ids.append(message.id)
         if message.role is Role.TOOL and not message.tool_call_id:
             raise InvalidRecord("a tool's message names no tool call", value=message.id)
-        if any(not call.id for call in message.tool_calls):
-            raise InvalidRecord("a tool call has no id", value=message.id)
+        for call in message.tool_calls:
+            if not call.id:
+                raise InvalidRecord("a tool call has no id", value=message.id)
+    if len(set(ids)) != len(ids):
+        raise InvalidRecord("the messages to append hold an id twice", value=ids)
+    return tuple(ids)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
-from postroom.contracts.errors import InvalidRecord, UnknownThread, VersionConflict
-from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventScope, EventStore
+from postroom.contracts.errors import InvalidRecord
+from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventStore
 from postroom.contracts.messages import (
     DeliveryMode,
     Json,
@@ -41,7 +41,7 @@ FAMILIES = "threads"
 
 def thread_lock(thread_id: str) -> str:
     """Return the name by which a thread is locked: its queue, its messages and its log."""
-    return EventScope.thread(thread_id).key
+    return f"thread:{thread_id}"  # the key of `EventScope.thread`
 
 
 class DispatchStore(Protocol):
@@ -504,20 +504,8 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         drafts = [draft.locks for draft in self.events] + [draft.locks for draft in self.outbox]
         return set(map(thread_lock, threads)).union(*drafts)
 
-    @property
-    def moves_owned(self) -> bool:
-        """Whether it moves the dispatch that `claim` owns."""
-        return self.claim is not None and (self.begins is not None or self.ends is not None)
-
-    @property
-    def begins_delivered(self) -> bool:
-        """Whether the dispatch that it delivers is claimed and begun as well."""
-        delivery = self.delivery
-        is_had = delivery is not None and delivery.claim is not None and delivery.claim_needed
-        return self.begins is not None and self.claim is None and is_had
-
-    def moved(self, owned: RunDispatch, *, now: int) -> RunDispatch:
-        """Return the dispatch that `claim` owns as this commit leaves it.
+    def moved(self, owned: RunDispatch, *, now: int) -> RunDispatch | None:
+        """Return the dispatch that `claim` owns as this commit leaves it; None where it does not move it.
 
         Raises:
             InvalidRecord: the result is another run's.
@@ -525,30 +513,8 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         if self.begins is not None:
             owned = owned.record_dispatch_start(self.begins, now=now)
         if self.ends is not None:
-            owned = owned.record_run_result(self.ends, now=now).acked(now=now)
-        return owned
-
-    def refuse_gone(self) -> None:
-        """Refuse what the owner of a dispatch writes to a thread that is not there any more.
-
-        Raises:
-            UnknownThread: as said. A commit that nobody owns makes the thread.
-        """
-        if self.claim is not None:
-            raise UnknownThread(f"thread {self.thread_id!r} is gone", value=self.thread_id)
-
-    def refuse_changed_run(self, before: RunRecord | None) -> None:
-        """Refuse to write the run over what is stored of it, where that may not be followed.
-
-        Raises:
-            IllegalTransition: the state machine has no arrow from there.
-            VersionConflict: it is not as it was seen any more.
-        """
-        if self.run is None:
-            return
-        if self.replaces is not None and before != self.replaces:
-            raise VersionConflict(f"run {self.run.run_id!r} is not as it was seen", value=self.run.run_id)
-        self.run.refuse_illegal_move(before)
+            return owned.record_run_result(self.ends, now=now).acked(now=now)
+        return None if self.begins is None else owned
 
     def refuse_unclaimed_move(self) -> None:
         """Refuse to begin or end an execution that nobody proves to be theirs, or beside another's delivery.
@@ -556,11 +522,14 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         Raises:
             InvalidRecord: as said.
         """
-        is_unproved = self.begins is not None and not self.begins_delivered
-        if self.claim is None and (self.ends is not None or is_unproved):
-            raise InvalidRecord("a commit that begins or ends an execution names its claim")
-        if self.moves_owned and self.delivery is not None:
+        if self.begins is None and self.ends is None:
+            return
+        delivery = self.delivery
+        if self.claim is not None and delivery is not None:
             raise InvalidRecord("a commit that begins or ends an execution delivers no other")
+        begins_its = delivery is not None and delivery.claim is not None and delivery.claim_needed
+        if self.claim is None and (self.ends is not None or not begins_its):
+            raise InvalidRecord("a commit that begins or ends an execution names its claim")
 
 
 class Committed(Record, frozen=True, kw_only=True):

@@ -195,7 +195,7 @@ class ThreadTables(Protocol):
         """Return threads by id."""
         ...
 
-    def create_run(self, run: RunRecord, body: str) -> None:
+    def create_run(self, run: RunRecord) -> None:
         """Store a new run and move its thread's pointers; a missing thread is made.
 
         Raises:
@@ -286,20 +286,10 @@ class MessageTables(Protocol):
 class RunTables(Protocol):
     """Dispatches, threads and messages, and the steps that write to all of them."""
 
-    @property
-    def dispatches(self) -> DispatchTables:
-        """The queue."""
-        ...
-
-    @property
-    def threads(self) -> ThreadTables:
-        """Threads and runs."""
-        ...
-
-    @property
-    def messages(self) -> MessageTables:
-        """Messages, committed and waiting."""
-        ...
+    dispatches: DispatchTables
+    threads: ThreadTables
+    messages: MessageTables
+    """Committed ones, and those that wait."""
 
     def at(self, now: int) -> Self:
         """Return the same rows at another instant."""

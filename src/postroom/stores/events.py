@@ -22,8 +22,7 @@ from postroom.contracts.events import (
     EventVisibility,
 )
 from postroom.stores.codec import decode_json, encode, unreadable
-from postroom.stores.runs.asking import Found, Looks, asked
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +46,21 @@ class WrittenEvent:
         return self.draft.options.writer_id, self.draft.options.idempotency_key
 
 
-def event_looks(written: Sequence[WrittenEvent]) -> Looks:
+def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
     """Return what is asked before events are appended: the ends of their scopes, and their keys."""
-    looks: Looks = {}
+    looks: list[Look] = []
     for one in written:
-        scopes = (scope.key for scope in one.draft.scopes)
-        for scope in (*scopes, *one.draft.options.expected_prior):
-            looks["newest", scope] = ("events.newest", {"scope": scope})
+        scopes = [scope.key for scope in one.draft.scopes]
+        prior = one.draft.options.expected_prior
+        looks += [("events.newest", {"scope": scope}) for scope in (*scopes, *prior)]
         if one.digest is not None:
             writer_id, key = one.key
-            looks["event", one.key] = ("events.first_of_key", {"writer_id": writer_id, "key": key})
+            looks.append(("events.first_of_key", {"writer_id": writer_id, "key": key}))
     return looks
 
 
-class EventTables(events.EventTables):
+class EventTables(Tables, events.EventTables):
     """The rows of the log."""
-
-    def __init__(
-        self,
-        sql: SqlTransaction,
-        now: Callable[[], int],
-        tell: Callable[..., None],
-        new_id: Callable[[], str],
-    ) -> None:
-        self._sql = sql
-        self._now = now
-        self._tell = tell
-        self._new_id = new_id
 
     @override
     def append(
@@ -88,7 +75,7 @@ class EventTables(events.EventTables):
             appended = Appended((event,), ((one, event),))
         else:
             written = tuple(WrittenEvent.of(draft, self._new_id) for draft in drafts)
-            appended = appending(written, asked(self._sql, event_looks(written)), now)
+            appended = appending(written, self._asked(event_looks(written)), now)
         self.write(appended)
         return appended.events
 
@@ -168,9 +155,11 @@ def appending(written: Sequence[WrittenEvent], found: Found, now: int) -> Append
     Raises:
         IdempotencyConflict, VersionConflict: as `EventStore.append` says.
     """
-    newest = {what[1]: seen[0][0] for what, seen in found.items() if what[0] == "newest"}
+    newest = {key[1]: rows[0][0] for key, rows in found.items() if key[0] == "events.newest"}
     firsts = {
-        what[1]: (seen[0][-1], _event(seen[0])) for what, seen in found.items() if what[0] == "event" and seen
+        key[1:]: (rows[0][-1], _event(rows[0]))
+        for key, rows in found.items()
+        if key[0] == "events.first_of_key" and rows
     }
     events, new = list[CanonicalEvent](), list[tuple[WrittenEvent, CanonicalEvent]]()
     for one in written:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from typing_extensions import override
 
@@ -11,8 +11,7 @@ from postroom.contracts.errors import IdempotencyConflict, StoreCorrupt
 from postroom.contracts.outbox import OUTBOX, Backlog, OutboxDraft, OutboxMessage, OutboxStatus
 from postroom.contracts.records import replace
 from postroom.stores.codec import decode_json, encode, kept, told, unreadable
-from postroom.stores.runs.asking import Found, Looks, asked
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +33,23 @@ class WrittenEffect:
         return self.draft.kind, self.draft.target, self.draft.dedupe_key
 
 
-def effect_looks(written: Sequence[WrittenEffect]) -> Looks:
+def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
     """Return what is asked before effects are stored: what stands under their keys."""
-    looks: Looks = {}
+    looks: list[Look] = []
     for one in written:
         if one.draft.dedupe_key is not None:
             values = dict(zip(("kind", "target", "dedupe_key"), one.key, strict=True))
-            looks["effect", one.key] = ("outbox.first_of_key", values)
+            looks.append(("outbox.first_of_key", values))
     return looks
 
 
-class OutboxTables(outbox.OutboxTables):
+class OutboxTables(Tables, outbox.OutboxTables):
     """The rows of the outbox."""
-
-    def __init__(
-        self,
-        sql: SqlTransaction,
-        now: Callable[[], int],
-        tell: Callable[..., None],
-        new_id: Callable[[], str],
-    ) -> None:
-        self._sql = sql
-        self._now = now
-        self._tell = tell
-        self._new_id = new_id
-
-    @override
-    def at(self, now: int) -> Self:
-        return type(self)(self._sql, lambda: now, self._tell, self._new_id)
 
     @override
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
         written = [WrittenEffect.of(draft, self._new_id) for draft in drafts]
-        looks = effect_looks(written)
-        stored = storing(written, asked(self._sql, looks) if looks else {}, self._now())
+        stored = storing(written, self._asked(effect_looks(written)), self._now())
         self.write(stored)
         return stored.effects
 
@@ -180,8 +162,8 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
     """
     firsts = dict[tuple[str, str, str | None], OutboxMessage]()
     for what, seen in found.items():
-        if what[0] == "effect" and seen:
-            firsts[what[1]] = _effect(seen[0])
+        if what[0] == "outbox.first_of_key" and seen:
+            firsts[what[1], what[2], what[3]] = _effect(seen[0])
     effects, new = list[OutboxMessage](), list[Values]()
     for one in written:
         draft, payload = one.draft, decode_json(one.payload, where="payload")

@@ -1,13 +1,17 @@
 """What an open transaction of an engine does for the tables: runs named statements, synchronously."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, Self
 
 Dialect = Literal["sqlite", "postgres"]
 Row = Sequence[Any]
 """Columns in the order of the statement: int, float, str, bytes or None."""
 Values = Mapping[str, Any]
 """Values by parameter: int, bool (stored as 0 or 1), float, str, bytes, None, or a list of int or str."""
+Look = tuple[str, Values]
+"""A statement that writes nothing, and its values."""
+Found = Mapping[tuple[Any, ...], list[Row]]
+"""The rows that looks gave, by the statement and its values in their order."""
 
 
 class SqlTransaction(Protocol):
@@ -21,7 +25,7 @@ class SqlTransaction(Protocol):
     """
 
     known: dict[tuple[Any, ...], list[Row]]
-    """What was asked under a key, until something is written or locked; see `postroom.stores.runs.asking`."""
+    """What looks gave, by statement and values, until something is written or locked; see `Tables`."""
 
     @property
     def dialect(self) -> Dialect:
@@ -63,3 +67,38 @@ class SqlTransaction(Protocol):
     def wait_for_locks(self) -> None:
         """Return when the locks that were asked for are held; a look waits for them too."""
         ...
+
+
+class Tables:
+    """A part of an open transaction: its statements, its instant, its ids, and what it tells others."""
+
+    def __init__(
+        self,
+        sql: SqlTransaction,
+        now: Callable[[], int],
+        tell: Callable[..., None],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._sql = sql
+        self._now = now
+        self._tell = tell
+        self._new_id = new_id
+
+    def at(self, now: int) -> Self:
+        """Return the same rows at another instant."""
+        return type(self)(self._sql, lambda: now, self._tell, self._new_id)
+
+    def _asked(self, looks: Iterable[Look]) -> Found:
+        """Return what these looks find; they take one round trip.
+
+        What this transaction has asked and not written since is known: a step that is decided on a thread
+        and then written looks at its row once. Values are given as tuples where they are lists.
+        """
+        known, new = self._sql.known, dict[tuple[Any, ...], Look]()
+        for look in looks:
+            key = (look[0], *look[1].values())
+            if key not in known:
+                new[key] = look
+        if new:
+            known.update(zip(new, self._sql.ask(*new.values()), strict=True))
+        return known.copy()

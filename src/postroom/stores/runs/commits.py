@@ -1,152 +1,168 @@
 """Steps of threads: all that is needed is asked at once, then decided, then written."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
+    ActiveRunConflict,
     DuplicateRecord,
     ForeignThread,
-    StaleClaim,
-    UnknownDispatch,
+    QueueFull,
+    UnknownThread,
     VersionConflict,
 )
-from postroom.contracts.messages import Message, refuse_broken_delta
-from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.contracts.runs import Thread
-from postroom.stores.codec import encode
-from postroom.stores.events import WrittenEvent, event_looks
-from postroom.stores.outbox import WrittenEffect, effect_looks
 from postroom.stores.runs import rows
-from postroom.stores.runs.asking import Found, Looks, dispatch_look, queue_look, run_look, thread_look
-from postroom.stores.runs.deliveries import delivery_looks
-from postroom.stores.runs.messages import committed_look, refuse_changed, versions_look
+from postroom.stores.runs.dispatches import against_look, interrupted, queue_look, refuse_taken
+from postroom.stores.runs.messages import refuse_changed
 from postroom.stores.runs.threads import new_thread, no_parent, own_ancestor
+from postroom.stores.sql_transaction import Found, Look
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenCommit:
-    """A commit with its bodies as text and its ids made: what is done to it afterwards changes nothing."""
-
-    step: ThreadCommit
-    messages: tuple[tuple[Message, str], ...]
-    run: str
-    state: str | None
-    events: tuple[WrittenEvent, ...]
-    effects: tuple[WrittenEffect, ...]
-
-    @classmethod
-    def of(cls, step: ThreadCommit, new_id: Callable[[], str]) -> "WrittenCommit":
-        """Write a commit down."""
-        return cls(
-            step=step,
-            messages=tuple((message, encode(message)) for message in step.messages),
-            run="" if step.run is None else encode(step.run),
-            state=None if step.thread_state is None else encode(step.thread_state),
-            events=tuple([WrittenEvent.of(draft, new_id) for draft in step.events]) if step.events else (),
-            effects=tuple([WrittenEffect.of(draft, new_id) for draft in step.outbox]) if step.outbox else (),
-        )
-
-
-def commit_looks(written: WrittenCommit, now: int) -> Looks:
-    """Return all that a commit is decided on."""
-    step, thread_id = written.step, written.step.thread_id
-    looks = thread_look(thread_id) | thread_look(step.parent_thread_id or thread_id)
+def commit_looks(step: ThreadCommit, message_ids: tuple[str, ...]) -> list[Look]:
+    """Return what a commit is decided on, but for its dispatch, events and effects."""
+    thread_id = step.thread_id
+    looks: list[Look] = [("threads.thread", {"thread_id": thread_id})]
+    if step.parent_thread_id is not None:
+        looks.append(("threads.thread", {"thread_id": step.parent_thread_id}))
     if step.claim is not None:
-        looks |= dispatch_look(step.claim.dispatch_id)
+        looks.append(("dispatches.dispatch", {"dispatch_id": step.claim.dispatch_id}))
     if step.joins is not None:
-        looks |= dispatch_look(step.joins)
+        looks.append(("dispatches.dispatch", {"dispatch_id": step.joins}))
     if step.consumes:
-        looks |= versions_look(thread_id, tuple(one.pending_id for one in step.consumes))
-    if step.messages:
-        looks |= committed_look(thread_id, tuple(one.id or "" for one in step.messages))
+        ids = tuple(one.pending_id for one in step.consumes)
+        looks.append(("threads.pending_versions", {"thread_id": thread_id, "pending_ids": ids}))
+    if message_ids:
+        looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": message_ids}))
     if step.run is not None:
-        looks |= run_look(step.run.run_id)
+        looks.append(("threads.run", {"run_id": step.run.run_id}))
     if step.ends is not None:
-        looks |= queue_look(thread_id)
-    if step.delivery is not None:
-        looks |= delivery_looks(step.delivery, now)
-    if written.events:
-        looks |= event_looks(written.events)
-    if written.effects:
-        looks |= effect_looks(written.effects)
+        looks.append(queue_look(thread_id))
     return looks
 
 
-def lost(error: UnknownDispatch) -> StaleClaim:
-    """Return what a commit says of a claim on a dispatch that is not there."""
-    return StaleClaim(f"the claim was lost: {error.message}", value=error.value)
+def delivery_looks(delivery: Delivery, now: int) -> list[Look]:
+    """Return what is asked before a dispatch is delivered."""
+    thread_id = delivery.dispatch.thread_id
+    looks = [queue_look(thread_id, delivery.queue_cap or 1), against_look(delivery.dispatch)]
+    if delivery.interrupt:
+        looks.append(("dispatches.queue", {"thread_id": thread_id}))
+    if delivery.claim is not None and not delivery.claim_needed:
+        looks.append(("dispatches.next_due", {"thread_id": thread_id, "now": now}))
+    return looks
 
 
-def thread_before(step: ThreadCommit, found: Found, now: int) -> Thread:
+def thread_before(step: ThreadCommit, message_ids: tuple[str, ...], found: Found, now: int) -> Thread:
     """Return the thread as it was, or as it is made, unless something stands against the commit.
 
     Raises:
         VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: as `CommitCoordinator.commit` says.
     """
-    row = found["thread", step.thread_id]
+    thread_id, parent = step.thread_id, step.parent_thread_id
+    row = found["threads.thread", thread_id]
     known = rows.thread(row[0]) if row else None
-    if known is None:
-        step.refuse_gone()
+    if known is None and step.claim is not None:  # a commit that nobody owns makes the thread
+        raise UnknownThread(f"thread {thread_id!r} is gone", value=thread_id)
     if step.joins is not None:
         _refuse_not_joined(step, step.joins, found)
     if step.consumes:
-        refuse_changed(
-            found["versions", step.thread_id, tuple(one.pending_id for one in step.consumes)], step.consumes
-        )
+        ids = tuple(one.pending_id for one in step.consumes)
+        refuse_changed(found["threads.pending_versions", thread_id, ids], step.consumes)
     count = known.message_count if known else 0
     if step.expected_message_count not in (None, count):
         raise VersionConflict(
-            f"thread {step.thread_id!r} has {count} messages, not {step.expected_message_count}",
-            value=step.thread_id,
+            f"thread {thread_id!r} has {count} messages, not {step.expected_message_count}",
+            value=thread_id,
             details={"expected": step.expected_message_count, "actual": count},
         )
-    if step.messages:
-        refuse_broken_delta(step.messages)
-        for [twice] in found["committed", step.thread_id, tuple(one.id or "" for one in step.messages)]:
+    if message_ids:
+        for [twice] in found["threads.committed", thread_id, message_ids]:
             raise DuplicateRecord(f"message {twice!r} is committed already", value=twice)
     if known is not None:
         return known
-    if step.parent_thread_id == step.thread_id:
-        raise own_ancestor(step.thread_id)
-    if step.parent_thread_id is not None and not found["thread", step.parent_thread_id]:
-        raise no_parent(step.parent_thread_id)
-    return new_thread(step.thread_id, now, step.parent_thread_id)
+    if parent == thread_id:
+        raise own_ancestor(thread_id)
+    if parent is not None and not found["threads.thread", parent]:
+        raise no_parent(parent)
+    return new_thread(thread_id, now, parent)
 
 
 def _refuse_not_joined(step: ThreadCommit, joins: str, found: Found) -> None:
-    row = found["dispatch", joins]
+    row = found["dispatches.dispatch", joins]
     joined = rows.dispatch(row[0]) if row else None
     queued = joined is not None and joined.status is RunDispatchStatus.QUEUED
     if joined is None or not queued or joined.thread_id != step.thread_id:
         raise VersionConflict(f"dispatch {joins!r} is not queued any more", value=joins)
 
 
-def thread_after(thread: Thread, step: ThreadCommit, found: Found, now: int) -> Thread:
-    """Return the thread as the commit leaves it.
+def refuse_unwritable_run(step: ThreadCommit, thread: Thread, found: Found) -> None:
+    """Refuse to write the run of a commit over what is stored of it, where that may not be followed.
 
     Raises:
-        ForeignThread, IllegalTransition, VersionConflict: the run may not be written.
+        ForeignThread: it is of another thread.
+        IllegalTransition: the state machine has no arrow from there.
+        VersionConflict: it is not as it was seen any more.
     """
-    if step.messages:
-        count = thread.message_count + len(step.messages)
-        thread = replace(thread, message_count=count, updated_at=max(now, thread.updated_at))
-    if step.run is None:
-        return thread
-    if step.run.thread_id != thread.id:
-        raise ForeignThread(
-            f"run {step.run.run_id!r} is of thread {step.run.thread_id!r}", value=step.run.run_id
+    run = step.run
+    if run is None:
+        return
+    if run.thread_id != thread.id:
+        raise ForeignThread(f"run {run.run_id!r} is of thread {run.thread_id!r}", value=run.run_id)
+    row = found["threads.run", run.run_id]
+    before = rows.run(row[0]) if row else None
+    if step.replaces is not None and before != step.replaces:
+        raise VersionConflict(f"run {run.run_id!r} is not as it was seen", value=run.run_id)
+    run.refuse_illegal_move(before)
+
+
+def delivered(
+    step: ThreadCommit, delivery: Delivery, found: Found, now: int, new_id: Callable[[], str]
+) -> tuple[RunDispatch, RunDispatch | None, Interrupt | None]:
+    """Decide what becomes of the dispatch of a commit, what is claimed and begun with it, and superseded.
+
+    Raises:
+        InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,
+        ForeignThread: as `CommitCoordinator.commit` says.
+    """
+    asked, asks, cap = delivery.dispatch, delivery.claim, delivery.queue_cap
+    thread_id = asked.thread_id
+    [[busy, epoch, queued, _]] = found["dispatches.queue_of_thread", thread_id, max(cap or 1, 1)]
+    if busy is not None or queued:
+        _refuse_busy(delivery, step.thread_id, busy)
+    if thread_id != step.thread_id:
+        raise ForeignThread(f"the dispatch is of thread {thread_id!r}", value=asked.run_id)
+    stored = asked.prepared_for_enqueue(epoch=epoch + delivery.interrupt)
+    statement, values = against_look(asked)
+    gone = found["dispatches.queue", thread_id] if delivery.interrupt else ()
+    refuse_taken(asked, found[statement, *values.values()], gone)
+    interrupt = interrupted(epoch, gone, (), now) if delivery.interrupt else None
+    if cap is not None and (0 if interrupt else queued) >= cap:
+        raise QueueFull(f"{cap} dispatches wait on thread {thread_id!r}", value=thread_id)
+    first = stored if delivery.claim_needed else _first(stored, delivery, found, now)
+    if asks is None or busy is not None or first is None:
+        return stored, None, interrupt
+    claimed = first.claim(token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
+    if step.begins is not None:
+        claimed = claimed.record_dispatch_start(step.begins, now=now)
+    return claimed if first is stored else stored, claimed, interrupt
+
+
+def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None) -> None:
+    """Refuse a delivery that a thread with something claimed or queued is not free for."""
+    if busy is not None and (delivery.interrupt or (delivery.claim and delivery.claim_needed)):
+        raise ActiveRunConflict(
+            f"thread {thread_id!r} has an active run: dispatch {busy!r} is claimed",
+            value=thread_id,
+            details={"dispatch_id": busy},
         )
-    row = found["run", step.run.run_id]
-    step.refuse_changed_run(rows.run(row[0]) if row else None)
-    return thread.after(step.run)
+    if delivery.when_idle:
+        raise ActiveRunConflict(f"thread {thread_id!r} is not idle", value=thread_id)
 
 
-def left(step: ThreadCommit, found: Found) -> tuple[bool, bool]:
-    """Return whether dispatches and messages wait on the thread when the commit has ended an execution."""
-    if step.ends is None:
-        return False, False
-    [[_, _, queued, waiting]] = found["queue", step.thread_id, 1]
-    consumed = len({one.pending_id for one in step.consumes}) if step.consumes else 0
-    return queued > 0, waiting > consumed
+def _first(stored: RunDispatch, delivery: Delivery, found: Found, now: int) -> RunDispatch | None:
+    """Return the dispatch whose turn it is: the first that is due, this one among them."""
+    turns = [stored] if stored.available_at <= now else []
+    if delivery.claim is not None and not delivery.interrupt:
+        turns += [rows.dispatch(row) for row in found["dispatches.next_due", stored.thread_id, now]]
+    return min(turns, key=lambda one: (one.priority, one.created_at, one.dispatch_id), default=None)

@@ -31,8 +31,7 @@ from postroom.contracts.run_stores import ClaimRequest
 from postroom.contracts.run_tables import DispatchTables
 from postroom.contracts.transactions import WORK
 from postroom.stores.runs import rows
-from postroom.stores.runs.asking import Looks, asked, dispatch_look, queue_look
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+from postroom.stores.sql_transaction import Look, Row, Tables, Values
 
 PURGED_AT_ONCE: Final = 1_000
 """Most rows removed in one transaction: some 5 ms, within which no caller is answered."""
@@ -41,20 +40,8 @@ _EARLIEST: Final = (-(2**63), "")
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
-class Dispatches(DispatchTables):
+class Dispatches(Tables, DispatchTables):
     """The rows of the queue."""
-
-    def __init__(
-        self,
-        sql: SqlTransaction,
-        now: Callable[[], int],
-        tell: Callable[..., None],
-        new_id: Callable[[], str],
-    ) -> None:
-        self._sql = sql
-        self._now = now
-        self._tell = tell
-        self._new_id = new_id
 
     @override
     def load(self, dispatch_id: str) -> RunDispatch | None:
@@ -77,8 +64,7 @@ class Dispatches(DispatchTables):
 
     @override
     def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
-        looks = queue_look(dispatch.thread_id) | against_look(dispatch)
-        [[_, epoch, _, _]], against = asked(self._sql, looks).values()
+        [[_, epoch, _, _]], against = self._sql.ask(queue_look(dispatch.thread_id), against_look(dispatch))
         stored = dispatch.prepared_for_enqueue(epoch=epoch)
         refuse_taken(dispatch, against)
         return self.insert(stored)
@@ -172,7 +158,7 @@ class Dispatches(DispatchTables):
     def interrupt(self, thread_id: str) -> Interrupt:
         named = {"thread_id": thread_id}
         [[_, epoch, _, _]], claimed, queue = self._sql.ask(
-            *queue_look(thread_id).values(), ("dispatches.claimed", named), ("dispatches.queue", named)
+            queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
         )
         return self.write_interrupt(thread_id, interrupted(epoch, queue, claimed, self._now()))
 
@@ -302,12 +288,12 @@ class Dispatches(DispatchTables):
         return 0
 
     def _row(self, dispatch_id: str) -> Row | None:
-        [found] = asked(self._sql, dispatch_look(dispatch_id)).values()
-        return found[0] if found else None
+        found = self._asked([("dispatches.dispatch", {"dispatch_id": dispatch_id})])
+        return next(iter(found["dispatches.dispatch", dispatch_id]), None)
 
     def _queue(self, thread_id: str) -> Row:
-        [[row]] = asked(self._sql, queue_look(thread_id)).values()
-        return row
+        look = queue_look(thread_id)
+        return self._asked([look])[look[0], *look[1].values()][0]
 
     def _all(self, statement: str, values: Values) -> tuple[RunDispatch, ...]:
         return tuple(rows.dispatch(row) for row in self._sql.all(f"dispatches.{statement}", values))
@@ -324,19 +310,23 @@ def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: i
     )
 
 
-def against_look(dispatch: RunDispatch) -> Looks:
+def queue_look(thread_id: str, at_most: int = 1) -> Look:
+    """Return the look for what is claimed, queued (no further than `at_most`) and waits on a thread."""
+    return "dispatches.queue_of_thread", {"thread_id": thread_id, "at_most": max(at_most, 1)}
+
+
+def against_look(dispatch: RunDispatch) -> Look:
     """Return the look for open dispatches that keep this one from being queued, and for one with its id."""
-    names = {
+    return "dispatches.against", {
         "dispatch_id": dispatch.dispatch_id,
         "thread_id": dispatch.thread_id,
         "dedupe_key": dispatch.dedupe_key,
         "run_id": dispatch.run_id,
     }
-    return {("against", *names.values()): ("dispatches.against", names)}
 
 
-def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Collection[str] = ()) -> None:
-    """Refuse to queue a dispatch beside what `against_look` found, but for those that are `gone`.
+def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Sequence[Row] = ()) -> None:
+    """Refuse to queue a dispatch beside what `against_look` found, but for the rows that are `gone`.
 
     Raises:
         DuplicateRecord, DedupeKeyInUse, RunNotOpen: as `DispatchStore.enqueue` says.
@@ -344,7 +334,7 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Collection
     for rule, found in against:
         if rule == 0:
             raise DuplicateRecord(f"dispatch {found!r} exists", value=found)
-        if found in gone:
+        if any(row[0] == found for row in gone):
             continue
         kind: type[PostroomError] = DedupeKeyInUse if rule == 1 else RunNotOpen
         does = (

@@ -3,7 +3,7 @@
 Positions of what waits are counted among what is there. What changes a thread's messages holds its lock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -28,18 +28,13 @@ from postroom.contracts.run_stores import MessageQuery
 from postroom.contracts.run_tables import MessageTables
 from postroom.stores.codec import encode
 from postroom.stores.runs import rows
-from postroom.stores.runs.asking import Looks
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+from postroom.stores.sql_transaction import Row, Tables, Values
 
 _NEWEST: Final = 2**62
 
 
-class Messages(MessageTables):
+class Messages(Tables, MessageTables):
     """The rows of messages."""
-
-    def __init__(self, sql: SqlTransaction, now: Callable[[], int]) -> None:
-        self._sql = sql
-        self._now = now
 
     @override
     def all(self, thread_id: str) -> tuple[Message, ...]:
@@ -133,6 +128,23 @@ class Messages(MessageTables):
         self._insert(ordered, [row[1] for row in found])
         return ordered
 
+    def append(self, thread_id: str, messages: Sequence[Message], first_seq: int) -> None:
+        """Commit messages behind those of the thread."""
+        values: list[Values] = []
+        for seq, message in enumerate(messages, start=first_seq):
+            values.append(
+                {
+                    "thread_id": thread_id,
+                    "seq": seq,
+                    "message_id": message.id,
+                    "run_id": message.metadata.run_id if message.metadata else None,
+                    "visibility": message.visibility.value,
+                    "created_at": self._now(),
+                    "body": encode(message),
+                }
+            )
+        self._sql.run_many("threads.append_message", values)
+
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
         """Let messages leave; those behind them move up."""
         ids = [one.pending_id for one in versions]
@@ -177,18 +189,6 @@ class Messages(MessageTables):
         return found
 
 
-def committed_look(thread_id: str, ids: tuple[str, ...]) -> Looks:
-    """Return the look for those of these messages that are committed."""
-    key = ("committed", thread_id, ids)
-    return {key: ("threads.committed", {"thread_id": thread_id, "message_ids": ids})}
-
-
-def versions_look(thread_id: str, ids: tuple[str, ...]) -> Looks:
-    """Return the look for the revisions of those of these messages that wait."""
-    key = ("versions", thread_id, ids)
-    return {key: ("threads.pending_versions", {"thread_id": thread_id, "pending_ids": ids})}
-
-
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
     """Return what waits on a thread, from all its rows in order."""
     return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
@@ -207,16 +207,3 @@ def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> 
                 f"pending message {one.pending_id!r} is not there in revision {one.revision}",
                 value=one.pending_id,
             )
-
-
-def message_values(thread_id: str, seq: int, message: Message, body: str, now: int) -> Values:
-    """Return the columns of a committed message by name."""
-    return {
-        "thread_id": thread_id,
-        "seq": seq,
-        "message_id": message.id,
-        "run_id": message.metadata.run_id if message.metadata else None,
-        "visibility": message.visibility.value,
-        "created_at": now,
-        "body": body,
-    }

@@ -45,7 +45,6 @@ from postroom.contracts.run_stores import (
 from postroom.contracts.run_tables import RunTables
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.contracts.transactions import WORK, Store, Transaction
-from postroom.stores.codec import encode
 
 T = TypeVar("T")
 
@@ -314,8 +313,7 @@ class SqlThreadStore(_RunPort, ThreadStore):
 
     @override
     async def create_run(self, run: RunRecord) -> None:
-        body = encode(run)
-        await self._change(run.thread_id, lambda runs: runs.threads.create_run(run, body))
+        await self._change(run.thread_id, lambda runs: runs.threads.create_run(run))
 
     @override
     async def load_run(self, run_id: str) -> RunRecord | None:

@@ -5,37 +5,38 @@ in one call; the instant is read after that, when it is first needed.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Self
 
 from typing_extensions import override
 
 from postroom.contracts import run_tables
-from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch
 from postroom.contracts.errors import ForeignThread, StaleClaim, UnknownDispatch
-from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
+from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.codec import encode
-from postroom.stores.events import EventTables, appending
-from postroom.stores.outbox import OutboxTables, storing
-from postroom.stores.runs.asking import Found, asked, dispatch_look, queue_look, run_look, thread_look
+from postroom.stores.events import EventTables, WrittenEvent, appending, event_looks
+from postroom.stores.outbox import OutboxTables, WrittenEffect, effect_looks, storing
 from postroom.stores.runs.commits import (
-    WrittenCommit,
     commit_looks,
-    left,
-    lost,
-    thread_after,
+    delivered,
+    delivery_looks,
+    refuse_unwritable_run,
     thread_before,
 )
-from postroom.stores.runs.deliveries import delivered
-from postroom.stores.runs.dispatches import Dispatches
-from postroom.stores.runs.messages import Messages, message_values
+from postroom.stores.runs.dispatches import Dispatches, queue_look
+from postroom.stores.runs.messages import Messages
 from postroom.stores.runs.threads import Threads
-from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.sql_transaction import Found, Look, SqlTransaction, Tables
 
 
-class RunTables(run_tables.RunTables):
+class RunTables(Tables, run_tables.RunTables):
     """Dispatches, threads and messages in one open transaction, and the steps that write to all of them."""
+
+    dispatches: Dispatches
+    threads: Threads
+    messages: Messages
 
     def __init__(
         self,
@@ -44,83 +45,68 @@ class RunTables(run_tables.RunTables):
         tell: Callable[..., None],
         new_id: Callable[[], str],
     ) -> None:
-        self._sql = sql
-        self._now = now
-        self._tell = tell
-        self._new_id = new_id
-        self._dispatches = Dispatches(sql, now, tell, new_id)
-        self._threads = Threads(sql, now)
-        self._messages = Messages(sql, now)
-
-    @property
-    @override
-    def dispatches(self) -> Dispatches:
-        return self._dispatches
-
-    @property
-    @override
-    def threads(self) -> Threads:
-        return self._threads
-
-    @property
-    @override
-    def messages(self) -> Messages:
-        return self._messages
-
-    @override
-    def at(self, now: int) -> Self:
-        return type(self)(self._sql, lambda: now, self._tell, self._new_id)
+        super().__init__(sql, now, tell, new_id)
+        self.dispatches = Dispatches(sql, now, tell, new_id)
+        self.threads = Threads(sql, now, tell, new_id)
+        self.messages = Messages(sql, now, tell, new_id)
 
     @override
     def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:
-        looks = thread_look(dispatch.thread_id) | dispatch_look(dispatch.dispatch_id)
-        asked(self._sql, run_look(dispatch.run_id) | queue_look(dispatch.thread_id) | looks)
-        return self._threads.load_run(dispatch.run_id)
+        looks = [
+            ("threads.run", {"run_id": dispatch.run_id}),
+            ("threads.thread", {"thread_id": dispatch.thread_id}),
+            ("dispatches.dispatch", {"dispatch_id": dispatch.dispatch_id}),
+        ]
+        self._asked([queue_look(dispatch.thread_id), *looks])
+        return self.threads.load_run(dispatch.run_id)
 
     @override
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
         if run is not None:
-            thread = self._threads.load(run.thread_id)
+            thread = self.threads.load(run.thread_id)
             if thread is not None:
-                self._threads.move(thread.after(run))
-            self._threads.put_run(run, encode(run))
-        self._dispatches.put(dispatch)
+                self.threads.move(thread.after(run))
+            self.threads.put_run(run)
+        self.dispatches.put(dispatch)
 
     @override
     def commit(self, step: ThreadCommit) -> Committed | StaleClaim:
-        written, now = WrittenCommit.of(step, self._new_id), self._now()
         step.refuse_unclaimed_move()
-        found = asked(self._sql, commit_looks(written, now))
-        owned = self._owned(written, found)
-        if isinstance(owned, StaleClaim):
-            return owned
-        before = thread_before(step, found, now)
-        after = thread_after(before, step, found, now)
-        moved = step.moved(owned, now=now) if owned and step.moves_owned else None
-        brought = delivered(step, step.delivery, found, now, self._new_id) if step.delivery else None
-        appended = appending(written.events, found, now) if written.events else None
-        stored = storing(written.effects, found, now) if written.effects else None
-        queued, waiting = left(step, found)
+        now, thread_id, delivery = self._now(), step.thread_id, step.delivery
+        message_ids = refuse_broken_delta(step.messages) if step.messages else ()
+        drafts = None
+        if step.events or step.outbox:
+            drafts = _Drafts(self._sql, self._now, self._tell, self._new_id)
+        looks = commit_looks(step, message_ids)
+        if delivery is not None:
+            looks += delivery_looks(delivery, now)
+        if drafts is not None:
+            looks += drafts.looks(step)
+        found = self._asked(looks)
+        moved = claimed = interrupt = None
+        if step.claim is not None:
+            owned = self._owned(step.claim, thread_id, found)
+            if isinstance(owned, StaleClaim):
+                return owned
+            moved = step.moved(owned, now=now)
+        before = thread_before(step, message_ids, found, now)
+        refuse_unwritable_run(step, before, found)
+        if delivery is not None:
+            moved, claimed, interrupt = delivered(step, delivery, found, now, self._new_id)
+        if drafts is not None:
+            drafts.decide(found, now)
         # All is decided; from here on everything is written.
-        self._write_thread(written, before, after, found, now)
+        after = self._write_thread(step, before, is_new=not found["threads.thread", thread_id], now=now)
         if moved is not None:
-            self.dispatches.put(moved)
-        if brought is not None:
-            brought.write(self.dispatches)
-        if appended is not None:
-            EventTables(self._sql, self._now, self._tell, self._new_id).write(appended)
-        if stored is not None:
-            OutboxTables(self._sql, self._now, self._tell, self._new_id).write(stored)
-        return Committed(
-            message_count=after.message_count,
-            dispatch=brought.dispatch if brought else moved,
-            claimed=brought.claimed if brought else None,
-            interrupt=brought.interrupt if brought else None,
-            leaves_queued=queued,
-            leaves_waiting=waiting,
-            events=() if appended is None else appended.events,
-            outbox=() if stored is None else stored.effects,
+            self._write_queue(moved, claimed, interrupt, is_new=delivery is not None)
+        done = Committed(
+            message_count=after.message_count, dispatch=moved, claimed=claimed, interrupt=interrupt
         )
+        if step.ends is not None:
+            [[_, _, queued, waiting]] = found["dispatches.queue_of_thread", thread_id, 1]
+            left = waiting > len(set(step.consumes))
+            done = replace(done, leaves_queued=queued > 0, leaves_waiting=left)
+        return done if drafts is None else drafts.written(done)
 
     @override
     def append_waiting(
@@ -130,36 +116,74 @@ class RunTables(run_tables.RunTables):
         self.threads.made(thread_id)
         return added
 
-    def _owned(self, written: WrittenCommit, found: Found) -> RunDispatch | StaleClaim | None:
-        """Return the dispatch that the writer owns, if it claims to own one, or why it does not."""
-        claim = written.step.claim
-        if claim is None:
-            return None
+    def _owned(self, claim: Claim, thread_id: str, found: Found) -> RunDispatch | StaleClaim:
+        """Return the dispatch that the writer owns, or why it does not."""
         try:
-            owned = self.dispatches.proved(claim, next(iter(found["dispatch", claim.dispatch_id]), None))
+            owned = self.dispatches.proved(
+                claim, next(iter(found["dispatches.dispatch", claim.dispatch_id]), None)
+            )
         except UnknownDispatch as error:
-            return lost(error)
-        thread_id = written.step.thread_id
+            return StaleClaim(f"the claim was lost: {error.message}", value=error.value)
         if isinstance(owned, RunDispatch) and owned.thread_id != thread_id:
             raise ForeignThread(f"the claim is one of thread {owned.thread_id!r}", value=thread_id)
         return owned
 
-    def _write_thread(
-        self, written: WrittenCommit, before: Thread, after: Thread, found: Found, now: int
-    ) -> None:
-        step = written.step
-        if not found["thread", step.thread_id]:
+    def _write_thread(self, step: ThreadCommit, before: Thread, *, is_new: bool, now: int) -> Thread:
+        """Write messages, run and what hangs on them, and return the thread as they leave it."""
+        after, count = before, before.message_count + len(step.messages)
+        if step.messages:
+            after = replace(after, message_count=count, updated_at=max(now, after.updated_at))
+        if step.run is not None:
+            after = after.after(step.run)
+        if is_new:
             self.threads.put(after)
         elif after is not before:
             self.threads.move(after)
-        said = enumerate(written.messages, start=before.message_count + 1)
-        if values := [message_values(after.id, seq, one, body, now) for seq, (one, body) in said]:
-            self._sql.run_many("threads.append_message", values)
+        if step.messages:
+            self.messages.append(after.id, step.messages, before.message_count + 1)
         if step.consumes:
             self.messages.take(after.id, step.consumes)
         if step.run is not None:
-            self.threads.put_run(step.run, written.run)
-        if written.state is not None:
-            self.threads.put_state(after.id, written.state)
+            self.threads.put_run(step.run)
+        if step.thread_state is not None:
+            self.threads.put_state(after.id, encode(step.thread_state))
         if step.spends:
             self.threads.spend(step.spends)
+        return after
+
+    def _write_queue(
+        self, moved: RunDispatch, claimed: RunDispatch | None, interrupt: Interrupt | None, *, is_new: bool
+    ) -> None:
+        if interrupt is not None:
+            self.dispatches.write_interrupt(moved.thread_id, interrupt)
+        if claimed is not None and claimed.dispatch_id != moved.dispatch_id:
+            self.dispatches.put(claimed)
+        if is_new:
+            self.dispatches.insert(moved)
+        else:
+            self.dispatches.put(moved)
+
+
+class _Drafts(Tables):
+    """The events and effects of a commit."""
+
+    def looks(self, step: ThreadCommit) -> list[Look]:
+        """Write them down and return what they are decided on."""
+        self._events = tuple(WrittenEvent.of(draft, self._new_id) for draft in step.events)
+        self._effects = tuple(WrittenEffect.of(draft, self._new_id) for draft in step.outbox)
+        return event_looks(self._events) + effect_looks(self._effects)
+
+    def decide(self, found: Found, now: int) -> None:
+        """Decide which of them are new.
+
+        Raises:
+            IdempotencyConflict, VersionConflict: as `EventTables.append` and `OutboxTables.enqueue` say.
+        """
+        self._appended = appending(self._events, found, now)
+        self._stored = storing(self._effects, found, now)
+
+    def written(self, done: Committed) -> Committed:
+        """Write what is new, and return what was committed with all of them."""
+        EventTables(self._sql, self._now, self._tell, self._new_id).write(self._appended)
+        OutboxTables(self._sql, self._now, self._tell, self._new_id).write(self._stored)
+        return replace(done, events=self._appended.events, outbox=self._stored.effects)

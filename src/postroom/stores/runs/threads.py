@@ -1,6 +1,6 @@
 """Threads, runs, what executors keep and what was spent, over an open transaction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from typing_extensions import override
@@ -12,11 +12,11 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.run_tables import ThreadTables
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
-from postroom.stores.codec import decode_json
+from postroom.stores.codec import decode_json, encode
 from postroom.stores.runs import rows
-from postroom.stores.runs.asking import Looks, asked, queue_look, run_look, thread_look
+from postroom.stores.runs.dispatches import queue_look
 from postroom.stores.runs.messages import waiting
-from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.sql_transaction import Look, Tables
 
 FAMILIES: Final = "threads"
 """The lock of whoever changes which thread is whose parent."""
@@ -26,16 +26,12 @@ _BOUNDLESS: Final = "\U0010ffff" * 64
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 
 
-class Threads(ThreadTables):
+class Threads(Tables, ThreadTables):
     """The rows of threads and runs."""
-
-    def __init__(self, sql: SqlTransaction, now: Callable[[], int]) -> None:
-        self._sql = sql
-        self._now = now
 
     @override
     def load(self, thread_id: str) -> Thread | None:
-        [found] = asked(self._sql, thread_look(thread_id)).values()
+        found = self._asked([("threads.thread", {"thread_id": thread_id})])["threads.thread", thread_id]
         return rows.thread(found[0]) if found else None
 
     @override
@@ -99,7 +95,7 @@ class Threads(ThreadTables):
         return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", asked)))
 
     @override
-    def create_run(self, run: RunRecord, body: str) -> None:
+    def create_run(self, run: RunRecord) -> None:
         there, known = self._sql.ask(
             ("threads.run", {"run_id": run.run_id}), ("threads.thread", {"thread_id": run.thread_id})
         )
@@ -107,23 +103,23 @@ class Threads(ThreadTables):
             raise DuplicateRecord(f"run {run.run_id!r} exists", value=run.run_id)
         thread = rows.thread(known[0]) if known else new_thread(run.thread_id, self._now())
         self.put(thread.after(run))
-        self.put_run(run, body)
+        self.put_run(run)
 
-    def put_run(self, run: RunRecord, body: str) -> None:
-        """Store or replace a run, whose text is `body`."""
+    def put_run(self, run: RunRecord) -> None:
+        """Store or replace a run."""
         values = {
             "run_id": run.run_id,
             "thread_id": run.thread_id,
             "status": run.status.value,
             "created_at": run.created_at,
             "updated_at": run.updated_at,
-            "body": body,
+            "body": encode(run),
         }
         self._sql.run("threads.put_run", values)
 
     @override
     def load_run(self, run_id: str) -> RunRecord | None:
-        [found] = asked(self._sql, run_look(run_id)).values()
+        found = self._asked([("threads.run", {"run_id": run_id})])["threads.run", run_id]
         return rows.run(found[0]) if found else None
 
     @override
@@ -144,25 +140,33 @@ class Threads(ThreadTables):
 
     @override
     def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:
-        of_thread = {"thread_id": thread_id}
-        looks: Looks = {
-            **thread_look(thread_id),
-            **queue_look(thread_id, queued),
-            ("pending", thread_id): ("threads.pending", of_thread),
-            ("last_runs", thread_id): ("threads.last_runs", of_thread),
-            **({} if run_id is None else run_look(run_id)),
-        }
-        known, [[claimed, _, queued, _]], pending, last, *named = asked(self._sql, looks).values()
-        bodies = {run: rows.run((run, body)) for _, run, body in last}
-        if named and named[0]:
-            bodies[named[0][0][0]] = rows.run(named[0][0])
-        parts = {part: bodies[run] for part, run, _ in last}
+        of_thread, queue = {"thread_id": thread_id}, queue_look(thread_id, queued)
+        looks: list[Look] = [
+            ("threads.thread", of_thread),
+            ("threads.pending", of_thread),
+            ("threads.last_runs", of_thread),
+            queue,
+        ]
+        if run_id is not None:
+            looks.append(("threads.run", {"run_id": run_id}))
+        found = self._asked(looks)
+        known, pending = found["threads.thread", thread_id], found["threads.pending", thread_id]
+        claimed, _, queued, _ = found[queue[0], *queue[1].values()][0]
+        runs, parts = dict[str, RunRecord](), dict[str, RunRecord]()
+        for part, name, body in found["threads.last_runs", thread_id]:
+            if name not in runs:
+                runs[name] = rows.run((name, body))
+            parts[part] = runs[name]
+        if run_id is not None and run_id not in runs:
+            named = found["threads.run", run_id]
+            if named:
+                runs[run_id] = rows.run(named[0])
         thread = rows.thread(known[0]) if known else None
         return SubmissionFacts(
             thread=thread,
             message_count=0 if thread is None else thread.message_count,
-            pending=waiting(pending),
-            named_run=bodies.get(run_id or ""),
+            pending=waiting(pending) if pending else (),
+            named_run=runs.get(run_id or ""),
             open_run=parts.get("open"),
             latest_run=parts.get("latest"),
             latest_started_run=parts.get("started"),
