@@ -169,7 +169,7 @@ async def test_a_message_that_does_not_read_back_stops_no_other(
     stores = place.chat
     messages = [await received(stores, f"m{number}") for number in range(4)]
     bad = messages[1]
-    await place.spoil("UPDATE chat_lines SET body = $1 WHERE line_id = $2", body, bad.inbound_id)
+    await place.spoil("UPDATE inbound_messages SET body = $1 WHERE inbound_id = $2", body, bad.inbound_id)
     others = inbound_ids([messages[0], *messages[2:]])
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
@@ -180,14 +180,14 @@ async def test_a_message_that_does_not_read_back_stops_no_other(
                 == others[1:]
             )
             assert inbound_ids(await stores.intake_log.messages(inbound_ids(messages))) == others
-    assert said(logs) == [("line", str(bad.inbound_id))]
+    assert said(logs) == [("inbound", str(bad.inbound_id))]
 
 
 async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> None:
     stores = place.chat
     messages = [await received(stores, f"m{number}") for number in range(6)]
     for inbound in messages[:4]:
-        await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", inbound.inbound_id)
+        await place.spoil("UPDATE inbound_messages SET body = '{' WHERE inbound_id = $1", inbound.inbound_id)
     assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == inbound_ids(messages[4:])
 
 
@@ -196,7 +196,7 @@ async def test_who_asks_for_a_message_that_does_not_read_back_learns_it(
 ) -> None:
     stores = place.chat
     first, bad = await received(stores, "m1"), await received(stores, "m2")
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.inbound_id)
+    await place.spoil("UPDATE inbound_messages SET body = '{' WHERE inbound_id = $1", bad.inbound_id)
     for call in (
         lambda: stores.intake_log.find(bad.key),
         lambda: stores.intake_log.edit(bad.key, {"n": 1}),
@@ -212,9 +212,9 @@ async def test_who_asks_for_a_message_that_does_not_read_back_learns_it(
 async def test_what_was_said_of_a_message_goes_with_it(place: Opened, clock: ManualClock) -> None:
     stores = place.chat
     bad = await brought_to(stores, "m1", DONE)
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.inbound_id)
+    await place.spoil("UPDATE inbound_messages SET body = '{' WHERE inbound_id = $1", bad.inbound_id)
     assert await stores.intake_log.messages([bad.inbound_id]) == ()
-    assert len(await place.spoil("SELECT id FROM run_quarantine WHERE kind = 'line'")) == 1
+    assert len(await place.spoil("SELECT id FROM run_quarantine WHERE kind = 'inbound'")) == 1
     clock.advance(timedelta(seconds=1))
     assert await stores.intake_log.purge(older_than=clock.now()) == 1
     assert await place.spoil("SELECT id FROM run_quarantine") == []
@@ -278,7 +278,7 @@ ON_POSTGRES = {
     if name.startswith("chats.")
 }
 MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
-SMALL = {"chat_lines_open", "chat_lines_ended"}
+SMALL = {"inbound_messages_open", "inbound_messages_ended"}
 """What is open; and what has ended, which a count at long intervals and a purge read without the messages."""
 IN_ORDER = (
     "inbound_by_id",
@@ -338,7 +338,7 @@ def test_the_columns_are_the_fields(empty: sqlite3.Connection, table: str) -> No
 # What the schemas refuse, whatever program writes
 
 
-LINE = {
+INBOUND = {
     "platform": "p",
     "account": "a",
     "chat_id": "c",
@@ -352,7 +352,7 @@ LINE = {
     "revision": 1,
 }
 ROWS: dict[str, dict[str, Any]] = {
-    "chat_lines": LINE,
+    "inbound_messages": INBOUND,
     "chat_sessions": {
         "session_key": "s",
         "thread_id": "t",
@@ -372,27 +372,27 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "chat_people": {"platform": "p", "user_id": "u", "role": "owner", "added_at": 1},
     "chat_requests": {"platform": "p", "user_id": "u", "code_hash": "h", "asked_at": 1, "expires_at": 1},
-    "chat_guesses": {"platform": "p", "wrong": 0, "locked_until": 0},
+    "pairing_failures": {"platform": "p", "failures": 0, "locked_until": 0},
 }
 BLANK = ("", " ", "\t\n")
 WRONG: list[tuple[str, dict[str, Any]]] = [
     *(
-        ("chat_lines", {part: blank})
+        ("inbound_messages", {part: blank})
         for part in ("platform", "account", "chat_id", "message_id", "session_key")
         for blank in BLANK
     ),
-    *(("chat_lines", {"status": status}) for status in ("", "Waiting", "gone")),
-    ("chat_lines", {"revision": 0}),
+    *(("inbound_messages", {"status": status}) for status in ("", "Waiting", "gone")),
+    ("inbound_messages", {"revision": 0}),
     *(("chat_sessions", {part: blank}) for part in ("session_key", "thread_id") for blank in BLANK),
     ("chat_sessions", {"revision": 0}),
     *(("chat_conversations", {part: blank}) for part in ("session_key", "thread_id") for blank in BLANK),
     *(("chat_people", {part: blank}) for part in ("platform", "user_id") for blank in BLANK),
     ("chat_people", {"role": "king"}),
     *(("chat_requests", {part: blank}) for part in ("platform", "user_id", "code_hash") for blank in BLANK),
-    ("chat_guesses", {"wrong": -1}),
+    ("pairing_failures", {"failures": -1}),
 ]
 TWICE: list[tuple[str, dict[str, Any]]] = [
-    ("chat_lines", {"session_key": "other", "body": "[]"}),
+    ("inbound_messages", {"session_key": "other", "body": "[]"}),
     ("chat_sessions", {"thread_id": "other"}),
     ("chat_sessions", {"session_key": "other"}),
     ("chat_conversations", {"session_key": "other"}),
@@ -433,22 +433,22 @@ async def test_the_schema_refuses_what_must_never_be_twice(place: Opened) -> Non
 
 
 HISTORY = """
-INSERT INTO chat_lines (platform, account, chat_id, message_id, session_key, body, status, is_open, received_at,
+INSERT INTO inbound_messages (platform, account, chat_id, message_id, session_key, body, status, is_open, received_at,
                         updated_at, revision)
 SELECT 'p', 'a', 'c', 'm' || n, 's', '{}', 'done', 0, n, n, 1 FROM generate_series(1, 5000) n
 """
 READ_WHOLE = {"requests", "counts", "purge"}
 """A few, of all platforms where none is named; and what counts or removes messages, at long intervals."""
 FOUND_BY = {
-    "open_inbound": "chat_lines_open ",
-    "open_inbound_of_session": "chat_lines_open",
-    "purge": "chat_lines_ended ",
-    "inbound": "chat_lines_key ",
-    "inbound_by_id": "chat_lines_pkey ",
+    "open_inbound": "inbound_messages_open ",
+    "open_inbound_of_session": "inbound_messages_open",
+    "purge": "inbound_messages_ended ",
+    "inbound": "inbound_messages_key ",
+    "inbound_by_id": "inbound_messages_pkey ",
     "threads": "chat_conversations_active ",
     "threads_titled": "chat_conversations_title ",
 }
-"""What finds the rows of a statement, of `chat_lines` nothing else."""
+"""What finds the rows of a statement, of `inbound_messages` nothing else."""
 
 
 def plans(dsn: str, schema: str) -> dict[str, str]:
@@ -457,7 +457,7 @@ def plans(dsn: str, schema: str) -> dict[str, str]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f'SET search_path TO "{schema}"')
         connection.execute(HISTORY)
-        connection.execute("ANALYZE chat_lines")
+        connection.execute("ANALYZE inbound_messages")
         connection.execute("SET plan_cache_mode = force_generic_plan")
         for name, statement in ON_POSTGRES.items():
             connection.execute(f"PREPARE plan_{name} AS {statement.text}".encode())

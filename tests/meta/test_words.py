@@ -9,7 +9,11 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+
+from postroom.stores.sqlite.connection import connect
+from postroom.stores.sqlite.migrate import migrate
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
@@ -72,6 +76,18 @@ ENDS_OF_CLASSES = {
     "wish": "DispatchOptions",
 }
 """Words with which no class's name ends any more."""
+
+IN_TABLES = {
+    "guesses": "failures",
+    "injected": "delivered",
+    "lane": "kind",
+    "line": "inbound message",
+    "lines": "inbound messages",
+    "patience": "timeout",
+    "settled": "indexed",
+    "told": "notified",
+}
+"""Plain words that are gone as names of tables and columns."""
 
 EXCEPTIONS = {
     r"dead[-_ ]?letters?": "the field's word for work that was given up",
@@ -153,6 +169,20 @@ def found() -> dict[str, set[str]]:
 def test_retired_words_are_in_no_name_and_no_prose() -> None:
     told = {where: {one: WORDS.get(one, "") for one in sorted(those)} for where, those in found().items()}
     assert told == {}, "a word that is gone; docs/architecture.md and the table above have the one to use"
+
+
+def test_no_table_and_no_column_has_a_retired_word(tmp_path: Path) -> None:
+    """Both engines have the same ones: `tests/migrations/test_engines_agree.py`."""
+    with closing(connect(tmp_path / "postroom.db")) as connection:
+        migrate(connection, tmp_path / "postroom.db", now=1)
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        columns = {
+            f"{table}.{row[1]}"
+            for table in tables
+            for row in connection.execute(f'PRAGMA table_info ("{table}")')
+        }
+    assert len(columns) > 200
+    assert {name for name in columns if words_of(name) & {*WORDS, *IN_TABLES}} == set()
 
 
 def test_the_look_sees_words_and_passes_over_exceptions() -> None:

@@ -63,7 +63,7 @@ def chat_service(tmp_path: Path, channels: str, clock: ManualClock) -> ChatServi
     told = load_gateway(Settings(data_dir=tmp_path), environment=given)
     assert told is not None
     registry = CollectorRegistry()
-    runs = RunService(MemoryRunStores(clock), registry=registry, is_alone=True, timer=clock)
+    runs = RunService(MemoryRunStores(clock), registry=registry, is_exclusive=True, timer=clock)
     chat = MemoryRunStores(clock).chat
     relay = Relay(runs.stores.store, {})
     return ChatService(told, runs=runs, chat=chat, relay=relay, clock=clock, registry=registry, timer=clock)

@@ -232,7 +232,7 @@ async def test_the_timeline_tells_what_happened_the_newest_first(client, store, 
         )
     ]
     assert at[:3] == sorted(at[:3])
-    assert shown.text.index("Messages in hand") < shown.text.index(f"message #{world.reply} since")
+    assert shown.text.index("Messages of open runs") < shown.text.index(f"message #{world.reply} since")
     assert "HiddenReader" not in shown.text
     assert GONE not in shown.text
     assert shown.all("script") == []

@@ -22,7 +22,7 @@ SERVER: Final = {
     "oldest_waiting_run_age_seconds": "How long the run waits that has been due for longest; 0 when none is.",
     "agents_with_runner": "Agents that the server runs when mail comes for them.",
     "agents_executing": "Agents whose program runs now.",
-    "unread_messages": "Messages that lie unread in an inbox, one for each inbox.",
+    "unread_messages": "Unread messages; one that is unread in two inboxes counts twice.",
     "backup_age_seconds": "Age of the newest backup, whoever made it; +Inf when there is none.",
     "open_descriptors": "Files and sockets that the server has open; NaN where the system does not tell.",
     "most_descriptors": "How many it may have open; +Inf without a limit.",

@@ -44,7 +44,7 @@ class AskedQuestion:
 
     id: str
     text: str
-    patience: int | None = None
+    timeout_ms: int | None = None
     """How long it waits for its answer, in milliseconds; None for ever."""
     on_timeout: OnTimeout = OnTimeout.WAIT
 

@@ -142,7 +142,7 @@ class MailRunExecutor(ExecutorAround):
                 tool_name=ASK,
                 reason=one.text,
                 updated_at=now,
-                expires_at=None if one.patience is None else now + one.patience,
+                expires_at=None if one.timeout_ms is None else now + one.timeout_ms,
                 on_timeout=one.on_timeout,
             )
             for one in asked

@@ -41,7 +41,7 @@ class Announcements(Part, AnnouncingWrites):
     @override
     def nudges(self, agent_id: int) -> Nudges:
         row = self._tx.one("mail.nudges", {"agent_id": agent_id})
-        return Nudges(held_seq=row[0], told_at=row[1]) if row else Nudges()
+        return Nudges(held_seq=row[0], notified_at=row[1]) if row else Nudges()
 
     @override
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
@@ -70,5 +70,5 @@ class Announcements(Part, AnnouncingWrites):
 
     @override
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
-        values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "told_at": nudges.told_at}
+        values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
         self._tx.run("mail.set_nudges", values)

@@ -53,7 +53,7 @@ class Waking(Part, WakingWrites):
     @override
     def questions(self, run_id: str) -> list[AskedQuestion]:
         return [
-            AskedQuestion(id=row[0], text=row[1], patience=row[2], on_timeout=OnTimeout(row[3]))
+            AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
@@ -126,7 +126,7 @@ class Waking(Part, WakingWrites):
             "question_id": question.id,
             "text": question.text,
             "now": now,
-            "patience": question.patience,
+            "timeout_ms": question.timeout_ms,
             "on_timeout": question.on_timeout.value,
         }
         if self._tx.changed("mail.ask", values):

@@ -114,26 +114,26 @@ SELECT coalesce(max(id), 0) + 1 FROM messages;
 SELECT nextval(pg_get_serial_sequence('messages', 'id'));
 
 -- index_is_behind @sqlite
-SELECT coalesce((SELECT max(id) FROM messages), 0) > (SELECT settled_to FROM settled);
+SELECT coalesce((SELECT max(id) FROM messages), 0) > (SELECT indexed_to FROM search_index_progress);
 
 -- index_step @sqlite
-SELECT max(id) FROM (SELECT id FROM messages WHERE id > (SELECT settled_to FROM settled) ORDER BY id LIMIT :limit);
+SELECT max(id) FROM (SELECT id FROM messages WHERE id > (SELECT indexed_to FROM search_index_progress) ORDER BY id LIMIT :limit);
 
 -- index_search @sqlite
 INSERT INTO messages_fts (rowid, subject, body_md, sender_name, topic)
 SELECT id, subject, body_md, sender_name, topic FROM messages
- WHERE id > (SELECT settled_to FROM settled) AND id <= :newest;
+ WHERE id > (SELECT indexed_to FROM search_index_progress) AND id <= :newest;
 
 -- index_threads @sqlite
 INSERT INTO threads (project_id, thread_id, first_id, last_id, messages)
 SELECT project_id, thread_id, min(id), max(id), count(*) FROM messages
- WHERE id > (SELECT settled_to FROM settled) AND id <= :newest
+ WHERE id > (SELECT indexed_to FROM search_index_progress) AND id <= :newest
  GROUP BY project_id, thread_id
 ON CONFLICT (project_id, thread_id) DO UPDATE
    SET last_id = excluded.last_id, messages = threads.messages + excluded.messages;
 
 -- indexed @sqlite
-UPDATE settled SET settled_to = :newest;
+UPDATE search_index_progress SET indexed_to = :newest;
 
 -- next_inbox_seq
 UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id RETURNING inbox_seq;
@@ -342,11 +342,11 @@ DELETE FROM client_sessions WHERE (client, session_id) IN
     ORDER BY bound_at, client, session_id LIMIT :limit);
 
 -- nudges
-SELECT held_seq, told_at FROM agent_nudges WHERE agent_id = :agent_id;
+SELECT held_seq, notified_at FROM agent_nudges WHERE agent_id = :agent_id;
 
 -- set_nudges
-INSERT INTO agent_nudges (agent_id, held_seq, told_at) VALUES (:agent_id, :held_seq, :told_at)
-ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, told_at = excluded.told_at;
+INSERT INTO agent_nudges (agent_id, held_seq, notified_at) VALUES (:agent_id, :held_seq, :notified_at)
+ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, notified_at = excluded.notified_at;
 
 -- mark_recalled
 UPDATE messages SET recalled_at = coalesce(recalled_at, :now), subject = '', body_md = '', topic = '' WHERE id = :id;
@@ -551,8 +551,8 @@ ON CONFLICT (message_id, agent_id) DO UPDATE
 INSERT INTO active_runs (run_id, agent_id, began_at) VALUES (:run_id, :agent_id, :now);
 
 -- ask
-INSERT INTO questions (run_id, question_id, text, asked_at, patience, on_timeout)
-SELECT run_id, CAST(:question_id AS text), CAST(:text AS text), CAST(:now AS bigint), CAST(:patience AS bigint),
+INSERT INTO questions (run_id, question_id, text, asked_at, timeout_ms, on_timeout)
+SELECT run_id, CAST(:question_id AS text), CAST(:text AS text), CAST(:now AS bigint), CAST(:timeout_ms AS bigint),
        CAST(:on_timeout AS text)
   FROM active_runs WHERE run_id = :run_id AND agent_id = :agent_id
 ON CONFLICT (run_id, question_id) DO NOTHING;
@@ -561,7 +561,7 @@ ON CONFLICT (run_id, question_id) DO NOTHING;
 SELECT 1 FROM active_runs WHERE run_id = :run_id AND agent_id = :agent_id;
 
 -- questions
-SELECT question_id, text, patience, on_timeout FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
+SELECT question_id, text, timeout_ms, on_timeout FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
 
 -- end_run
 DELETE FROM active_runs WHERE run_id = :run_id RETURNING agent_id, began_at;

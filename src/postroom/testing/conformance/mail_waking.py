@@ -78,7 +78,7 @@ async def what_a_run_at_work_asks_is_known_until_it_ends(store: MailStore, clock
     here = await an_office(store)
     ada, ben = here.ada.id, here.ben.id
     first = AskedQuestion(id="b", text="May I? é")
-    second = AskedQuestion(id="a", text="And this?", patience=60_000, on_timeout=OnTimeout.NO)
+    second = AskedQuestion(id="a", text="And this?", timeout_ms=60_000, on_timeout=OnTimeout.NO)
 
     async def asked(run_id: str) -> list[AskedQuestion]:
         return await store.read(lambda tx: tx.questions(run_id))
