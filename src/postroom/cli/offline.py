@@ -8,9 +8,8 @@ from pathlib import Path
 
 from postroom.app import places
 from postroom.app.backups import folder_of, newest_backup
-from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span
+from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span, told_of_disk
 from postroom.app.config import Settings, load_settings
-from postroom.app.machine import told_of_disk
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
 from postroom.cli.restoring import checked_schema

@@ -1,4 +1,4 @@
-"""Tools: what the model may ask for, and how a plain function becomes one."""
+"""Tools: what the model may ask for, how its arguments are checked, and how a plain function becomes one."""
 
 import inspect
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,7 @@
 """The executor of programs that are told everything at their start: what they put out is the answer.
 
-Here are the words of one start, its talk, and what the program's end means for the run: an answer, a failure that
-may pass, or one for good.
+Here are the words of one start, its talk, and what the program's end means for the run: an answer, a failure
+that may pass, or one for good.
 """
 
 import asyncio
