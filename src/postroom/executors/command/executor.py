@@ -244,7 +244,7 @@ class CommandExecutor(ProgramExecutor):
 
     async def _attempted(self, work: Work) -> Outcome | None:
         """Run the program; once more without its session when it does not know that any more."""
-        execution = Execution(self._with, work)
+        execution = Execution(self.process_runner, work)
         session = await _sessions(work).former() if work.runner.resume else None
         outcome = await execution.run(session)
         if session is not None and outcome is not None and outcome.refuses_session:
