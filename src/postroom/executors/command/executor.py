@@ -31,8 +31,9 @@ from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
 from postroom.executors.processes.output import Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Program, Work
+from postroom.executors.processes.records import write_private
 from postroom.executors.processes.sessions import Sessions
-from postroom.executors.processes.starting import Launch, write_private
+from postroom.executors.processes.starting import Launch
 from postroom.executors.processes.supervision import ProgramEnd
 from postroom.log import get_logger
 
