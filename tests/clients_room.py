@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import SetupScope
-from postroom.app.clients.records import Records
 from postroom.app.clients.setting_up import Change, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, status_of
 from postroom.app.clients.table import CLIENTS, Client, Way

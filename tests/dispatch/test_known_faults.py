@@ -5,7 +5,7 @@ from datetime import timedelta
 from dispatch_room import Counting, Deaf, RunActivation, dispatch_in, done, make_run, waiting_run
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import RateLimited
-from postroom.contracts.registry import PinnedEntry, content_hash
+from postroom.contracts.registry import PinnedEntry
 from postroom.contracts.runs import RunMessageInput, RunStatus
 from postroom.dispatch.events import StoreEventPublisher
 from postroom.stores.registry import MemoryRegistryStore
@@ -46,7 +46,7 @@ async def test_one_run_that_cannot_be_told_of_does_not_keep_the_others_from_reco
 async def test_work_that_the_mailbox_submits_itself_is_pinned_to_the_latest_publication(room):
     registry = MemoryRegistryStore()
     value = {"prompt": "as published"}
-    entry = PinnedEntry(kind="agent", id="agent", version=1, value=value, content_hash=content_hash(value))
+    entry = PinnedEntry(kind="agent", id="agent", version=1, value=value, content_hash="sha256:0")
     published = await registry.publish("default", (entry,))
     await room.stores.threads.create_run(waiting_run("w", "t"))
     executor = Counting()

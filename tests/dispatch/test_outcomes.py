@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 
 from postroom.contracts.errors import (
     AgentNotFound,
-    AllModelsUnavailable,
     ContentFiltered,
     ContextOverflow,
-    InferenceCancelled,
     InferenceError,
     InferenceFailed,
     InferenceTimeout,
@@ -19,7 +17,6 @@ from postroom.contracts.errors import (
     ModelNotFound,
     Overloaded,
     PhaseError,
-    PoolAttemptsExhausted,
     PostroomError,
     ProviderFailed,
     RateLimited,
@@ -52,9 +49,6 @@ INFERENCE = {
     RequestRefused: PERMANENT,
     ModelNotFound: PERMANENT,
     ContentFiltered: PERMANENT,
-    AllModelsUnavailable: PERMANENT,
-    PoolAttemptsExhausted: PERMANENT,
-    InferenceCancelled: PERMANENT,
 }
 
 

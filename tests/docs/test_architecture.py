@@ -25,7 +25,6 @@ DEEPEST = 7
 DEEPER = {
     "app": 8,
     "contracts": 10,
-    "executors": 9,
     "mail": 9,
     "stores": 12,
 }

@@ -258,7 +258,7 @@ async def test_processes_that_cannot_be_ended_are_named(tmp_path: Path) -> None:
         def send(self, process: Any, wish: Any) -> int | None:
             return None if process.pid == 999_999 else super().send(process, wish)
 
-    room.acp._with = replace(
+    room.acp.process_runner = replace(
         room.acp.process_runner, machine=Powerless(), limits=replace(QUICK, kill_wait=QUICK.grace)
     )
     with pytest.raises(CommandNotEnded, match="999999"):

@@ -141,7 +141,7 @@ async def test_a_program_that_forks_while_it_is_killed_is_ended(tmp_path: Path) 
         await room.sink.tells("pid")
         assert room.executor.cancel("t")
     assert run.result().termination == TerminationReason.cancelled()
-    server_name = room.executor._with.server_name
+    server_name = room.executor.process_runner.server_name
     assert await asyncio.to_thread(Machine().find, Wanted(variables=(("POSTROOM_HOUSE", server_name),))) == ()
 
 
@@ -292,7 +292,7 @@ async def test_what_could_not_be_ended_is_named(tmp_path: Path) -> None:
 
     clock = ManualClock()
     room = Room(tmp_path, script(FORKING + "tell('child', leave(lambda: None))"), timer=clock, clock=clock)
-    room.executor._with = replace(room.executor._with, machine=Powerless())
+    room.executor.process_runner = replace(room.executor.process_runner, machine=Powerless())
     run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
     child = await room.sink.number("child")
     while not run.done():
@@ -346,7 +346,7 @@ async def test_a_leader_that_is_not_shown_is_ended_by_its_group(tmp_path: Path) 
             return ()
 
     room = Room(tmp_path, script(DEAF + READY + HANG), limits=QUICK)
-    room.executor._with = replace(room.executor._with, machine=Blind())
+    room.executor.process_runner = replace(room.executor.process_runner, machine=Blind())
     async with asyncio.TaskGroup() as group:
         run = group.create_task(room.executor.run(await room.activation(), room.sink))
         pid = await room.sink.number("pid")

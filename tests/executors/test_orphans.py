@@ -136,7 +136,7 @@ async def test_what_runs_here_is_no_orphan(tmp_path: Path) -> None:
 
 def note_wrongly(room: Room, pid: int) -> None:
     """Note the process by a start that is not its own, by none, and by one after another start of the system."""
-    process_runner = room.executor._with
+    process_runner = room.executor.process_runner
     known = started_at(pid)
     assert known
     for started, boot in [(known + 1, boot_id()), (known, "another"), (0, boot_id())]:
@@ -185,12 +185,12 @@ async def test_a_note_that_cannot_be_read_is_passed_over(tmp_path: Path, content
 
 def test_a_note_reads_back_as_it_was_written(tmp_path: Path) -> None:
     room = Room(tmp_path, None)
-    records: Records = room.executor._with.records
+    records: Records = room.executor.process_runner.records
     record = records.begin(instance="../odd/\n", server_name=SERVER_NAME, run_id="r", dispatch_id="d")
     records.has_started(record, os.getpid())
     [kept] = records.all()
     assert isinstance(kept, Record)
-    assert (kept.instance, kept.pid, kept.leader(room.executor._with.machine)) == (
+    assert (kept.instance, kept.pid, kept.leader(room.executor.process_runner.machine)) == (
         "../odd/\n",
         os.getpid(),
         os.getpid(),

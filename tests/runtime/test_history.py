@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from postroom.contracts.messages import Message, MessageMetadata, Role, ToolCall
 from postroom.contracts.records import replace
-from postroom.runtime.history import as_seen_by_model, has_input_after, own_answer, without_former_output
+from postroom.runtime.checkpoint import as_seen_by_model, has_input_after, own_answer, without_former_output
 from table_rows import each_row
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from fake_postroom import FakePostroom, Raw, Short, Stream, rpc_error, rpc_result
 from postroom.app import places
-from postroom.cli.answers import events, rebuilt
-from postroom.cli.client import Server, locate
+from postroom.cli.client import Server, events, locate, rebuilt
 from postroom.cli.wire import Call, Endpoint, Exchange
 from postroom.contracts import errors
 from postroom.contracts.errors import PostroomError, all_errors

@@ -16,7 +16,7 @@ import pytest
 
 from fake_postroom import FakePostroom, Raw, Short
 from postroom.app import places
-from postroom.cli import hook, hook_json, hook_wire
+from postroom.cli import hook, hook_wire
 from postroom.cli.client import locate
 from postroom.cli.hook_input import EDIT_TOOLS, call_of, read_input
 from postroom.cli.main import main
@@ -642,7 +642,6 @@ def test_the_hook_loads_hardly_anything(tmp_path: Path, state: str) -> None:
         "postroom.cli",
         "postroom.cli.hook",
         "postroom.cli.hook_input",
-        "postroom.cli.hook_json",
         "postroom.cli.hook_wire",
         "postroom.cli.main",
         "postroom.contracts",
@@ -666,14 +665,14 @@ def test_json_is_read_and_written_as_json(
 ) -> None:
     if not parts:
         monkeypatch.setitem(sys.modules, "_json", None)
-    assert hook_json.read(f" {json.dumps(document)}\n".encode()) == document
-    assert hook_json.read(json.dumps(document, ensure_ascii=False).encode()) == document
+    assert hook_wire.read(f" {json.dumps(document)}\n".encode()) == document
+    assert hook_wire.read(json.dumps(document, ensure_ascii=False).encode()) == document
     if document in DOCUMENTS[:3]:
-        assert json.loads(hook_json.written(document)) == document
-        assert hook_json.written(document).isascii()
+        assert json.loads(hook_wire.written(document)) == document
+        assert hook_wire.written(document).isascii()
     else:
         with pytest.raises(TypeError):
-            hook_json.written(document)
+            hook_wire.written(document)
 
 
 def test_what_is_no_json_is_refused(subtests: pytest.Subtests) -> None:
@@ -691,7 +690,7 @@ def test_what_is_no_json_is_refused(subtests: pytest.Subtests) -> None:
         b"[" * 100,
     ]:
         with subtests.test(raw=raw), pytest.raises(ValueError):  # noqa: PT011 - of any of its kinds
-            hook_json.read(raw)
+            hook_wire.read(raw)
 
 
 def test_the_hook_has_a_help_page(capsys: pytest.CaptureFixture[str]) -> None:

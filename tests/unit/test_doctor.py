@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from application_room import Place, place
+from postroom.app.check_results import LEAST_FREE, told_of_descriptors, told_of_disk
 from postroom.app.doctor import _channel
-from postroom.app.machine import LEAST_FREE, told_of_descriptors, told_of_disk
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock

@@ -259,11 +259,6 @@ def test_enqueuing_takes_the_epoch_of_the_thread_and_a_queued_row_alone() -> Non
             IN_STATUS[status].prepared_for_enqueue(epoch=0)
 
 
-def test_a_remapped_dispatch_is_the_same_delivery_of_another_run() -> None:
-    row = queued(priority=3, dedupe_key="k").remapped(dispatch_id="d2", thread_id="u", run_id="r2")
-    assert row == replace(queued(priority=3, dedupe_key="k"), dispatch_id="d2", thread_id="u", run_id="r2")
-
-
 def test_a_queued_dispatch_of_another_shape_is_refused(subtests: pytest.Subtests) -> None:
     for changes, text in [
         ({"dispatch_id": " "}, "needs a dispatch id"),

@@ -106,9 +106,7 @@ def test_agents_get_tokens_of_their_own_kind() -> None:
 
 def test_tokens_are_stored_by_hash_and_compared_whole() -> None:
     assert token_hash("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert tokens.same_token(SECRET, SECRET)
     for other in ("", SECRET[:-1], SECRET + "s", SECRET.upper(), "\udcff", "é"):
-        assert not tokens.same_token(other, SECRET)
         assert not tokens.token_check(SECRET)(other)
     assert tokens.token_check(SECRET)(SECRET)
     assert SECRET not in repr(tokens.token_check(SECRET))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
+from postroom.app.check_results import most_descriptors, open_descriptors
 from postroom.app.doctor import Doctor, all_projects
 from postroom.app.logs import log_failure
-from postroom.app.machine import most_descriptors, open_descriptors
 from postroom.app.metrics import ServerState
 from postroom.app.support import (
     as_json,

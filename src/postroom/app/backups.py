@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from postroom.app.check_results import free_bytes
 from postroom.app.config import Settings
-from postroom.app.machine import free_bytes
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import StoreError, StoreFull

@@ -1,7 +1,11 @@
-"""What an examination found: one look at one part, with what to do about it."""
+"""What an examination found: one look at one part, with what to do about it; and looks at the machine."""
 
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 from postroom.contracts.errors import PostroomError
 from postroom.http_api.operations import CheckState
@@ -54,3 +58,70 @@ def span(milliseconds: int) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
     return f"{seconds} seconds"
+
+
+LEAST_FREE: Final = 256 * 1024 * 1024
+"""Bytes; with less, the next large message or backup may be one too many."""
+MOST_USED: Final = 0.8
+"""The part of the allowed descriptors beyond which it is told as a fault."""
+_FOLDERS: Final = ("/proc/self/fd", "/dev/fd")
+
+
+def open_descriptors() -> int | None:
+    """Return how many files and sockets this process has open; None where no system tells. Blocks."""
+    for folder in _FOLDERS:
+        try:
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # the look itself holds one open
+        except OSError:
+            continue
+    return None
+
+
+def most_descriptors() -> int | None:
+    """Return how many this process may have open; None where there is no limit, or none is told."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def free_bytes(folder: Path) -> int:
+    """Return how much may still be written to the disk of a folder. Blocks.
+
+    Raises:
+        OSError: the folder cannot be looked at.
+    """
+    return shutil.disk_usage(folder).free
+
+
+def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> CheckResult:
+    """Return how much room there is beside the database, or in a folder that is given instead. Blocks."""
+    try:
+        is_folder = database.is_dir()
+        size = 0 if is_folder else database.stat().st_size
+        free = free_of(database if is_folder else database.parent)
+    except OSError as error:
+        detail = f"it cannot be seen: {error.strerror}"
+        return CheckResult(part="disk", state="unknown", detail=detail, remedy="look at the disk yourself")
+    detail = f"{free} bytes are free" + ("" if is_folder else f", the database has {size}")
+    facts = {"free_bytes": free, "database_bytes": size}
+    if free < max(LEAST_FREE, 2 * size):
+        remedy = "free space, or move the data folder: mail is refused when nothing is left"
+        return CheckResult(part="disk", state="failed", detail=detail, remedy=remedy, facts=facts)
+    return CheckResult(part="disk", state="ok", detail=detail, facts=facts)
+
+
+def told_of_descriptors(used: int | None, most: int | None) -> CheckResult:
+    """Return how many files and sockets are open of those that may be."""
+    if used is None:
+        detail = "this system does not tell how many are open"
+        return CheckResult(part="descriptors", state="unknown", detail=detail, remedy="look with lsof")
+    facts = {"open": used, "most": most}
+    if most is not None and used > MOST_USED * most:
+        detail = f"{used} of {most} are open"
+        remedy = "raise the limit (`ulimit -n`, LimitNOFILE), or find what opens so many"
+        return CheckResult(part="descriptors", state="failed", detail=detail, remedy=remedy, facts=facts)
+    detail = f"{used} of {most or 'any number'} are open"
+    return CheckResult(part="descriptors", state="ok", detail=detail, facts=facts)

@@ -7,9 +7,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from postroom.app.backups import BackupState
-from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span
+from postroom.app.check_results import (
+    CheckResult,
+    backed_up_elsewhere,
+    broken,
+    most_descriptors,
+    open_descriptors,
+    span,
+    told_of_descriptors,
+    told_of_disk,
+)
 from postroom.app.logs import log_failure
-from postroom.app.machine import most_descriptors, open_descriptors, told_of_descriptors, told_of_disk
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus

@@ -14,7 +14,6 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 from starlette.routing import BaseRoute, Mount, Route
 
-from postroom.app import places
 from postroom.app.config import Settings
 from postroom.app.gateway_config import AgentConfig, GatewayFile
 from postroom.app.gateway_platforms import PLATFORMS
@@ -75,6 +74,7 @@ class ChatService:
         """
         timer, config = timer or SystemTimer(), told.gateway
         self.file = told.path
+        self._state_dir = config.state_dir
         self.adapters = _adapters(told, clock, timer)
         self.open_paths = open_paths(self.adapters)
         """The addresses that its channels guard themselves."""
@@ -115,6 +115,16 @@ class ChatService:
         if agent is None:
             raise ConfigError("agents of the mail room are not run here", value="@".join(told.run[::-1]))
         return agent
+
+    def prepare(self, mcp_path: str) -> None:
+        """Make the folder that it keeps things in. Blocks.
+
+        Raises:
+            ConfigError: the folder cannot be made, or a channel has the address of the MCP endpoint.
+        """
+        _check_paths(self.file, self.open_paths, mcp_path)
+        if self._state_dir is not None:
+            _private_folder(self._state_dir)
 
     # Its life.
 
@@ -170,41 +180,6 @@ class ChatService:
         for adapter in self.adapters:
             (at_root if PLATFORMS[adapter.platform].at_root else below).extend(adapter.routes())
         return [*at_root, *([Mount(CHANNELS, routes=below)] if below else [])]
-
-
-def open_gateway(  # noqa: PLR0913 - every port by name
-    told: GatewayFile,
-    settings: Settings,
-    *,
-    runs: RunService,
-    chat: ChatStores,
-    relay: Relay,
-    clock: Clock,
-    registry: CollectorRegistry,
-    agent: RunDispatchExecutor | None,
-    mail: ChatDelivery,
-) -> ChatService:
-    """Make the gateway of a server with these settings.
-
-    Raises:
-        ConfigError: a channel cannot be made, or its address is the MCP endpoint's.
-        MissingExtra: the model's client is not installed.
-    """
-    made = ChatService(
-        told,
-        runs=runs,
-        chat=chat,
-        relay=relay,
-        clock=clock,
-        registry=registry,
-        agent=agent,
-        mail=mail,
-        locks_dir=places.machine_dir(places.environment()),
-    )
-    _check_paths(told.path, made.open_paths, settings.mcp_path)
-    if told.gateway.state_dir is not None:
-        _private_folder(told.gateway.state_dir)
-    return made
 
 
 def examine(told: GatewayFile, settings: Settings) -> None:

@@ -104,17 +104,12 @@ class MailTool:
             "properties": {name: one for name, one in schema["properties"].items() if name not in hidden},
             "required": [name for name in schema.get("required", ()) if name not in hidden],
         }
-        self._descriptor = ToolDescriptor(
+        self.descriptor = ToolDescriptor(
             id=operation.name,
             name=operation.name,
             description=operation.description,
             parameters=parameters,
         )
-
-    @property
-    def descriptor(self) -> ToolDescriptor:
-        """What the model is told of it."""
-        return self._descriptor
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
         """Do it; a call that changes something does it once, however often it is made again.

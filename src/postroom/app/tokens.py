@@ -75,11 +75,6 @@ def new_named_token() -> NewToken:
     return NewToken(id=token_id, token=token, hash=_digest(token).hex())
 
 
-def same_token(given: str, expected: str) -> bool:
-    """Return whether two tokens are equal, in a time that tells nothing of either."""
-    return hmac.compare_digest(_digest(given), _digest(expected))
-
-
 def token_check(expected: str) -> Callable[[str], bool]:
     """Return a function that recognises a token and cannot show it."""
     digest = _digest(expected)

@@ -12,7 +12,7 @@ from postroom.app.config import Settings
 from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.log_trimming import LogTrimming
 from postroom.app.metrics import Metrics
-from postroom.app.places import agent_token_dir, write_private
+from postroom.app.places import agent_token_dir, environment, machine_dir, write_private
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
@@ -172,12 +172,11 @@ class Application:
 
     def _gateway(self, told: "GatewayFile", delivery: StoredChatDelivery) -> "ChatService":
         """Make the gateway that `gateway.toml` tells of."""
-        from postroom.app.gateway_wiring import open_gateway  # loaded where there are chats
+        from postroom.app.gateway_wiring import ChatService  # loaded where there are chats
 
         run = told.agent.run
-        return open_gateway(
+        made = ChatService(
             told,
-            self.settings,
             runs=self.runs,
             chat=self.store.chat,
             relay=self.relay,
@@ -185,7 +184,10 @@ class Application:
             registry=self.metrics.registry,
             agent=None if run is None else mail_runs(self.mail, self.executors, self.clock, lambda _: run),
             mail=delivery,
+            locks_dir=machine_dir(environment()),
         )
+        made.prepare(self.settings.mcp_path)
+        return made
 
     async def backlogs(self) -> dict[str, Backlog]:
         """Return how much of the outbox waits and was given up, by kind."""

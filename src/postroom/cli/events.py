@@ -15,7 +15,7 @@ import typer
 from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.options import HERE, AsJson, Project, project_key
-from postroom.cli.watch import Patience, leave_when_unread, print_line, terminate
+from postroom.cli.watch import Patience, leave_when_unread, terminate
 from postroom.contracts.errors import CursorExpired, InvalidArgument, PostroomError
 from postroom.contracts.project_log import EARLIER_KINDS, EVENT_KINDS
 
@@ -59,7 +59,7 @@ def events(
     signal.signal(signal.SIGTERM, terminate)
     asked = {"project_key": project_key(project), "kinds": kind or []}
     for one in _followed(asked, after) if follow else _kept(asked, after):
-        print_line(json.dumps(one) if as_json else _as_line(one))
+        show.print_line(json.dumps(one) if as_json else _as_line(one))
 
 
 def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:

@@ -11,8 +11,7 @@ import os
 import sys
 
 from postroom.cli.hook_input import call_of, read_input
-from postroom.cli.hook_json import read, written
-from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment
+from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment, read, written
 from postroom.contracts.clients import EDIT_BYPASS, EVENTS, MODES, unchecked
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from postroom.cli.hook_json import read
+from postroom.cli.hook_wire import read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,16 +1,15 @@
 """What can be done for an installation while no server runs: a backup, an examination."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from postroom.app import places
 from postroom.app.backups import folder_of, newest_backup
-from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span
+from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span, told_of_disk
 from postroom.app.config import Settings, load_settings
-from postroom.app.machine import told_of_disk
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
 from postroom.cli.restoring import checked_schema
@@ -43,18 +42,10 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise file_error(error, chosen.parent) from error
-    lock = OwnerLock(settings.database)
-    lock.acquire(now=now, purpose="backup")
-    try:
-        with translated():
-            connection = connect(settings.database)
-            try:
-                back_up(connection, chosen, is_read_back=True)
-            finally:
-                connection.close()
+    with _owned(settings.database, now, "backup"):
+        with translated(), closing(connect(settings.database)) as connection:
+            back_up(connection, chosen, is_read_back=True)
         checked_schema(chosen, chosen)
-    finally:
-        lock.release()
     return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
 
@@ -98,10 +89,17 @@ def _outline(settings: Settings, now: int) -> Outline:
         with closing(_postgres(settings)) as store:
             return asyncio.run(store.outline())
     _require(settings.database)
-    lock = OwnerLock(settings.database)
-    lock.acquire(now=now, purpose="support")
-    try:
+    with _owned(settings.database, now, "support"):
         return outline_of_file(settings.database)
+
+
+@contextmanager
+def _owned(database: Path, now: int, purpose: str) -> Iterator[None]:
+    """Keep every server from a database for so long."""
+    lock = OwnerLock(database)
+    lock.acquire(now=now, purpose=purpose)
+    try:
+        yield
     finally:
         lock.release()
 
@@ -135,12 +133,8 @@ def _look_at_store(settings: Settings, now: int) -> None:
             asyncio.run(store.probe())
         return
     _require(settings.database)
-    lock = OwnerLock(settings.database)
-    lock.acquire(now=now, purpose="doctor")
-    try:
+    with _owned(settings.database, now, "doctor"):
         checked_schema(settings.database, settings.database)
-    finally:
-        lock.release()
 
 
 def _backups(settings: Settings, now: int) -> CheckResult:

@@ -1,7 +1,9 @@
 """`postroom setup`: connects clients with the server, says how that stands, and takes it out again."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,20 +11,62 @@ import typer
 from typer.core import TyperGroup
 
 from postroom.app import places
-from postroom.app.clients.config_paths import SetupScope, chosen, command_path, servers_file
-from postroom.app.clients.records import Records
+from postroom.app.clients.config_edits import Records
+from postroom.app.clients.config_paths import ConfigFile, SetupScope, chosen, command_path, servers_file
 from postroom.app.clients.setting_up import Change, Part, parts, plan, plan_removal, steadily
-from postroom.app.clients.status import is_recorded, status_of
-from postroom.app.clients.table import CLIENTS, Client, Scope, Way
+from postroom.app.clients.status import ClientStatus, is_recorded, status_of
+from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Scope, Way
 from postroom.cli import show
+from postroom.cli.client import Server, locate
 from postroom.cli.exit_codes import FAILED
 from postroom.cli.options import AsJson
-from postroom.cli.setup_server import Served, served
-from postroom.cli.setup_text import done_text, notes_of, status_document, statuses_text
 from postroom.contracts.clock import SystemClock
-from postroom.contracts.errors import ConfigError, PostroomError
+from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
 
 DEFAULT: Final = "add"
+_PROBE: Final = timedelta(seconds=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The server of this environment."""
+
+    address: str
+    """Of its MCP endpoint; where it will be, when it does not run."""
+    runs: bool
+
+    def trial(self, client: Client, file: ConfigFile, environment: Mapping[str, str]) -> dict[str, Any]:
+        """Return what a real call through a client's file saw."""
+        if not self.runs:
+            return {
+                "state": "not tried",
+                "detail": "no server runs",
+                "remedy": "start it with `postroom up`; a client with a stdio entry starts it by itself",
+            }
+        from postroom.app.clients.trial import try_out
+
+        try:
+            return asdict(try_out(client, file, environment))
+        except PostroomError as error:
+            return {"state": "failed", "detail": error.message, "remedy": error.remedy}
+
+
+def served(environment: Mapping[str, str]) -> Served:
+    """Return the server that this environment leads to, or would start.
+
+    Raises:
+        ConfigError: the address, the note or a setting cannot be read.
+    """
+    try:
+        endpoint = locate(environment)
+    except ServerUnavailable:
+        from postroom.app.config import load_settings
+
+        settings = load_settings(environment=environment)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        return Served(f"http://{host}:{settings.port}{settings.mcp_path}", runs=False)
+    runs = Server(endpoint, timeout=_PROBE).is_ready()
+    return Served(f"{endpoint.url}{endpoint.mcp_path}", runs=runs)
 
 
 class SetupGroup(TyperGroup):
@@ -218,3 +262,83 @@ def _diff(path: Path, before: str, after: str) -> str:
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
+
+
+def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:
+    """Return what a person should do or know after clients were set up or taken out."""
+    if dry_run:
+        return ["nothing was written"]
+    if not results:
+        return ["no client was found; name one, for example `claude`"]
+    notes = []
+    if any(one["change"] != "none" for result in results for one in result["files"]):
+        notes.append("open a new session of each client: they read their files when a session begins")
+    if any(result.get("way") == "http" and "error" not in result for result in results):
+        file = places.token_file(places.data_dir(target.environment))
+        notes.append(f"clients over HTTP read the token: export {TOKEN_NAME}=\"$(cat '{file}')\"")
+    named = [name for name in (places.DATA_DIR_NAME, "POSTROOM_URL") if target.environment.get(name)]
+    if named and any(result.get("way") == "stdio" for result in results):
+        notes.append(f"{' and '.join(named)} must be set where the client is started, as here")
+    return notes
+
+
+def done_text(document: Mapping[str, Any]) -> str:
+    """Return what was done to each client's files as lines."""
+    lines: list[str] = []
+    for result in document["clients"]:
+        lines.append(_headline(result, dry_run=bool(document["dry_run"])))
+        for one in result["files"]:
+            lines += _file_lines(one)
+        if trial := result.get("trial"):
+            lines.append(f"  call: {show.line(trial['state'])}: {show.line(trial['detail'])}")
+            lines += [f"  remedy: {show.line(trial['remedy'])}"] if trial["remedy"] else []
+    return "\n".join([*lines, *(show.line(note) for note in document["notes"])])
+
+
+def _headline(result: Mapping[str, Any], *, dry_run: bool) -> str:
+    title = show.line(result["title"])
+    if error := result.get("error"):
+        remedy = f"\n  remedy: {show.line(error['remedy'])}" if error["remedy"] else ""
+        return f"{title}: failed\n  {show.line(error['message'])}{remedy}"
+    if way := result.get("way"):
+        return f"{title}: {'would be ' if dry_run else ''}set up over {way} ({show.line(result['why'])})"
+    if all(one["change"] == "none" for one in result["files"]):
+        return f"{title}: nothing of setup's is left to take out"
+    return f"{title}: {'would be ' if dry_run else ''}taken out"
+
+
+def _file_lines(one: Mapping[str, Any]) -> list[str]:
+    told = {"none": "as it should be", "changed": "changed", "made": "made", "removed": "removed"}
+    lines = [f"  {show.line(one['path'])}: {told[one['change']]}"]
+    if one["backup"]:
+        lines.append(f"  backup: {show.line(one['backup'])}")
+    if one.get("diff"):
+        lines.append(show.plain(one["diff"]).rstrip("\n"))
+    return lines
+
+
+def status_document(found: ClientStatus) -> dict[str, Any]:
+    """Return how a client stands as plain data."""
+    return {
+        "client": found.client,
+        "state": found.state,
+        "way": found.way,
+        "hooks": found.hooks,
+        "findings": [
+            {"drift": one.drift, "file": str(one.file), "detail": one.detail, "remedy": one.remedy}
+            for one in found.findings
+        ],
+    }
+
+
+def statuses_text(found: Sequence[ClientStatus]) -> str:
+    """Return how clients stand: a row each, then what is wrong."""
+    rows = [(one.client, one.state, one.way or "", "yes" if one.hooks else "") for one in found]
+    lines = [show.table(("CLIENT", "STATE", "WAY", "HOOKS"), rows, none="no clients")]
+    for one in found:
+        for finding in one.findings:
+            lines.append(
+                f"{one.client}: {finding.drift}: {show.line(finding.detail)} ({show.line(finding.file)})"
+            )
+            lines.append(f"  remedy: {show.line(finding.remedy)}")
+    return "\n".join(lines)

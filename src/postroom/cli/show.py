@@ -63,15 +63,15 @@ def line(text: object) -> str:
 def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], str]) -> None:
     """Print what a command found out: the document, or `text` for people."""
     if as_json:
-        _print(json.dumps(document, indent=2, default=str))
+        print_line(json.dumps(document, indent=2, default=str))
     elif shown := text():
-        _print(shown)
+        print_line(shown)
 
 
 def failure(error: PostroomError, *, as_json: bool) -> None:
     """Print why a command failed: on stdout as JSON, or on stderr with what to do."""
     if as_json:
-        _print(json.dumps({"error": error.as_dict()}, indent=2, default=str))
+        print_line(json.dumps({"error": error.as_dict()}, indent=2, default=str))
         return
     print(plain(error.message), file=sys.stderr)
     if error.remedy:
@@ -184,7 +184,8 @@ def accept_any_text() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _print(text: str) -> None:
+def print_line(text: str) -> None:
+    """Print a line at once; end when nobody reads any more."""
     try:
         print(text, flush=True)
     except BrokenPipeError as error:

@@ -23,8 +23,7 @@ from typing import Final
 
 from postroom.app import places
 from postroom.cli import protocol
-from postroom.cli.answers import events, refused
-from postroom.cli.client import locate
+from postroom.cli.client import events, locate, refused
 from postroom.cli.protocol import Message
 from postroom.cli.wire import Call, Endpoint, Exchange, Reply, content_type, unavailable, whole_body
 from postroom.contracts.errors import PostroomError, ServerUnavailable

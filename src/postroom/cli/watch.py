@@ -4,7 +4,6 @@ A message counts as announced when its line is written: the next question to the
 """
 
 import json
-import os
 import random
 import select
 import signal
@@ -54,7 +53,7 @@ def watch(
         raise InvalidArgument("no agent is named", remedy="name one with --as, or set POSTROOM_AGENT")
     signal.signal(signal.SIGTERM, terminate)
     for message in messages({"project_key": project_key(project), "agent_name": name}, after):
-        print_line(_as_json(message) if as_json else _as_line(message))
+        show.print_line(_as_json(message) if as_json else _as_line(message))
 
 
 def messages(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
@@ -118,17 +117,6 @@ class Patience:
         # A chance in it, so that a crowd of watchers does not come back at one instant.
         threading.Event().wait(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
         self._pause = min(LONGEST_PAUSE, self._pause * 2)
-
-
-def print_line(text: str) -> None:
-    """Print a line at once; end when nobody reads any more."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError as error:
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, sys.stdout.fileno())  # else the interpreter complains when it flushes at its end
-        os.close(sink)
-        raise SystemExit(READER_GONE) from error
 
 
 def leave_when_unread() -> None:

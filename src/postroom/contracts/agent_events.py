@@ -1,4 +1,4 @@
-"""What an execution tells while it runs; the stream ends with `RunFinish` or `RunFailed`.
+"""What an execution tells while it runs; the stream ends with `RunFinish`.
 
 Live events are never held up by storage; which of them are kept, and as what, the capture decides.
 """
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from postroom.contracts.activation import AdapterKind, RunMode, RunOrigin
-from postroom.contracts.messages import Json, Message
+from postroom.contracts.messages import Json
 from postroom.contracts.runs import TerminationReason, Usage
 from postroom.contracts.tools import ToolCallOutcome, ToolResult
 
@@ -63,16 +63,6 @@ class RunFinish(AgentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFailed(AgentEvent):
-    """The stream cannot go on."""
-
-    event_type: ClassVar[str] = "error"
-    is_terminal: ClassVar[bool] = True
-    message: str
-    code: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRetrying(AgentEvent):
     """The execution failed and is tried again at `retry_at`; what it streamed so far does not count."""
 
@@ -97,14 +87,6 @@ class ReasoningDelta(AgentEvent):
 
     event_type: ClassVar[str] = "reasoning_delta"
     delta: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningEncryptedValue(AgentEvent):
-    """Reasoning that only the provider can read."""
-
-    event_type: ClassVar[str] = "reasoning_encrypted_value"
-    encrypted_value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,35 +166,6 @@ class StreamReset(AgentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessagesSnapshot(AgentEvent):
-    """The conversation as it is."""
-
-    event_type: ClassVar[str] = "messages_snapshot"
-    messages: tuple[Message, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActivitySnapshot(AgentEvent):
-    """What the agent is busy with."""
-
-    event_type: ClassVar[str] = "activity_snapshot"
-    message_id: str
-    activity_type: str
-    content: Json
-    replace: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActivityDelta(AgentEvent):
-    """A change of what the agent is busy with."""
-
-    event_type: ClassVar[str] = "activity_delta"
-    message_id: str
-    activity_type: str
-    patch: Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStart(AgentEvent):
     """A step begins."""
 
@@ -235,22 +188,6 @@ class InferenceComplete(AgentEvent):
     model: str
     duration_ms: int
     usage: Usage | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSnapshot(AgentEvent):
-    """The executor's state as it is."""
-
-    event_type: ClassVar[str] = "state_snapshot"
-    snapshot: Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateDelta(AgentEvent):
-    """A change of the executor's state."""
-
-    event_type: ClassVar[str] = "state_delta"
-    delta: Json
 
 
 class EventSink(Protocol):

@@ -197,10 +197,6 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         """Since when its turn may come, or from when on; of one that is queued."""
         return max(self.available_at, self.updated_at)
 
-    def remapped(self, *, dispatch_id: str, thread_id: str, run_id: str) -> "RunDispatch":
-        """Return the same delivery of another run, under another id."""
-        return replace(self, dispatch_id=dispatch_id, thread_id=thread_id, run_id=run_id)
-
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
         """Return the record as it is stored first: with the thread's epoch, whatever the caller wrote there.
 

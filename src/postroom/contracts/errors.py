@@ -7,13 +7,13 @@
     │   ├── UnknownRun, UnknownDispatch
     │   ├── NameTaken
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
-    │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume, InvalidToolArguments
+    │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume
     │   └── InvalidRunner, RunnerNotFound
     ├── StateError            the caller, at another time or in another way
     │   ├── IdempotencyConflict, AgentRetired, ContactRequired, ContactBlocked
     │   ├── AlreadyRead, NotHolder, CursorExpired, CursorAhead
     │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
-    │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull, BudgetExceeded
+    │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull
     │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, LifecycleBusy, ThreadAlreadyRunning
     │   ├── ResultConflict, StaleResult, ResultTooEarly
     │   └── ClientFileRefused
@@ -32,8 +32,7 @@
     │   └── InferenceError    the model's side
     │       ├── InferenceFailed, ProviderFailed, RateLimited, Overloaded,   (tried again)
     │       │   InferenceTimeout, StreamInterrupted
-    │       └── ContextOverflow, RequestRefused, Unauthorized, ModelNotFound, ContentFiltered,
-    │           AllModelsUnavailable, PoolAttemptsExhausted, InferenceCancelled
+    │       └── ContextOverflow, RequestRefused, Unauthorized, ModelNotFound, ContentFiltered
     ├── InternalError         a developer: a rule of our own was broken
     ├── StoreError            the operator; the data is as it was
     │   ├── StoreUnavailable, StoreFull, StoreReadOnly, StoreCorrupt, CommitUnknown
@@ -242,12 +241,6 @@ class InvalidResume(InputError):
     branch = "runtime error"
 
 
-class InvalidToolArguments(InputError):
-    """A tool was called with arguments that its schema refuses."""
-
-    code = "invalid_tool_arguments"
-
-
 class InvalidRunner(InputError):
     """A runner cannot be run as it is declared."""
 
@@ -386,13 +379,6 @@ class QueueFull(StateError):
     code = "queue_full"
     retryable = True
     default_remedy = "submit again when some have run"
-
-
-class BudgetExceeded(StateError):
-    """A budget is used up; a person must raise it."""
-
-    code = "budget_exceeded"
-    default_remedy = "raise the budget and answer the pause"
 
 
 class AlreadyConsumed(StateError):
@@ -758,24 +744,6 @@ class ContentFiltered(InferenceError):
 
     code = "content_filtered"
     branch = "content filtered"
-
-
-class AllModelsUnavailable(InferenceError):
-    """Every model of the pool is out of order."""
-
-    code = "all_models_unavailable"
-
-
-class PoolAttemptsExhausted(InferenceError):
-    """The pool has tried as often as it may."""
-
-    code = "pool_attempts_exhausted"
-
-
-class InferenceCancelled(InferenceError):
-    """The model call was cancelled."""
-
-    code = "inference_cancelled"
 
 
 class InternalError(PostroomError):

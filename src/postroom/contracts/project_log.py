@@ -9,7 +9,7 @@ What concerns agents of two projects is told in the log of each.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, Protocol, cast, get_args
 
 from postroom.contracts.mail import ContactStatus
 
@@ -62,15 +62,9 @@ EARLIER_KINDS: Final[Mapping[EventKind | EarlierKind, EventKind]] = {
 """What kinds were called before; who asks for one by its earlier name is understood."""
 
 
-_CURRENT: Final[Mapping[str, EventKind]] = {
-    **{kind: kind for kind in EVENT_KINDS},
-    **{earlier: kind for earlier, kind in EARLIER_KINDS.items()},  # noqa: C416 - for the types of the keys
-}
-
-
 def current_kind(kind: EventKind | EarlierKind) -> EventKind:
     """Return what a kind is called now."""
-    return _CURRENT[kind]
+    return EARLIER_KINDS.get(kind, cast("EventKind", kind))
 
 
 OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {

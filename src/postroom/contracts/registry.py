@@ -1,7 +1,5 @@
 """Versioned configuration that a run is pinned to, so that it goes on with what it began with."""
 
-import hashlib
-import json
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,24 +22,6 @@ def checked_scope(scope: str) -> str:
     if any(ord(character) < 32 or ord(character) == 127 for character in scope):
         raise InvalidRecord("a registry scope must not hold control characters", value=scope)
     return scope
-
-
-def content_hash(value: Json, *, schema_version: int = 1) -> str:
-    """Return the SHA-256 of a value's canonical JSON.
-
-    Raises:
-        InvalidRecord: it holds a number that JSON cannot hold.
-    """
-    try:
-        text = json.dumps(
-            {"value": value, "value_schema_version": schema_version},
-            sort_keys=True,
-            separators=(",", ":"),
-            allow_nan=False,
-        )
-    except ValueError as error:
-        raise InvalidRecord(f"a registry value cannot be stored: {error}") from error
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

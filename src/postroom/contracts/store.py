@@ -32,10 +32,44 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
-from postroom.contracts.projects import ProjectReads, ProjectWrites
 from postroom.contracts.tokens import TokenReads, TokenWrites
 from postroom.contracts.tracing import TraceReads, TraceWrites
 from postroom.contracts.waking import WakingReads, WakingWrites
+
+
+class ProjectReads(Protocol):
+    """Look-ups of projects by name, and what tells of every project: a caller may be held to one of them."""
+
+    def project(self, key: str) -> Project | None:
+        """Return the project with this path, alias or slug."""
+        ...
+
+    def projects_spelled(self, spelling: str) -> list[Project]:
+        """Return the projects whose path has this spelling, oldest first."""
+        ...
+
+    def projects(self, *, limit: int, after: int = 0) -> list[Project]:
+        """Return projects by id, those after `after`."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows each kind of record has, for pages and metrics; may be slow or rounded."""
+        ...
+
+
+class ProjectWrites(ProjectReads, Protocol):
+    """New projects, and new names for them."""
+
+    def insert_project(
+        self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
+    ) -> Project:
+        """Store a project whose path and slug nobody has."""
+        ...
+
+    def add_project_alias(self, project_id: int, human_key: str) -> None:
+        """Let another spelling of the path name the project."""
+        ...
+
 
 T = TypeVar("T")
 

@@ -32,18 +32,6 @@ class ToolCallOutcome(StrEnum):
     FAILED = "failed"
 
 
-class ToolCallStatus(StrEnum):
-    """Where a tool call is in its life."""
-
-    NEW = "new"
-    RUNNING = "running"
-    SUSPENDED = "suspended"
-    RESUMING = "resuming"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
 class ToolCallResumeMode(StrEnum):
     """What a decision means for the call: run it again, be its result, or be given to it."""
 
@@ -91,7 +79,6 @@ class Suspension:
     action: str
     message: str = ""
     parameters: Json = None
-    response_schema: Json = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-TRACEPARENT_LENGTH: Final = 55
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invoked:

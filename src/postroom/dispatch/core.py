@@ -5,11 +5,11 @@ from random import Random
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.effects import RunEffects
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.transactions import Transaction

@@ -15,14 +15,13 @@ from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
-from postroom.contracts.effects import RunEffects
 from postroom.contracts.errors import InvalidRecord, InvalidSubmission, MailboxClosed
 from postroom.contracts.events import RuntimeEventDurability
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
-from postroom.contracts.run_queue import Accept
+from postroom.contracts.run_queue import Accept, RunEffects
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
-from postroom.contracts.effects import RunEffects
 from postroom.contracts.errors import AgentNotFound
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
+from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction

@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Generic, Literal, Protocol, TypeVar
 
 from postroom.contracts.mail import Agent, Attachment, Message, Project
-from postroom.contracts.projects import ProjectReads, ProjectWrites
-from postroom.contracts.store import RecordReads, RecordWrites
+from postroom.contracts.store import ProjectReads, ProjectWrites, RecordReads, RecordWrites
 from postroom.contracts.tokens import Grant
 
 Records = TypeVar("Records", bound=RecordReads, covariant=True)

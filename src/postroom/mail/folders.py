@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroom.contracts.mail import Project
-from postroom.contracts.projects import ProjectReads
+from postroom.contracts.store import ProjectReads
 from postroom.mail.projects import spelling
 
 _LARGEST_POINTER = 4096

@@ -21,8 +21,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import Agent, Message, Project, Recipient
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.projects import ProjectReads
-from postroom.contracts.store import RecordReads
+from postroom.contracts.store import ProjectReads, RecordReads
 from postroom.mail.context import ReadContext, WriteContext, token_hash
 from postroom.mail.names import nearest, shown
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, find_project

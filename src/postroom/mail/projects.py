@@ -13,8 +13,7 @@ from typing_extensions import override
 
 from postroom.contracts.errors import InvalidPath, NotPermitted, UnknownProject
 from postroom.contracts.mail import Project
-from postroom.contracts.projects import ProjectReads, ProjectWrites
-from postroom.contracts.store import MailWrites
+from postroom.contracts.store import MailWrites, ProjectReads, ProjectWrites
 from postroom.contracts.tokens import Grant
 from postroom.mail.names import nearest, shown
 

@@ -100,11 +100,10 @@ class BackgroundHost(Protocol):
 class BackgroundTasks:
     """The tasks of one process. A tool begins them; the runtime that is given this tells of their end."""
 
-    def __init__(self, *, timer: Timer | None = None, new_id: Callable[[], str] | None = None) -> None:
+    def __init__(self, *, timer: Timer | None = None) -> None:
         self.instance = uuid.uuid4().hex
         """Differs from process to process."""
         self._timer = timer or SystemTimer()
-        self._new_id = new_id or (lambda: f"msg_{uuid.uuid4().hex}")
         self._numbers = count()
         self._works = Tasks("background tasks")
         self._watches = Tasks("background watches")
@@ -178,7 +177,7 @@ class BackgroundTasks:
         """Return what is told of tasks that ended with the process that ran them."""
         return [
             BackgroundEvent(kind="failed", task_id=note.task_id, facts={"error": ORPHANED}).message(
-                self._new_id()
+                _message_id()
             )
             for note in notes
             if note.instance != self.instance
@@ -204,7 +203,7 @@ class BackgroundTasks:
         await asyncio.wait({running})
         if self._running.pop(task.task_id, None) is None:
             return
-        message = _event(task, running).message(self._new_id())
+        message = _event(task, running).message(_message_id())
         run_id = task.owner.run_id if task.owner else None
         if self._host is not None and run_id and self._host.hand_over(run_id, message):
             return
@@ -235,6 +234,10 @@ class BackgroundTasks:
             if pause is not None:
                 await self._timer.sleep(pause)
         return False
+
+
+def _message_id() -> str:
+    return f"msg_{uuid.uuid4().hex}"
 
 
 async def _awaited(work: Callable[[], Awaitable[Json]]) -> Json:
@@ -278,24 +281,19 @@ class BackgroundTaskTool:
 
     def __init__(self, tasks: BackgroundTasks, descriptor: ToolDescriptor, work: Work) -> None:
         self._tasks = tasks
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._work = work
-
-    @property
-    def descriptor(self) -> ToolDescriptor:
-        """What the model is told of it."""
-        return self._descriptor
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
         """Begin the work."""
         task_id = self._tasks.spawn(
             context.identity.thread_id,
-            self._descriptor.name,
-            self._descriptor.description,
+            self.descriptor.name,
+            self.descriptor.description,
             lambda: self._work(arguments, context),
             owner=context.identity,
         )
-        return ToolResult.success(self._descriptor.name, {"task_id": task_id, "status": "running"})
+        return ToolResult.success(self.descriptor.name, {"task_id": task_id, "status": "running"})
 
 
 class CancelTaskTool:

@@ -1,4 +1,7 @@
-"""Tool calls: each is checked, run within its time, and answered; none of their failures is the run's."""
+"""Tool calls: each is checked, run within its time, and answered; none of their failures is the run's.
+
+A call that is suspended becomes a ticket of the run; a decision about it says how it goes on.
+"""
 
 import asyncio
 import json

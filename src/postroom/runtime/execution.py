@@ -46,8 +46,17 @@ from postroom.runtime.calls import (
     waiting_for,
     waits,
 )
-from postroom.runtime.checkpoint import Change, RuntimeState, by_call, running, state_of
-from postroom.runtime.history import as_seen_by_model, calls_left, has_input_after, is_output_of
+from postroom.runtime.checkpoint import (
+    Change,
+    RuntimeState,
+    as_seen_by_model,
+    by_call,
+    calls_left,
+    has_input_after,
+    is_output_of,
+    running,
+    state_of,
+)
 from postroom.runtime.interrupting import Interrupted
 from postroom.runtime.model_call import ask, with_call_ids
 from postroom.runtime.step_context import StepContext

@@ -34,18 +34,13 @@ class OpenAICompatibleModel:
     ) -> None:
         from postroom.runtime.openai_endpoint import Endpoint  # an extra, and slow to import
 
-        self._name = name
+        self.name = name
         self._endpoint = Endpoint(base_url, api_key, silence_ms=silence_ms, proxy=proxy, verify=verify)
         self._token_limit_field = token_limit_field
         self._clock = clock or SystemClock()
 
     def __repr__(self) -> str:
-        return f"OpenAICompatibleModel({self._name!r}, {self._endpoint!r})"
-
-    @property
-    def name(self) -> str:
-        """What the adapter is called in logs and metrics."""
-        return self._name
+        return f"OpenAICompatibleModel({self.name!r}, {self._endpoint!r})"
 
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
         """Answer piece by piece; the last piece is the whole answer.

@@ -20,14 +20,9 @@ class ScriptedModel:
 
     def __init__(self, script: Iterable[Line] = (), *, name: str = "scripted") -> None:
         self._script = list(script)
-        self._name = name
+        self.name = name
         self.requests: list[InferenceRequest] = []
         """What it was asked, in order."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self._name
 
     def add(self, *lines: Line) -> None:
         """Append to the script."""

@@ -1,4 +1,4 @@
-"""Tools: what the model may ask for, and how a plain function becomes one."""
+"""Tools: what the model may ask for, how its arguments are checked, and how a plain function becomes one."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -57,18 +57,13 @@ class FunctionTool:
         needs_approval: bool = False,
     ) -> None:
         self._function = function
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._needs_approval = needs_approval
         self._takes_context = "context" in inspect.signature(function).parameters
 
-    @property
-    def descriptor(self) -> ToolDescriptor:
-        """What the model is told of it."""
-        return self._descriptor
-
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
         """Call the function; when it needs approval and has none, ask for it."""
-        name = self._descriptor.name
+        name = self.descriptor.name
         if self._needs_approval and context.decision is None:
             question = Suspension(
                 id=f"ask_{context.call_id}",

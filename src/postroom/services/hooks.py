@@ -15,8 +15,7 @@ from msgspec import Meta
 from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, unchecked
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.projects import ProjectReads
-from postroom.contracts.store import MailReads, MailWrites
+from postroom.contracts.store import MailReads, MailWrites, ProjectReads
 from postroom.log import get_logger
 from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext

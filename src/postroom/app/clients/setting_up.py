@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from postroom.app.clients import files, json_edit, toml_edit
-from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit
+from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit, Record, Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, servers_file
 from postroom.app.clients.files import Found
 from postroom.app.clients.jsonc import NotJson
-from postroom.app.clients.records import Record, Records
 from postroom.app.clients.table import Client, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from postroom.app.clients import files, json_edit, toml_edit
-from postroom.app.clients.config_edits import HTTP_KEYS, NAME, ConfigEdit, fits
+from postroom.app.clients.config_edits import HTTP_KEYS, NAME, ConfigEdit, Records, fits
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, is_installed, servers_file
 from postroom.app.clients.jsonc import NotJson, nodes, read
-from postroom.app.clients.records import Records
 from postroom.app.clients.table import Client, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import ClientFileRefused

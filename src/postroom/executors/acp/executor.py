@@ -151,7 +151,7 @@ class AcpExecutor(ProgramExecutor):
         super().__init__(runners, process_runner, name="acp executor", environment_of=environment_of)
 
     async def _attempted(self, work: Work) -> Outcome | None:
-        program, runner = Program(self._with, work), work.runner
+        program, runner = Program(self.process_runner, work), work.runner
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)
@@ -159,7 +159,7 @@ class AcpExecutor(ProgramExecutor):
         used = UsedPermissions(control=work.control, thread_id=work.active.identity.thread_id, run_id=run_id)
         decisions = Decisions(work.activation.decisions, used=await used.all())
         brief = Brief(prompt=prompt, anew=anew, former=former)
-        talk = Conversation(self._with, work, brief, decisions, used)
+        talk = Conversation(self.process_runner, work, brief, decisions, used)
         launch = Launch(
             words=tuple(self.words_of(runner)),
             cwd=runner.cwd,
@@ -176,7 +176,7 @@ class AcpExecutor(ProgramExecutor):
             ended=ended,
             talk=talk,
             errors=errors,
-            now=self._with.clock.now(),
+            now=self.process_runner.clock.now(),
             secrets=secrets_in(program.environment),
         )
 

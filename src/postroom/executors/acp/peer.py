@@ -1,6 +1,7 @@
 """JSON-RPC 2.0 with a program, one JSON object a line: what it says as values, all else as a fault.
 
-The peer does no I/O; `StdinWriter` writes without ever waiting for the program to read. What is kept is bounded: one line, and as many questions as we have asked ourselves.
+The peer does no I/O; `StdinWriter` writes without ever waiting for the program to read. What is kept is
+bounded: one line, and as many questions as we have asked ourselves.
 """
 
 import asyncio

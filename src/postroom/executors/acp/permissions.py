@@ -1,8 +1,8 @@
 """Requests for permission: what a person is asked, and their answer when the same request comes again.
 
 A question is named after everything that the agent told of the call, what is too long to be shown included: a
-call that differs in anything is another question. Which answers a run has used is noted before the agent is told,
-so that a yes holds once.
+call that differs in anything is another question. Which answers a run has used is noted before the agent is
+told, so that a yes holds once.
 """
 
 import json

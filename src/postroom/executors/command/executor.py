@@ -1,7 +1,7 @@
 """The executor of programs that are told everything at their start: what they put out is the answer.
 
-Here are the words of one start, its talk, and what the program's end means for the run: an answer, a failure that
-may pass, or one for good.
+Here are the words of one start, its talk, and what the program's end means for the run: an answer, a failure
+that may pass, or one for good.
 """
 
 import asyncio
@@ -31,8 +31,9 @@ from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
 from postroom.executors.processes.output import Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Program, Work
+from postroom.executors.processes.records import write_private
 from postroom.executors.processes.sessions import Sessions
-from postroom.executors.processes.starting import Launch, write_private
+from postroom.executors.processes.starting import Launch
 from postroom.executors.processes.supervision import ProgramEnd
 from postroom.log import get_logger
 
@@ -244,7 +245,7 @@ class CommandExecutor(ProgramExecutor):
 
     async def _attempted(self, work: Work) -> Outcome | None:
         """Run the program; once more without its session when it does not know that any more."""
-        execution = Execution(self._with, work)
+        execution = Execution(self.process_runner, work)
         session = await _sessions(work).former() if work.runner.resume else None
         outcome = await execution.run(session)
         if session is not None and outcome is not None and outcome.refuses_session:

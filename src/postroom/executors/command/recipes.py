@@ -86,18 +86,18 @@ class Reading:
         self._most = most
         self._decoder = Decoder()
         self._lines = Lines(most)
-        self._raw = Tail(most if rules.shape is not Shape.WHOLE else max(most, LEAST_LINE_BYTES))
+        self.raw = Tail(most if rules.shape is not Shape.WHOLE else max(most, LEAST_LINE_BYTES))
         self._text = Tail(most)
         self.said = Said()
 
     @property
     def taken(self) -> int:
         """How many bytes have come in all."""
-        return self._raw.total
+        return self.raw.total
 
     def take(self, chunk: bytes) -> str:
         """Return the text in a piece of output that is streamed."""
-        self._raw.add(chunk)
+        self.raw.add(chunk)
         if self._rules.shape is Shape.TEXT:
             return self._decoder.text(chunk)
         if self._rules.shape is Shape.WHOLE:
@@ -110,7 +110,7 @@ class Reading:
             return self._decoder.text(b"", final=True)
         if self._rules.shape is Shape.LINES:
             return "".join(self._read(line) for line in self._lines.end())
-        return next((text for one in _objects(self._raw.bytes()) if (text := self._read(one))), "")
+        return next((text for one in _objects(self.raw.bytes()) if (text := self._read(one))), "")
 
     def answer(self) -> str:
         """Return the answer: what the program says it is, else its text, else its output as it came."""
@@ -120,16 +120,7 @@ class Reading:
             return told.text()
         if self._text.total or self.said.is_ended:
             return self._text.text()
-        return self.output()
-
-    def output(self) -> str:
-        """Return the last of the output, as it came."""
-        return self._raw.text()
-
-    @property
-    def raw(self) -> Tail:
-        """The last of the output."""
-        return self._raw
+        return self.raw.text()
 
     def _read(self, line: bytes) -> str:
         found = readers.object_in(line)

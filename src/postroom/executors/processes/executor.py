@@ -75,7 +75,7 @@ class ProgramExecutor(RunDispatchExecutor):
         self._environment_of = environment_of
         self._runs = ActiveRuns()
         self._tasks = Tasks(name)
-        self._with = process_runner
+        self.process_runner = process_runner
         self._orphans = process_runner.orphans()
         process_runner.running.append(self._runs)
 
@@ -93,11 +93,6 @@ class ProgramExecutor(RunDispatchExecutor):
     @abstractmethod
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the command that a runner stands for, as far as it is known before a run."""
-
-    @property
-    def process_runner(self) -> ProcessRunner:
-        """The runner of programs, for another executor of the same server."""
-        return self._with
 
     @property
     def executing(self) -> int:
@@ -173,7 +168,7 @@ class ProgramExecutor(RunDispatchExecutor):
     async def _end_former(self, active: ActiveRun) -> None:
         """End what a former execution of this run left behind, so that it does not run twice at once."""
         run_id = active.identity.run_id
-        for orphan in await self._orphans.end(self._with.instances, run_id=run_id):
+        for orphan in await self._orphans.end(self.process_runner.instances, run_id=run_id):
             if orphan.left:
                 raise CommandNotEnded(
                     f"processes of a former execution could not be ended: {list(orphan.left)}",
@@ -207,9 +202,9 @@ class ProgramExecutor(RunDispatchExecutor):
         if (active := self._runs.on_thread(thread_id)) is None:
             return False
         active.cancel()
-        limits = self._with.limits
+        limits = self.process_runner.limits
         most = milliseconds(limits.farewell + limits.grace + limits.kill_wait + limits.drain) + _MARGIN_MS
-        return await within(active.ended.wait(), most, self._with.timer)
+        return await within(active.ended.wait(), most, self.process_runner.timer)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Return False: a program asks nothing."""
@@ -225,11 +220,11 @@ class ProgramExecutor(RunDispatchExecutor):
         A process counts by its marker, or by its pid together with the instant it was started at. Where the
         system shows no processes of others nothing can be proved, and nothing is ended.
         """
-        return await self._orphans.end(self._with.instances)
+        return await self._orphans.end(self.process_runner.instances)
 
     async def orphans(self) -> tuple[int, ...]:
         """Return the processes that an earlier process of this server has left running, and end none."""
-        return await self._orphans.look(self._with.instances)
+        return await self._orphans.look(self.process_runner.instances)
 
     def program_of(self, runner: Runner) -> str:
         """Return the file that a runner would start, without starting it. Blocks.
@@ -237,7 +232,7 @@ class ProgramExecutor(RunDispatchExecutor):
         Raises:
             CommandNotStarted: it could not be started.
         """
-        return program_of(self.words_of(runner)[0], runner, self._with.server)
+        return program_of(self.words_of(runner)[0], runner, self.process_runner.server)
 
     async def close(self) -> None:
         """End every program and return when none is left; harmless when done twice."""

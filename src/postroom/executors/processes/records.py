@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from postroom.executors.processes.machine import Machine, boot_id, started_at
-from postroom.executors.processes.starting import write_private
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -127,3 +126,12 @@ def _read(path: Path) -> Record:
     ):
         raise ValueError("a text in it is none")
     return Record(**plain)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read; an existing one is replaced as a whole."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    draft.replace(path)
