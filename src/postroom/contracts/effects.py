@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord
@@ -20,11 +21,15 @@ class RunEffects(Protocol):
         """
         ...
 
-    def write(self, tx: Transaction, run: RunRecord) -> None:
+    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write what belongs to the end of a run that is done, or waits, in the change that stores the end.
 
         It is called behind the commit of the run, under the lock of its thread, and may be called again for
-        the same run: what is written already is left as it is.
+        the same run: what is written already is left as it is. `accept` puts messages on other threads;
+        without it, those are to be found later.
+
+        Raises:
+            ThreadsNeeded: those threads are to be locked first; the change is run again.
         """
         ...
 

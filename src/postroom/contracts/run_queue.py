@@ -5,19 +5,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
+from postroom.contracts.messages import Message, PendingMessage
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction
 
 T = TypeVar("T")
-
-Accept = Callable[[str, Message, DeliveryMode], bool]
-"""Puts a message where runs of a thread read it, within a change; it begins one where the thread is idle.
-
-True when a run begins on it. A message that is known by its id is passed over.
-"""
 
 
 class Submitted(Protocol):

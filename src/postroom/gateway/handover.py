@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import structlog
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import (
     ChatSession,
@@ -37,7 +38,7 @@ from postroom.contracts.messages import (
     Role,
     storable,
 )
-from postroom.contracts.run_queue import Accept, RunQueue, ThreadState
+from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
