@@ -463,7 +463,7 @@ class Completion:
                 tx.lock(thread_lock(thread_id))
             return self._end_in(tx, asked, accept)
 
-        ending = await self._repeated(lambda: core.observed("ack", self._handing_on(thread_id, end)))
+        ending = await self._repeated(lambda: core.observed("ack", self._written_end(thread_id, end)))
         attempt.coordinator.written(len(staged))
         if ending.run is not None:
             core.effects_stored(ending.run)
@@ -533,9 +533,9 @@ class Completion:
 
         moved.__name__ = operation
         core = self._core
-        return self.told(*await core.observed(operation, self._handing_on(dispatch.thread_id, moved)))
+        return self.told(*await core.observed(operation, self._written_end(dispatch.thread_id, moved)))
 
-    async def _handing_on(self, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
+    async def _written_end(self, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
         """Write an end; the threads whose runs are to read its answer are locked with its own."""
         write: Awaitable[T] = self._core.store.write(change, key=thread_id)
         while True:
