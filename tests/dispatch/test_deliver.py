@@ -247,7 +247,7 @@ class Telling:
     def begin(self, tx, run, messages) -> bool:
         return False
 
-    def write(self, tx, run: RunRecord) -> None:
+    def write(self, tx, run: RunRecord, accept) -> None:
         self.written = [*getattr(self, "written", []), run.run_id]
 
     def put_back(self, tx, run_id: str) -> None:

@@ -22,7 +22,7 @@ from store_kinds import KINDS, opened, refuse_missing
 from waking_room import PROJECT, Room, number
 
 ROOM_FOR_LEASES = timedelta(minutes=5)
-BO = agent_thread("projects-shop", "Bo")
+ADA, BO = (agent_thread("projects-shop", name) for name in ("Ada", "Bo"))
 OPERATOR = Caller(operator=True)
 
 
@@ -114,8 +114,8 @@ async def test_the_end_of_a_run_is_in_the_log_when_it_has_ended_and_not_before(r
     await room.people("Ada", "Bo", runners=("Bo",))
     write, seen = room.effects.write, []
 
-    def dies(tx, run):
-        write(tx, run)
+    def dies(tx, run, accept):
+        write(tx, run, accept)
         seen.append(run.status)
         raise Unauthorized("the process died here")
 
@@ -176,6 +176,68 @@ async def test_executions_and_their_time_are_counted_whether_they_fail_or_not(ro
     [row] = await room.runs.dispatches.list_dispatches(BO)
     assert (row.status, row.executions) == (RunDispatchStatus.ACKED, 2)
     assert (await room.runs.threads.load_run(row.run_id)).usage.wall_ms == 1_000
+
+
+async def test_an_answer_its_run_and_its_claim_are_there_when_the_run_has_ended(room):
+    await room.people("Ada", "Bo", runners=("Ada", "Bo"))
+
+    async def dies_at_its_end(activation):
+        dies_before_the_run(room)
+
+    room.agents.act = dies_at_its_end
+    await room.send("Ada", "Bo")
+    await room.mailbox.settled()
+    [answer] = await room.inbox("Ada")
+    [row] = await room.runs.dispatches.list_dispatches(ADA)
+    run = await room.runs.threads.load_run(row.run_id)
+    assert (row.status, run.status) == (RunDispatchStatus.CLAIMED, RunStatus.RUNNING)
+    assert run.input.trigger_message_ids == (f"mail-{answer['id']}",)
+    assert (await room.handled(answer["id"], "Ada")).run_id == row.run_id
+    assert await room.waker.round() == 0
+    room.agents.act = None
+    await heir_of(room)
+    assert [who[:2] for who, _ in room.agents.prompts] == ["Bo", "Ad"]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["done", "given up"])
+async def test_the_end_of_a_run_wakes_whoever_asked_without_a_round(room, fails):
+    await room.people("Ada", "Bo", runners=("Ada", "Bo"))
+
+    async def act(activation):
+        if fails and activation.agent_id.startswith("Bo"):
+            raise Unauthorized("the model's key is not known")
+
+    room.agents.act = act
+    await room.send("Ada", "Bo")
+    await room.mailbox.settled()
+    assert [who[:2] for who, _ in room.agents.prompts] == ["Bo", "Ad"]
+    assert ("key is not known" in room.agents.prompts[1][1][0]) is fails
+    assert await room.waker.round() == 0
+
+
+async def test_an_answer_for_an_agent_at_work_is_on_its_thread_when_the_run_has_ended(room):
+    await room.people("Ada", "Bo", "Cy", runners=("Ada", "Bo"))
+    goes_on, began = asyncio.Event(), asyncio.Event()
+
+    async def act(activation):
+        if activation.agent_id.startswith("Ada"):
+            began.set()
+            await goes_on.wait()
+
+    room.agents.act = act
+    await room.send("Cy", "Ada")
+    await began.wait()
+    await room.send("Ada", "Bo")
+    async with asyncio.timeout(30):
+        while not await room.runs.threads.pending_messages(ADA):
+            await asyncio.sleep(0)
+    [waiting] = await room.runs.threads.pending_messages(ADA)
+    [row] = await room.runs.dispatches.list_dispatches(BO)
+    assert row.status is RunDispatchStatus.ACKED
+    assert waiting.pending_id == f"mail-{(await room.inbox('Ada'))[-1]['id']}"
+    goes_on.set()
+    await room.turn()
+    assert [who[:2] for who, _ in room.agents.prompts] == ["Ad", "Bo", "Ad"]
 
 
 async def test_what_comes_for_an_agent_at_work_waits_on_its_thread_and_is_one_run(room):

@@ -177,8 +177,8 @@ async def test_a_run_has_ended_and_its_sender_is_answered_or_neither(room):
     await room.people("Ada", "Bo", runners=("Bo",))
     write, sleep, written, waits = room.effects.write, room.clock.sleep, [], asyncio.Event()
 
-    def undone_at_first(tx, run):
-        write(tx, run)
+    def undone_at_first(tx, run, accept):
+        write(tx, run, accept)
         if not waits.is_set():
             written.append(run.status)
             raise StoreUnavailable("the disk went away")

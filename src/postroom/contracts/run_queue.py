@@ -5,21 +5,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
+from postroom.contracts.messages import Message, PendingMessage
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction
 
 T = TypeVar("T")
-
-Accept = Callable[[str, Message, DeliveryMode], bool]
-"""Puts a message where runs of a thread read it, within a change; it begins one where the thread is idle.
-
-True when a run begins on it. A message that is known by its id is passed over.
-"""
 
 
 class Submitted(Protocol):
@@ -103,11 +98,15 @@ class RunEffects(Protocol):
         """
         ...
 
-    def write(self, tx: Transaction, run: RunRecord) -> None:
+    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write what belongs to the end of a run that is done, or waits, in the change that stores the end.
 
         It is called behind the commit of the run, under the lock of its thread, and may be called again for
-        the same run: what is written already is left as it is.
+        the same run: what is written already is left as it is. `accept` puts messages on other threads;
+        without it, those are to be found later.
+
+        Raises:
+            ThreadsNeeded: those threads are to be locked first; the change is run again.
         """
         ...
 

@@ -7,12 +7,13 @@
 An end that no execution wrote (cancelled, superseded, given up) ends the run as well.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from postroom.contracts.accepting import NOWHERE, Accept, ThreadsNeeded
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
 from postroom.contracts.budgets import Spending
@@ -224,12 +225,30 @@ def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     )
 
 
+class Accepting(Protocol):
+    """Runs a change that may put messages where runs of these threads read them."""
+
+    def __call__(
+        self,
+        thread_ids: Collection[str],
+        change: Callable[[Transaction, Accept], T | StaleClaim],
+        *,
+        key: str,
+        within: str | None,
+    ) -> Awaitable[T]:
+        """Run it; `within` is the thread of which it writes an end."""
+        ...
+
+
 class Completion:
     """Writes begins and ends of executions."""
 
     def __init__(self, core: Core, events: ServerEvents) -> None:
         self._core = core
         self._events = events
+
+    accepting: "Accepting"
+    """Runs a change that puts messages on other threads, too."""
 
     async def begin(self, attempt: Attempt) -> None:
         """Write that the execution begins; a run that was only prepared is running from now on.
@@ -327,7 +346,9 @@ class Completion:
             return False
         return row.status is RunDispatchStatus.QUEUED
 
-    def ended_in(self, tx: Transaction, dispatch: RunDispatch) -> tuple[RunDispatch, RunRecord | None]:
+    def ended_in(
+        self, tx: Transaction, dispatch: RunDispatch, accept: Accept | None = None
+    ) -> tuple[RunDispatch, RunRecord | None]:
         """End the run of a dispatch that has ended unacked, in the change that ends it, under its lock.
 
         A run that has another dispatch by now goes on with that. Return the row, and the run that has ended;
@@ -341,7 +362,7 @@ class Completion:
             ended = run.ended(termination_of(dispatch), now=tx.now(), dispatch_id=dispatch.dispatch_id)
             effects = self._core.effects_of(ended)
             tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, outbox=effects))
-            self._core.write_effects(tx, ended)
+            self._core.write_effects(tx, ended, accept)
         tx.runs.dispatches.mark_reconciled([dispatch.dispatch_id])
         return replace(dispatch, reconciled=True), ended
 
@@ -436,17 +457,18 @@ class Completion:
             answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
         )
 
-        def end(tx: Transaction) -> Ending | StaleClaim:
-            tx.lock(thread_lock(thread_id))
-            return self._end_in(tx, asked)
+        def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
+            if accept is NOWHERE:
+                tx.lock(thread_lock(thread_id))
+            return self._end_in(tx, asked, accept)
 
-        ending = await self._repeated(lambda: core.observed("ack", core.store.write(end, key=thread_id)))
+        ending = await self._repeated(lambda: core.observed("ack", self._written_end(thread_id, end)))
         attempt.coordinator.written(len(staged))
         if ending.run is not None:
             core.effects_stored(ending.run)
         return ending
 
-    def _end_in(self, tx: Transaction, asked: "_End") -> Ending | StaleClaim:
+    def _end_in(self, tx: Transaction, asked: "_End", accept: Accept) -> Ending | StaleClaim:
         """Bring the run to the end that the result tells and look what is next, under the thread's lock.
 
         An executor that commits its own steps has done the first; for one that does not, its answer becomes
@@ -479,7 +501,7 @@ class Completion:
         done = tx.runs.commit(commit)
         if isinstance(done, StaleClaim):
             return Ending(run=run) if self._is_acked(tx, dispatch, attempt.instance_id) else done
-        self._core.write_effects(tx, run)
+        self._core.write_effects(tx, run, accept)
         following = None
         if asked.asks is not None and done.leaves_queued:
             following = claimed_next(tx, run.thread_id, asked.asks)
@@ -496,18 +518,30 @@ class Completion:
     ) -> RunDispatch:
         """Move a dispatch that is ours; where that ends it, its run ends with it."""
 
-        def moved(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | StaleClaim:
-            tx.lock(thread_lock(dispatch.thread_id))
+        def moved(
+            tx: Transaction, accept: Accept = NOWHERE
+        ) -> tuple[RunDispatch, RunRecord | None] | StaleClaim:
+            if accept is NOWHERE:
+                tx.lock(thread_lock(dispatch.thread_id))
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, move)
             if isinstance(row, StaleClaim):
                 return row
             if row.status is RunDispatchStatus.QUEUED:
                 self._core.write_failure(tx, row.run_id)
-            return self.ended_in(tx, row)
+            return self.ended_in(tx, row, accept)
 
         moved.__name__ = operation
         core = self._core
-        return self.told(*await core.observed(operation, core.store.write(moved, key=dispatch.thread_id)))
+        return self.told(*await core.observed(operation, self._written_end(dispatch.thread_id, moved)))
+
+    async def _written_end(self, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
+        """Write an end; the threads whose runs are to read its answer are locked with its own."""
+        write: Awaitable[T] = self._core.store.write(change, key=thread_id)
+        while True:
+            try:
+                return await write
+            except ThreadsNeeded as needed:
+                write = self.accepting(needed.thread_ids, change, key=thread_id, within=thread_id)
 
     async def _repeated(self, write: Callable[[], Awaitable[T]]) -> T:
         """Write; while the store is out of order, again after a pause, until the claim is lost."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from postroom.concurrency import Tasks
+from postroom.contracts.accepting import Accept
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
@@ -75,10 +76,10 @@ class Core:
             return False
         return self._effects.begin(tx, run, messages)
 
-    def write_effects(self, tx: Transaction, run: RunRecord) -> None:
+    def write_effects(self, tx: Transaction, run: RunRecord, accept: Accept | None = None) -> None:
         """Write what belongs to the end of a run, in the change that stores it."""
         if self._effects is not None:
-            self._effects.write(tx, run)
+            self._effects.write(tx, run, accept)
 
     def write_failure(self, tx: Transaction, run_id: str) -> None:
         """Write what belongs to an execution that has failed, in the change that has its run tried again."""

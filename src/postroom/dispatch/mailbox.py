@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from postroom.concurrency import SystemTimer
+from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds
@@ -21,7 +22,7 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
-from postroom.contracts.run_queue import Accept, RunEffects
+from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
@@ -105,6 +106,7 @@ class Mailbox:
             after_run=lambda thread_id: submissions.after_run(thread_id),
         )
         self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
+        completion.accepting = submissions.accepting
         self._recovery = Recovery(core, events, completion, dispatcher, submissions)
         self._rounds = Rounds(core, completion, dispatcher, self._recovery)
         self._inspection = Inspection(core, dispatcher, submissions)

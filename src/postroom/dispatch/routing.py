@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.errors import AgentNotFound
@@ -139,10 +140,10 @@ class JoinedEffects:
         """Let each room write what belongs to the beginning of a run; say whether one has."""
         return any(part.begin(tx, run, messages) for part in self._parts)
 
-    def write(self, tx: Transaction, run: RunRecord) -> None:
+    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Let each room write what belongs to the end of a run."""
         for part in self._parts:
-            part.write(tx, run)
+            part.write(tx, run, accept)
 
     def put_back(self, tx: Transaction, run_id: str) -> None:
         """Let each room write what belongs to the end of an execution whose run is tried again."""

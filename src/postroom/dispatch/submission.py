@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
 from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -39,7 +40,6 @@ from postroom.contracts.messages import (
     select_pending,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_queue import Accept
 from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
@@ -415,30 +415,36 @@ class Submissions:
         return await self._arrived(arrival)
 
     async def accepting(
-        self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str
+        self,
+        thread_ids: Collection[str],
+        change: Callable[[Transaction, Accept], T | StaleClaim],
+        *,
+        key: str,
+        within: str | None = None,
     ) -> T:
-        """Run a change of another room that may put messages where runs of these threads read them.
+        """Run a change that may put messages where runs of these threads read them.
 
-        Never refused for a thread's sake: what cannot begin a run waits, and is looked at again.
+        Never refused for a thread's sake: what cannot begin a run waits, and is looked at again. `within` is
+        the thread of a run whose end the change writes; it is locked with them.
         """
         core, scheduled = self._core, RunMode.SCHEDULED
         requests = [
             RunActivation(thread_id=one).traced(run_mode=scheduled) for one in sorted(set(thread_ids))
         ]
         arrivals = {one.thread_id: self._arriving(one, BusyPolicy.REJECT) for one in requests}
-        locks = sorted(map(thread_lock, arrivals))
+        locks = sorted(map(thread_lock, {*arrivals, *filter(None, (within,))}))
 
-        def accepted(tx: Transaction) -> T:
+        def accepted(tx: Transaction) -> T | StaleClaim:
             if locks:
                 tx.lock(*locks)
             for one in arrivals.values():  # what an earlier run of this change has left
                 one.prepared, one.wakes, one.looks_again = None, False, False
 
-            def accept(thread_id: str, message: Message, mode: DeliveryMode) -> bool:
+            def put(thread_id: str, message: Message, mode: DeliveryMode) -> bool:
                 self._accepted_in(tx, arrivals[thread_id], (message,), mode)
                 return arrivals[thread_id].prepared is not None
 
-            return change(tx, accept)
+            return change(tx, Accept(frozenset(arrivals), put))
 
         with self._reserved(list(arrivals.values())):
             for arrival in arrivals.values():

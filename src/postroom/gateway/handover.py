@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import (
     ChatSession,
@@ -35,7 +36,7 @@ from postroom.contracts.messages import (
     Role,
     storable,
 )
-from postroom.contracts.run_queue import Accept, RunQueue, ThreadState
+from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig

@@ -11,6 +11,7 @@ from hashlib import sha256
 from json import dumps
 from urllib.parse import quote
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
 from postroom.contracts.messages import Json, Message
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
@@ -166,7 +167,7 @@ class ChatEffects:
         """Write nothing: only an end is told."""
         return False
 
-    def write(self, tx: Transaction, run: RunRecord) -> None:
+    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write nothing."""
 
     def put_back(self, tx: Transaction, run_id: str) -> None:

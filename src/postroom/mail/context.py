@@ -66,14 +66,6 @@ class LoadedAttachment:
     preview: bytes | None = None
 
 
-class ThreadsNeeded(Exception):
-    """A change would wake readers whose threads it has not locked; it is run again with these locked."""
-
-    def __init__(self, thread_ids: frozenset[str]) -> None:
-        super().__init__(", ".join(sorted(thread_ids)))
-        self.thread_ids = thread_ids
-
-
 class Waking(Protocol):
     """Has readers woken by messages within one open change: agents with a runner, people with a chat."""
 

@@ -101,6 +101,8 @@ class NewMessage:
     reply_to: Message | None = None
     trace: str | None = None
     """Where in a trace it is written; by default where the call is done."""
+    answering_run: str | None = None
+    """The run whose answer it is."""
 
 
 def send_message(context: WriteContext, asked: SendMessage) -> Sent:
@@ -292,6 +294,8 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         now=context.now,
     )
     note_trace(context, message.id, new.trace)
+    if new.answering_run is not None:
+        tx.note_answer(message.id, new.answering_run)
     recipients = _delivered(context, message, new.addressees)
     attachments = _attached(context, message) if context.loaded else []
     to_archive(context, "message", message.id, new.project.id)

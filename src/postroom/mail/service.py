@@ -9,12 +9,14 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.mail import Project
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tracing import OFF, Tracing
+from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
@@ -68,6 +70,10 @@ class WakingStore(Protocol):
 
     async def write(self, change: Callable[[MailWrites, Waking | None], T], *, key: str) -> T:
         """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`."""
+        ...
+
+    def opened(self, tx: Transaction, accept: Accept) -> Waking:
+        """Return what wakes readers in a change that another room makes."""
         ...
 
     def wake(self) -> None:
@@ -203,9 +209,14 @@ class Mail:
         hashed = token_hash(token)
         return await self.store.read(lambda tx: tx.agent_by_token(hashed) is not None)
 
-    def own_context(self, tx: MailWrites) -> WriteContext:
-        """Return what postroom's own operations work with, for what it does by itself."""
-        return self.context(tx, Caller())
+    def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
+        """Return what postroom's own operations work with, for what it does by itself.
+
+        Readers are woken in the change where it accepts messages on threads; otherwise they are found later.
+        """
+        waker = None if accept is None else self._waker()
+        waking = None if waker is None or accept is None else waker.opened(tx, accept)
+        return self.context(tx.mail, Caller(), waking=waking)
 
     async def set_runner(
         self, project_key: str, agent_name: str, runner: str | None, *, declared_by: RunnerSource = "operator"

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from postroom.concurrency import SystemTimer, Tasks, within
+from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
@@ -303,7 +304,7 @@ class RemoteExecutor(RunDispatchExecutor):
         """Write nothing: only an end is told."""
         return False
 
-    def write(self, tx: Transaction, run: RunRecord) -> None:
+    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write nothing."""
 
     def put_back(self, tx: Transaction, run_id: str) -> None:

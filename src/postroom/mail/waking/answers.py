@@ -6,6 +6,7 @@ Both are written in the change that ends the run.
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
@@ -35,14 +36,14 @@ class MessageEffects:
             MailClaims(tx, whose, run.run_id).begun(tx.mail, messages)
         return whose is not None
 
-    def write(self, tx: Transaction, run: RunRecord) -> None:
+    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Mark the messages of a run that is done as handled and answer, or ask what it asks.
 
         Whoever runs the agent, also in a chat: it is not at work any more.
         """
         ended = _completion(run)
         if ended is not None:
-            ended.told(self._context_of(tx.mail))  # first: it locks all projects that are concerned
+            ended.told(self._context_of(tx, accept))  # first: it locks all projects that are concerned
         failed = run.status is RunStatus.DONE and _reason(run) is not None
         tickets = run.waiting.tickets if run.waiting else ()
         asked = {one.tool_call_id: one.updated_at for one in tickets}
@@ -84,7 +85,7 @@ class LeftOverAnswers:
             ended = RunCompletion.of(rows[0])
         except (KeyError, TypeError, ValueError) as error:
             return NotPerformed(error=f"it cannot be read: {type(error).__name__}", final=True)
-        return Performed(also=Joined(locks=(), change=lambda tx: ended.told(self._context_of(tx.mail))))
+        return Performed(also=Joined(locks=(), change=lambda tx: ended.told(self._context_of(tx, None))))
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:

@@ -56,7 +56,7 @@ class StoredChatDelivery:
                     text="",
                     failed=why,
                 )
-                told.told(self._mail.own_context(tx))
+                told.told(self._mail.context(tx, Caller()))
 
         await self._mail.store.write(change)
         self._mail.tell_of_change()

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from postroom.contracts.accepting import Accept
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.outbox import OutboxMessage
-from postroom.contracts.store import MailWrites
+from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import MessageRun
 from postroom.log import get_logger
 from postroom.mail.contacts import Addressee, refusals
@@ -22,7 +23,7 @@ MOST_ANSWERS = 40
 ANSWERED = "question told: "
 """Before the key under which it is kept that a run's questions were told."""
 
-ContextOf = Callable[[MailWrites], WriteContext]
+ContextOf = Callable[[Transaction, Accept | None], WriteContext]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +156,9 @@ class RunCompletion:
             topic=asked.topic,
             reply_to=asked,
             trace=context.tx.traces([run_trace(self.run_id)]).get(run_trace(self.run_id)),
+            answering_run=self.run_id,
         )
-        sent = post(context, message, bad=[], skipped=[])
-        context.tx.note_answer(sent["deliveries"][0]["payload"]["id"], self.run_id)
+        post(context, message, bad=[], skipped=[])
 
 
 def _asker(context: WriteContext, agent: Agent, asked: Message) -> Agent | None:

@@ -12,15 +12,16 @@ from functools import partial
 from typing import Final, TypeVar
 
 from postroom.concurrency import Rounds
+from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress, ChatDelivery, ChatOutbox
-from postroom.contracts.run_queue import Accept, RunQueue
+from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.transactions import Transaction
-from postroom.mail.context import ThreadsNeeded, Waking
+from postroom.mail.context import Waking
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.waking.prompts import Origin, agent_thread, as_prompt, as_said, message_name
@@ -46,8 +47,6 @@ class OpenChange(Waking):
 
     tx: Transaction
     accept: Accept
-    thread_ids: frozenset[str]
-    """What is locked."""
     chats: ChatOutbox | None
     verified: bool
     said: set[str] = field(default_factory=set)
@@ -62,7 +61,7 @@ class OpenChange(Waking):
             ThreadsNeeded: the change has to be run again.
         """
         needed = frozenset(sorted(thread_of(one) for one in readers if not is_person(one))[:MOST_AT_ONCE])
-        if not needed <= self.thread_ids:
+        if not needed <= self.accept.thread_ids:
             raise ThreadsNeeded(needed)
 
     def wake(self, message: Message, sender: Agent, readers: Sequence[Reader]) -> None:
@@ -78,7 +77,7 @@ class OpenChange(Waking):
             )
             if is_person(one):
                 self._carry(message, origin, one[1])
-            elif thread_of(one) in self.thread_ids:
+            elif thread_of(one) in self.accept.thread_ids:
                 self._run(message, origin, one)
             else:
                 self.leaves_some = True
@@ -163,6 +162,10 @@ class Waker:
             except ThreadsNeeded as needed:
                 thread_ids = needed.thread_ids
 
+    def opened(self, tx: Transaction, accept: Accept) -> OpenChange:
+        """Return what wakes readers in a change that another room makes."""
+        return OpenChange(tx, accept, self._chats, self._verified)
+
     async def round(self) -> int:
         """Wake those who were not woken by a message that is stored; return how many that were.
 
@@ -181,7 +184,7 @@ class Waker:
 
     async def _write(self, thread_ids: frozenset[str], change: Callable[[OpenChange], T], key: str) -> T:
         def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
-            made = OpenChange(tx, accept, thread_ids, self._chats, self._verified)
+            made = self.opened(tx, accept)
             return change(made), made
 
         done, made = await self._run_queue.accepting(thread_ids, opened, key=key)

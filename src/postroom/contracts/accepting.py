@@ -1,0 +1,40 @@
+"""How a change of one room puts messages where runs of another read them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from postroom.contracts.messages import DeliveryMode, Message
+
+
+class ThreadsNeeded(Exception):
+    """A change would put messages on threads that it has not locked; it is run again with these locked."""
+
+    def __init__(self, thread_ids: frozenset[str]) -> None:
+        super().__init__(", ".join(sorted(thread_ids)))
+        self.thread_ids = thread_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Puts a message where runs of a thread read it, within a change; it begins one where the thread is idle.
+
+    True when a run begins on it. A message that is known by its id is passed over.
+    """
+
+    thread_ids: frozenset[str]
+    """The threads that it is for: the change has locked them."""
+    put: Callable[[str, Message, DeliveryMode], bool]
+
+    def __call__(self, thread_id: str, message: Message, mode: DeliveryMode) -> bool:
+        """Put it there.
+
+        Raises:
+            ThreadsNeeded: the thread is none of those.
+        """
+        if thread_id not in self.thread_ids:
+            raise ThreadsNeeded(frozenset({thread_id}))
+        return self.put(thread_id, message, mode)
+
+
+NOWHERE = Accept(frozenset(), lambda *_: False)
+"""Puts nothing anywhere: a change that would is run again."""
