@@ -44,20 +44,14 @@ def effect_looks(written: Sequence[WrittenEffect]) -> Looks:
     return looks
 
 
+@dataclass(slots=True, eq=False)
 class OutboxTables(outbox.OutboxTables):
     """The rows of the outbox."""
 
-    def __init__(
-        self,
-        sql: SqlTransaction,
-        now: Callable[[], int],
-        tell: Callable[..., None],
-        new_id: Callable[[], str],
-    ) -> None:
-        self._sql = sql
-        self._now = now
-        self._tell = tell
-        self._new_id = new_id
+    _sql: SqlTransaction
+    _now: Callable[[], int]
+    _tell: Callable[..., None]
+    _new_id: Callable[[], str]
 
     @override
     def at(self, now: int) -> Self:
@@ -70,6 +64,12 @@ class OutboxTables(outbox.OutboxTables):
         stored = storing(written, asked(self._sql, looks) if looks else {}, self._now())
         self.write(stored)
         return stored.effects
+
+    @override
+    def put(self, draft: OutboxDraft, *, now: int) -> None:
+        values = _columns(draft, f"out_{self._new_id()}", now)
+        self._sql.run("outbox.enqueue", {**values, "payload": encode(draft.payload)})
+        self._tell(OUTBOX)
 
     def write(self, stored: "Stored") -> None:
         """Write what was decided to be new."""
@@ -187,16 +187,7 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
         draft, payload = one.draft, decode_json(one.payload, where="payload")
         effect = firsts.get(one.key) if firsts else None
         if effect is None:
-            values: dict[str, Any] = {
-                "outbox_id": one.outbox_id,
-                "kind": draft.kind,
-                "target": draft.target,
-                "available_at": draft.available_at,
-                "created_at": now,
-                "dedupe_key": draft.dedupe_key,
-                "max_attempts": draft.max_attempts,
-                "order_key": draft.order_key,
-            }
+            values = _columns(draft, one.outbox_id, now)
             effect = OutboxMessage(**values, payload=payload, status=OutboxStatus.PENDING)
             new.append({**values, "payload": one.payload})
             if draft.dedupe_key is not None:
@@ -205,6 +196,20 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
             raise IdempotencyConflict("the key was used with another payload", value=draft.dedupe_key)
         effects.append(effect)
     return Stored(tuple(effects), tuple(new))
+
+
+def _columns(draft: OutboxDraft, outbox_id: str, now: int) -> dict[str, Any]:
+    """Return what an effect and its row have in common."""
+    return {
+        "outbox_id": outbox_id,
+        "kind": draft.kind,
+        "target": draft.target,
+        "available_at": draft.available_at,
+        "created_at": now,
+        "dedupe_key": draft.dedupe_key,
+        "max_attempts": draft.max_attempts,
+        "order_key": draft.order_key,
+    }
 
 
 def _claimed(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessage:
