@@ -25,8 +25,8 @@ DEEPER = {
     "app": 8,
     "contracts": 10,
     "executors": 9,
-    "mail": 9,
-    "stores": 12,
+    "mail": 8,
+    "stores": 9,
 }
 """Rooms that are deeper, and how deep; the numbers may only go down."""
 

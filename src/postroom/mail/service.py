@@ -150,12 +150,15 @@ class Mail:
 
             return await self.store.read(look)
         answer = await self._changed(operation, command, caller)
-        self.tell_of_change(may_wake=isinstance(command, UnretireAgent))
+        if isinstance(command, UnretireAgent):
+            self.tell_of_change()  # messages may have waited for it
+        else:
+            self.changes.ring()
         return answer
 
-    def tell_of_change(self, *, may_wake: bool = True) -> None:
-        """Let those look again who wait for messages or, if it `may_wake` somebody, wake readers."""
-        if may_wake and (waker := self._waker()) is not None:
+    def tell_of_change(self) -> None:
+        """Let those look again who wait for messages, and those who wake readers."""
+        if (waker := self._waker()) is not None:
             waker.wake()
         self.changes.ring()
 

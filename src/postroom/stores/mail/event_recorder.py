@@ -1,7 +1,7 @@
 """Tells the logs of projects what one change of mail does, within its transaction."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from postroom.contracts.events import EventTables
 from postroom.contracts.mail import Agent, ContactLink, ContactPolicy, Message, RecipientKind, Reservation
@@ -10,16 +10,16 @@ from postroom.contracts.waking import Handling
 from postroom.stores.sql_transaction import SqlTransaction
 
 
+@dataclass(slots=True, eq=False)
 class EventRecorder:
     """Writes the entries of one change, each with the next number of its log. One object a change."""
 
-    def __init__(self, tx: SqlTransaction, log: EventTables) -> None:
-        self._tx = tx
-        self._log = log
-        self._locked: set[int] = set()
-        self._sent: dict[int, tuple[Happening, set[int]]] = {}
-        """The messages of this change, and the projects whose logs tell of each."""
-        self._concerned: dict[tuple[int | None, int | None, int | None], list[int]] = {}
+    _tx: SqlTransaction
+    _log: EventTables
+    _locked: set[int] = field(default_factory=set)
+    _sent: dict[int, tuple[Happening, set[int]]] = field(default_factory=dict)
+    """The messages of this change, and the projects whose logs tell of each."""
+    _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
 
     def lock(self, project_ids: Iterable[int]) -> None:
         """Keep other changes of these projects out, so that their logs are numbered by this one alone."""
