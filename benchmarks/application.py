@@ -1,4 +1,4 @@
-"""A house to measure: a fresh database in a temporary folder, filled straight through the store."""
+"""An application to measure: a fresh database in a temporary folder, filled straight through the store."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -35,28 +35,28 @@ class WithEmptyTool(PostroomMcpServer):
 
 @asynccontextmanager
 async def fresh_application(*, archive: bool = False) -> AsyncIterator[Application]:
-    """Open a house in a temporary folder; closed and removed at the end."""
+    """Open an application in a temporary folder; closed and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
-        house = Application.open(
+        application = Application.open(
             load_settings(environment={}, overrides={"data_dir": folder, "archive_enabled": archive})
         )
         try:
-            yield house
+            yield application
         finally:
-            house.close()
+            application.close()
 
 
-def folder_of(house: Application) -> Path:
-    """Return the folder in which a house keeps its data."""
-    return house.settings.data_dir
+def folder_of(application: Application) -> Path:
+    """Return the folder in which an application keeps its data."""
+    return application.settings.data_dir
 
 
-async def two_agents(house: Application) -> tuple[str, str]:
+async def two_agents(application: Application) -> tuple[str, str]:
     """Make the project and two agents in it."""
-    await house.mail.call("ensure_project", {"human_key": PROJECT})
+    await application.mail.call("ensure_project", {"human_key": PROJECT})
     names = []
     for name in ("Sender", "Reader"):
-        made = await house.mail.call(
+        made = await application.mail.call(
             "register_agent", {"project_key": PROJECT, "program": "bench", "model": "none", "name": name}
         )
         names.append(made["name"])
@@ -74,9 +74,9 @@ def message_arguments(sender: str, reader: str) -> dict[str, Any]:
     }
 
 
-def with_empty_tool(house: Application) -> PostroomMcpServer:
-    """Make an MCP server over a house, with the empty tool."""
-    server = house.mcp_server()
+def with_empty_tool(application: Application) -> PostroomMcpServer:
+    """Make an MCP server over an application, with the empty tool."""
+    server = application.mcp_server()
     server.__class__ = WithEmptyTool
     server._lowlevel_server.add_request_handler(  # noqa: SLF001 - it took the method that is replaced
         "tools/list",
@@ -86,11 +86,11 @@ def with_empty_tool(house: Application) -> PostroomMcpServer:
     return server
 
 
-async def fill(house: Application, messages: int, *, readers: int = 20, page: int = 2_000) -> None:
+async def fill(application: Application, messages: int, *, readers: int = 20, page: int = 2_000) -> None:
     """Store many messages to many readers, straight through the store; words differ, so that searches do."""
-    sender, _ = await two_agents(house)
+    sender, _ = await two_agents(application)
     for number in range(readers):
-        await house.mail.call(
+        await application.mail.call(
             "register_agent",
             {"project_key": PROJECT, "program": "bench", "model": "none", "name": f"Reader{number}"},
         )
@@ -116,5 +116,5 @@ async def fill(house: Application, messages: int, *, readers: int = 20, page: in
             tx.insert_recipient(message.id, others[number % readers], "to")
 
     for first in range(0, messages, page):
-        await house.store.write(lambda tx, first=first: some(tx, first))
-    await house.store.settle()
+        await application.store.write(lambda tx, first=first: some(tx, first))
+    await application.store.settle()

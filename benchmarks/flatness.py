@@ -21,8 +21,8 @@ async def main(large: int = size(1_000_000, 1_000)) -> None:
         table = Table(f"Flatness: {SMALL:,} against {large:,} messages stored, medians in turns")
         costs: dict[str, tuple[list[float], list[float]]] = {}
         for number in range(ROUNDS):
-            for at, house in enumerate((small, big)):
-                for what, call in _calls(house, number).items():
+            for at, application in enumerate((small, big)):
+                for what, call in _calls(application, number).items():
                     costs.setdefault(what, ([], []))[at].extend(await timed(1, call))
     for what, (few, many) in costs.items():
         table.add(
@@ -34,18 +34,20 @@ async def main(large: int = size(1_000_000, 1_000)) -> None:
         )
 
 
-def _calls(house: Application, number: int) -> dict[str, Any]:
+def _calls(application: Application, number: int) -> dict[str, Any]:
     me = {"project_key": PROJECT, "agent_name": "Reader4"}
 
     async def acknowledge() -> None:
-        newest = await house.mail.call("fetch_inbox", {**me, "limit": 1, "include_bodies": False})
-        await house.mail.call("acknowledge_message", {**me, "message_id": newest[0]["id"]})
+        newest = await application.mail.call("fetch_inbox", {**me, "limit": 1, "include_bodies": False})
+        await application.mail.call("acknowledge_message", {**me, "message_id": newest[0]["id"]})
 
     return {
-        "send": lambda: house.mail.call("send_message", message_arguments("Sender", "Reader4")),
-        "fetch (20 messages)": lambda: house.mail.call("fetch_inbox", {**me, "limit": 20}),
+        "send": lambda: application.mail.call("send_message", message_arguments("Sender", "Reader4")),
+        "fetch (20 messages)": lambda: application.mail.call("fetch_inbox", {**me, "limit": 20}),
         "acknowledge (with the fetch that finds it)": acknowledge,
-        "reserve": lambda: house.mail.call("file_reservation_paths", {**me, "paths": [f"src/f{number}.py"]}),
+        "reserve": lambda: application.mail.call(
+            "file_reservation_paths", {**me, "paths": [f"src/f{number}.py"]}
+        ),
     }
 
 

@@ -32,8 +32,8 @@ async def main() -> None:
         return {"ok": True}
 
     peer = await _in_memory(framework)
-    async with fresh_application() as house:
-        ours = await _in_memory(with_empty_tool(house))
+    async with fresh_application() as application:
+        ours = await _in_memory(with_empty_tool(application))
     table.add("one client in memory", f"{ours:,.0f} calls/s", f"framework {peer:,.0f} calls/s", ours / peer)
     for revision in REVISIONS:
         peer = _over_http(_framework_server, revision)

@@ -23,15 +23,15 @@ SEARCHES = (
 async def main() -> None:
     """Print the table."""
     table = Table(f"Reading, with {MESSAGES:,} messages and {LIVE:,} live reservations stored")
-    async with fresh_application() as house:
-        await fill(house, MESSAGES)
+    async with fresh_application() as application:
+        await fill(application, MESSAGES)
         for first in range(0, LIVE, 500):
             globs = [_pattern(number) for number in range(first, first + 500)]
-            await house.mail.call(
+            await application.mail.call(
                 "file_reservation_paths",
                 {"project_key": PROJECT, "agent_name": "Reader1", "paths": globs, "exclusive": False},
             )
-        async with Client(with_empty_tool(house)) as client:
+        async with Client(with_empty_tool(application)) as client:
             empty = await timed(ROUNDS, lambda: client.call_tool("empty", {}))
             inbox = {"project_key": PROJECT, "agent_name": "Reader3", "limit": 50}
             await _row(table, "fetch_inbox, 50 messages with bodies", empty, client, "fetch_inbox", [inbox])

@@ -25,8 +25,8 @@ AGENTS = size(100, 5)
 MESSAGES = size(20, 2)
 
 
-def _bare(house: Application) -> sqlite3.Connection:
-    connection = connect(folder_of(house) / "bare.db")
+def _bare(application: Application) -> sqlite3.Connection:
+    connection = connect(folder_of(application) / "bare.db")
     connection.execute("CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, text TEXT)")
     return connection
 
@@ -41,10 +41,10 @@ def _commit(connection: sqlite3.Connection) -> float:
 
 async def one_after_another(table: Table) -> None:
     """Take turns, a few calls each: the empty tool, bare commits, messages; all meet the same machine."""
-    async with fresh_application() as house:
-        sender, reader = await two_agents(house)
-        bare = _bare(house)
-        async with Client(with_empty_tool(house)) as client:
+    async with fresh_application() as application:
+        sender, reader = await two_agents(application)
+        bare = _bare(application)
+        async with Client(with_empty_tool(application)) as client:
             arguments = message_arguments(sender, reader)
             await timed(50, lambda: client.call_tool("send_message", arguments))
             empty, commits, sent = [], [], []
@@ -60,15 +60,15 @@ async def one_after_another(table: Table) -> None:
 
 async def hundred_at_once(table: Table) -> None:
     """A hundred agents in a hundred sessions send at once; nobody fails."""
-    async with fresh_application() as house:
-        await two_agents(house)
+    async with fresh_application() as application:
+        await two_agents(application)
         names = [f"Agent{number}" for number in range(AGENTS)]
         for name in names:
-            await house.mail.call(
+            await application.mail.call(
                 "register_agent",
                 {"project_key": "/bench/project", "program": "b", "model": "n", "name": name},
             )
-        server = with_empty_tool(house)
+        server = with_empty_tool(application)
         sending = await _rate(server, names, "send_message")
         empty = await _rate(server, names, "empty")
     table.add(
@@ -101,9 +101,9 @@ async def _rate(server: Any, names: list[str], tool: str) -> float:
 
 async def below_mcp(table: Table) -> None:
     """The mail service against the bare writer thread that commits the same rows."""
-    async with fresh_application() as house:
-        sender, reader = await two_agents(house)
-        project, writer, receiver = await house.store.read(
+    async with fresh_application() as application:
+        sender, reader = await two_agents(application)
+        project, writer, receiver = await application.store.read(
             lambda tx: (
                 (found := tx.project("/bench/project")),
                 tx.agent(found.id, sender),
@@ -127,11 +127,11 @@ async def below_mcp(table: Table) -> None:
                 now=1,
             )
             tx.insert_recipient(message.id, receiver, "to")
-            to_archive(house.mail.own_context(tx), "message", message.id, project.id)
+            to_archive(application.mail.own_context(tx), "message", message.id, project.id)
 
         for tasks in (1, 8, 64):
-            bare = await _many(tasks, lambda: house.store.write(rows))
-            mail = await _many(tasks, lambda: house.mail.call("send_message", dict(arguments)))
+            bare = await _many(tasks, lambda: application.store.write(rows))
+            mail = await _many(tasks, lambda: application.mail.call("send_message", dict(arguments)))
             table.add(
                 f"mail service, {tasks} at once",
                 f"{mail:,.0f} messages/s",

@@ -253,7 +253,7 @@ def one_message() -> Trace:
     from postroom.app import wiring
     from postroom.app.config import load_settings
 
-    # The first build calls it a house.
+    # The first build calls it an application.
     application = wiring.Application if hasattr(wiring, "Application") else wiring.House
     names = {"project_key": "/shape"}
     message = {**names, "sender_name": "Ada", "to": ["Ben"], "subject": "The build", "body_md": "It failed."}

@@ -1,4 +1,4 @@
-"""A whole house on an empty folder, its operator, and what tests put into its queue."""
+"""A whole application on an empty folder, its operator, and what tests put into its queue."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +14,12 @@ from postroom.testing import ManualClock
 
 
 class Place:
-    """A house that does nothing by itself, and who looks at it."""
+    """An application that does nothing by itself, and who looks at it."""
 
-    def __init__(self, house: Application, clock: ManualClock) -> None:
-        self.house = house
+    def __init__(self, application: Application, clock: ManualClock) -> None:
+        self.application = application
         self.clock = clock
-        self.operator = AdminService(house, LagMeter(), started_at=clock.now())
+        self.operator = AdminService(application, LagMeter(), started_at=clock.now())
 
     async def finding(self, name: str) -> dict[str, Any]:
         """Return what the doctor says of one part."""
@@ -30,26 +30,26 @@ class Place:
     async def queue(self, name: str, **more: Any) -> RunDispatch:
         """Queue a run that nobody takes up."""
         row = RunDispatch.queued(name, f"thread-{name}", f"run-{name}", created_at=self.clock.now(), **more)
-        return await self.house.runs.stores.dispatches.enqueue(row, now=self.clock.now())
+        return await self.application.runs.stores.dispatches.enqueue(row, now=self.clock.now())
 
     async def give_up(self, name: str, error: str) -> None:
         """Queue a run and make it a dead letter."""
         await self.queue(name)
-        dispatches = self.house.runs.stores.dispatches
+        dispatches = self.application.runs.stores.dispatches
         claimed = await dispatches.claim_dispatch(name, "w", lease_ms=1000, now=self.clock.now())
         await dispatches.dead_letter(claimed.claim_proof, error=error, now=self.clock.now())
 
     def number(self, name: str, **labels: str) -> float | None:
         """Return what a gauge shows."""
-        return self.house.metrics.registry.get_sample_value(name, labels)
+        return self.application.metrics.registry.get_sample_value(name, labels)
 
 
 @contextmanager
 def place(folder: Path, clock: ManualClock, **given: Any) -> Iterator[Place]:
-    """Open a house outside of an event loop, and close it."""
+    """Open an application outside of an event loop, and close it."""
     settings = Settings(data_dir=folder, **given)
-    house = Application.open(settings, clock=clock, purpose="test")
+    application = Application.open(settings, clock=clock, purpose="test")
     try:
-        yield Place(house, clock)
+        yield Place(application, clock)
     finally:
-        house.close()
+        application.close()

@@ -148,7 +148,7 @@ async def set_to_work(store: MailStore) -> None:
     def sit(tx: MailWrites) -> None:
         ada = tx.agent(tx.projects(limit=1)[0].id, "Ada")
         assert ada is not None
-        tx.begin_sitting(RUN_OF_ADA, ada.id, 1)
+        tx.begin_run(RUN_OF_ADA, ada.id, 1)
 
     await store.write(sit)
 
@@ -193,10 +193,6 @@ async def _uncovered(store: MailStore) -> dict[str, int]:
         row = await store.store.engine.readers.submit(
             lambda connection: connection.execute(counts).fetchone()
         )
-    elif isinstance(store, SqliteStore):
-        tables = store._tables
-        asked = sum(len(one.asked) for one in tables.waking.sittings)
-        row = (len(tables.effects.answers), len(tables.blobs), len(tables.aliases), asked)
     else:
         return await _uncovered(store._store)  # type: ignore[attr-defined]  # a store that fails on purpose
     return dict(zip(("answers", "blobs", "aliases", "questions"), row, strict=True))

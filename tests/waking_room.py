@@ -123,7 +123,7 @@ class Room:
 
         def look(tx):
             project = tx.project(PROJECT)
-            return tx.handlings([message_id])[message_id].get(tx.agent(project.id, name).id)
+            return tx.message_runs([message_id])[message_id].get(tx.agent(project.id, name).id)
 
         return await self.store.read(look)
 

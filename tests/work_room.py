@@ -84,7 +84,7 @@ class WorkRoom:
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules, waker=lambda: self.waker if self.wakes else None)
-        self.runs = RunService(self.stores, registry=CollectorRegistry(), is_alone=True, timer=self.clock)
+        self.runs = RunService(self.stores, registry=CollectorRegistry(), is_exclusive=True, timer=self.clock)
         self.agents = Talking(self.mail)
         effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)

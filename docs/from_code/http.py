@@ -121,7 +121,7 @@ REST: Final = (
         "`/v1/{look}`",
         "GET, OPTIONS",
         "operator, agents, named tokens, logged-in people",
-        "An operation of the mail room that changes nothing. See [REST](rest.md).",
+        "A mail operation that changes nothing. See [REST](rest.md).",
     ),
     (
         "`/v1/{change}`",
@@ -135,8 +135,8 @@ OAUTH_WORDS: Final = "Where clients look for OAuth: a clean 404 in JSON, since t
 
 CHANNEL_WORDS: Final = {
     Platform.WEB: "a signed-in person's session; the page and what its script calls",
-    Platform.API_SERVER: "its `api_key`, as a bearer token; the OpenAI protocol. Addresses of the mail room "
-    "below `/v1` stay the mail room's",
+    Platform.API_SERVER: "its `api_key`, as a bearer token; the OpenAI protocol. Mail's addresses "
+    "below `/v1` stay as they are",
     Platform.TELEGRAM: "the webhook's secret; only with `webhook_url`",
     Platform.SLACK: "Slack's signature; only with a `signing_secret`",
     Platform.WEBHOOK: "the signature of the route, or its token",

@@ -1,4 +1,4 @@
-"""The page of REST: every address of the mail room, from the document that the server serves."""
+"""The page of REST: every address, from the document that the server serves."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ def page() -> str:
     return f"""
 # REST
 
-The operations of the mail room as addresses; `/v1/openapi.json` says the same as an OpenAPI {OPENAPI}
+The mail operations as addresses; `/v1/openapi.json` says the same as an OpenAPI {OPENAPI}
 document. How they are used: [REST](../rest.md).
 
 {addresses}

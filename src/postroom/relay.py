@@ -89,13 +89,13 @@ class Relay:
     """Performs what is due. One of them serves a process; several processes share an outbox."""
 
     def __init__(
-        self, store: Store, handlers: MutableMapping[str, Handler], *, is_alone: bool = False
+        self, store: Store, handlers: MutableMapping[str, Handler], *, is_exclusive: bool = False
     ) -> None:
-        """`is_alone` says that no other process performs effects of this outbox."""
+        """`is_exclusive` says that no other process performs effects of this outbox."""
         self.handlers = handlers
         """By kind; what is of another kind waits."""
         self._store = store
-        self._is_alone = is_alone
+        self._is_exclusive = is_exclusive
         self._tasks = Tasks("relay")
         self._tokens: dict[str, str] = {}
         """The newest claim of each effect under way, by its id."""
@@ -112,7 +112,7 @@ class Relay:
 
     async def serve(self, stopping: asyncio.Event) -> None:
         """Perform effects until stopped, then end what is under way; failures are logged and tried again."""
-        if self._is_alone and not self._tokens:
+        if self._is_exclusive and not self._tokens:
             await self._surviving(self._release)
         with self._store.changes.listen(OUTBOX) as news:
             try:

@@ -12,7 +12,7 @@ from postroom.gateway.session import SessionSource
 class Listener:
     """A fake of `Inbound`. `failures` are raised one a call, before anything is noted."""
 
-    lines: list[MessageEvent] = field(default_factory=list)
+    inbound: list[MessageEvent] = field(default_factory=list)
     edits: list[MessageEvent] = field(default_factory=list)
     withdrawn: list[tuple[str, str]] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)
@@ -20,11 +20,11 @@ class Listener:
 
     @property
     def texts(self) -> list[str]:
-        return [one.text for one in self.lines]
+        return [one.text for one in self.inbound]
 
     async def accept(self, event: MessageEvent) -> None:
         self._fail()
-        self.lines.append(event)
+        self.inbound.append(event)
 
     async def edited(self, event: MessageEvent) -> None:
         self._fail()

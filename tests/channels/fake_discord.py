@@ -87,7 +87,7 @@ class FakeDiscord:
         self.goodbyes: list[int | None] = []
         self._log: list[dict[str, Any]] = []
         self._sequence = 0
-        self._live: _Line | None = None
+        self._live: _Connection | None = None
         self._nonces: dict[str, dict[str, Any]] = {}
         self._ids = FIRST_ID
         self._over = asyncio.Event()
@@ -327,51 +327,51 @@ class FakeDiscord:
             return web.Response(status=503)
         socket = web.WebSocketResponse()
         await socket.prepare(request)
-        line = _Line(request, socket)
-        await line.send({"op": 10, "d": {"heartbeat_interval": 45_000}, "s": None, "t": None})
+        connection = _Connection(request, socket)
+        await connection.send({"op": 10, "d": {"heartbeat_interval": 45_000}, "s": None, "t": None})
         async for message in socket:
             if message.type is WSMsgType.TEXT:
-                await self._heard(line, json.loads(message.data))
+                await self._heard(connection, json.loads(message.data))
         self.goodbyes.append(socket.close_code)
-        if self._live is line:
+        if self._live is connection:
             self._live = None
         return socket
 
-    async def _heard(self, line: "_Line", told: dict[str, Any]) -> None:
+    async def _heard(self, connection: "_Connection", told: dict[str, Any]) -> None:
         if told["op"] == 1:
             self.heartbeats += 1
-            await line.send({"op": 11, "d": None, "s": None, "t": None})
+            await connection.send({"op": 11, "d": None, "s": None, "t": None})
         elif told["op"] == 2:
-            await self._identify(line, told["d"])
+            await self._identify(connection, told["d"])
         elif told["op"] == 6:
-            await self._resume(line, told["d"])
+            await self._resume(connection, told["d"])
 
-    async def _identify(self, line: "_Line", told: dict[str, Any]) -> None:
+    async def _identify(self, connection: "_Connection", told: dict[str, Any]) -> None:
         self.identified.append(told)
         if self.close_identify is not None or told["token"] != TOKEN:
-            await line.socket.close(code=self.close_identify or 4004)
+            await connection.socket.close(code=self.close_identify or 4004)
             return
-        self._log, self._sequence, self._live = [], 0, line
+        self._log, self._sequence, self._live = [], 0, connection
         url = f"{self.cdn.replace('http', 'ws')}/gateway/"
         session = f"session-{len(self.identified)}"
         ready = {"v": 10, "user": PERSONS[ME], "guilds": [], "session_id": session, "resume_gateway_url": url}
         await self.tell("READY", ready | {"application": {"id": ME, "flags": 0}})
 
-    async def _resume(self, line: "_Line", told: dict[str, Any]) -> None:
+    async def _resume(self, connection: "_Connection", told: dict[str, Any]) -> None:
         self.resumed.append(told)
         if self.silent_resume:
-            await line.socket.close(code=4000)
+            await connection.socket.close(code=4000)
             return
         if self.refuse_resume or told["session_id"] != f"session-{len(self.identified)}":
-            await line.send({"op": 9, "d": False, "s": None, "t": None})
+            await connection.send({"op": 9, "d": False, "s": None, "t": None})
             return
-        self._live = line
+        self._live = connection
         for update in [one for one in self._log if one["s"] > told["seq"]]:
-            await line.send(update)
+            await connection.send(update)
         await self.tell("RESUMED", {"_trace": []})
 
 
-class _Line:
+class _Connection:
     """One connection to the gateway, compressed as a stream."""
 
     def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:

@@ -244,7 +244,7 @@ def _write(writer: asyncio.StreamWriter, answer: Fault) -> None:
 
 
 def message(text: str = "hello", ts: str = "1700000001.000100", **words: Any) -> dict[str, Any]:
-    """Return a line of Ann's in her direct messages, unless told otherwise."""
+    """Return a message of Ann's in her direct messages, unless told otherwise."""
     kind = "im" if words.get("channel", DM) == DM else "channel"
     made = {"type": "message", "user": ANN, "text": text, "ts": ts, "channel": DM, "channel_type": kind}
     return {**made, "client_msg_id": "9d1c", "team": TEAM, "event_ts": ts, **words}
@@ -272,7 +272,7 @@ def envelope(envelope_id: str, payload: object, kind: str = "events_api", **word
     }
 
 
-def line(envelope_id: str, *args: Any, **words: Any) -> dict[str, Any]:
+def inbound(envelope_id: str, *args: Any, **words: Any) -> dict[str, Any]:
     return envelope(envelope_id, callback(message(*args, **words)))
 
 

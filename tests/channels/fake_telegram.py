@@ -285,8 +285,8 @@ def message(message_id: int, text: str | None = None, **more: Any) -> dict[str, 
 
 
 def update(update_id: int, **told: Any) -> dict[str, Any]:
-    """An update as Telegram tells it; a line in a private chat when nothing else is told."""
-    return {"update_id": update_id, **(told or {"message": message(update_id, f"line {update_id}")})}
+    """An update as Telegram tells it; a message in a private chat when nothing else is told."""
+    return {"update_id": update_id, **(told or {"message": message(update_id, f"message {update_id}")})}
 
 
 def shown_text(text: str) -> str:

@@ -55,7 +55,7 @@ class FakeGateway:
         self.presses.append(press)
         return f"noted: {press.value}"
 
-    async def lines(self, count: int) -> list[MessageEvent]:
+    async def inbound(self, count: int) -> list[MessageEvent]:
         """Return what was handed over once it is so much."""
         while len(self.accepted) < count:
             self.arrived.clear()

@@ -47,7 +47,7 @@ async def client(adapter):
 
 
 def echoing(adapter: ApiServerAdapter):
-    """Answer each line at once, with its own words."""
+    """Answer each message at once, with its own words."""
 
     async def reply(event: MessageEvent) -> None:
         told = {"answers": [event.message_id], "final": True}
@@ -72,7 +72,7 @@ async def test_a_completion_is_the_answer_to_the_last_message_of_the_user(
     gateway.reply = echoing(adapter)
     messages = [
         {"role": "system", "content": "Be short"},
-        {"role": "user", "content": "An old line"},
+        {"role": "user", "content": "An old message"},
         {"role": "assistant", "content": "An old answer"},
         {
             "role": "user",
@@ -185,7 +185,7 @@ async def test_a_client_that_goes_away_ends_nothing(adapter, gateway, stream) ->
         begun = asyncio.create_task(
             client.post("/v1/chat/completions", json=said("x", stream=stream), headers=headers)
         )
-        await gateway.lines(1)
+        await gateway.inbound(1)
         assert adapter._exchanges.waiting == 1
         begun.cancel()
         await asyncio.wait([begun])
@@ -204,7 +204,7 @@ async def test_one_key_is_one_message_and_one_answer(adapter, gateway, client) -
             group.create_task(client.post("/v1/chat/completions", json=said("x"), headers=headers))
             for _ in range(3)
         ]
-        first = (await gateway.lines(3))[0]
+        first = (await gateway.inbound(3))[0]
         await adapter.send(first.source.chat_id, "One", None, {"answers": ["order-7"], "final": True})
     assert {(one.source.chat_id, one.message_id) for one in gateway.accepted} == {
         (first.source.chat_id, "order-7")
@@ -229,7 +229,7 @@ async def test_one_answer_may_answer_several_messages(adapter, gateway, client) 
             )
             for key in ("a", "b")
         ]
-        await gateway.lines(2)
+        await gateway.inbound(2)
         await adapter.send("pier", "To both", None, {"answers": ["a", "b"], "final": True})
     assert {one.result().json()["choices"][0]["message"]["content"] for one in asked} == {"To both"}
 
@@ -239,7 +239,7 @@ async def test_a_request_that_waits_too_long_is_told_how_to_ask_again(
 ) -> None:
     async with asyncio.timeout(5):
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=said("x")))
-        (event,) = await gateway.lines(1)
+        (event,) = await gateway.inbound(1)
         await until(lambda: clock.sleeping == 2)
         clock.set(clock.now() + 600_000)
         answer = await asked
@@ -249,7 +249,7 @@ async def test_a_request_that_waits_too_long_is_told_how_to_ask_again(
         again = asyncio.create_task(
             client.post("/v1/chat/completions", json=said("x"), headers={"Idempotency-Key": key})
         )
-        await gateway.lines(2)
+        await gateway.inbound(2)
         await adapter.send(event.source.chat_id, "At last", None, {"answers": [key], "final": True})
         assert (await again).json()["choices"][0]["message"]["content"] == "At last"
     assert len({(one.source.chat_id, one.message_id) for one in gateway.accepted}) == 1
@@ -258,7 +258,7 @@ async def test_a_request_that_waits_too_long_is_told_how_to_ask_again(
 async def test_a_stream_that_waits_too_long_ends_with_an_error(adapter, gateway, client, clock) -> None:
     async with asyncio.timeout(5):
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=said("x", stream=True)))
-        await gateway.lines(1)
+        await gateway.inbound(1)
         await until(lambda: clock.sleeping == 2)
         clock.set(clock.now() + 600_000)
         answer = await asked
@@ -270,7 +270,7 @@ async def test_stopping_lets_those_who_wait_ask_again(adapter, gateway, client) 
     async with asyncio.timeout(5):
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=said("x")))
         streamed = asyncio.create_task(client.post("/v1/responses", json={"input": "x", "stream": True}))
-        await gateway.lines(2)
+        await gateway.inbound(2)
         await adapter.disconnect()
         answer = await asked
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -283,7 +283,7 @@ async def test_only_so_many_may_wait(adapter, gateway, client, monkeypatch) -> N
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(client.post("/v1/chat/completions", json=said("x")))
-        for event in await gateway.lines(2):
+        for event in await gateway.inbound(2):
             assert event.message_id
         refused = await client.post("/v1/chat/completions", json=said("x"))
         for event in gateway.accepted:
@@ -489,7 +489,7 @@ async def test_a_response_that_nobody_waits_for_any_more_gets_its_answer(
 ) -> None:
     async with asyncio.timeout(5):
         asked = asyncio.create_task(client.post("/v1/responses", json={"input": "x", "conversation": "pier"}))
-        (event,) = await gateway.lines(1)
+        (event,) = await gateway.inbound(1)
         await until(lambda: clock.sleeping == 2)
         response_id = next(iter(adapter._responses._kept))
         assert (await client.get(f"/v1/responses/{response_id}")).json()["status"] == "in_progress"
@@ -575,8 +575,8 @@ def test_a_draft_is_sure_up_to_the_fence_that_was_closed_for_it(draft: str, sure
 
 
 async def test_parts_that_are_no_drafts_stay_and_a_final_is_final() -> None:
-    lines = Exchanges()
-    wait = lines.ask("pier", "k", "f")
+    exchanges = Exchanges()
+    wait = exchanges.ask("pier", "k", "f")
     read = []
 
     async def reading() -> None:
@@ -590,22 +590,22 @@ async def test_parts_that_are_no_drafts_stay_and_a_final_is_final() -> None:
             ("Second part.", True),
             ("Again", True),
         ):
-            lines.answered("pier", ["k"], text, text, final=final)
+            exchanges.answered("pier", ["k"], text, text, final=final)
             await asyncio.sleep(0)
     assert wait.exchange.text == "First part.\n\nSecond part."
     assert "".join(read) == wait.exchange.text
 
 
 async def test_a_fence_that_was_closed_for_a_draft_is_not_sent_before_it_is_certain() -> None:
-    lines = Exchanges()
-    deltas = lines.ask("pier", "k", "f").deltas()
+    exchanges = Exchanges()
+    deltas = exchanges.ask("pier", "k", "f").deltas()
     read = []
     for text, final in (
         ("Look:\n```py\na = 1\n```", False),
         ("Look:\n```py\na = 1\nb = 2\n```", False),
         ("Look:\n```py\na = 1\nb = 2\n```\nDone.", True),
     ):
-        lines.answered("pier", ["k"], "p", text, final=final)
+        exchanges.answered("pier", ["k"], "p", text, final=final)
         read.append(await anext(deltas))
     assert read == ["Look:\n```py\na = 1", "\nb = 2", "\n```\nDone."]
 
@@ -618,29 +618,29 @@ async def test_a_draft_is_edited_in_its_own_session_only(adapter) -> None:
 
 
 async def test_a_draft_that_is_no_beginning_of_the_answer_is_followed_by_all_of_it() -> None:
-    lines = Exchanges()
-    wait = lines.ask("pier", "k", "f")
-    lines.answered("pier", ["k"], "p", "Perhaps", final=False)
+    exchanges = Exchanges()
+    wait = exchanges.ask("pier", "k", "f")
+    exchanges.answered("pier", ["k"], "p", "Perhaps", final=False)
     deltas = wait.deltas()
     assert await anext(deltas) == "Perhaps"
-    lines.edited("pier", "p", "No", final=True)
+    exchanges.edited("pier", "p", "No", final=True)
     assert [one async for one in deltas] == ["\n\nNo"]
 
 
 def test_messages_are_forgotten_oldest_first_but_those_that_are_waited_for(monkeypatch) -> None:
     monkeypatch.setattr(api_server_answers, "MOST_EXCHANGES", 3)
-    lines = Exchanges()
-    waiting = lines.ask("pier", "first", "f")
+    exchanges = Exchanges()
+    waiting = exchanges.ask("pier", "first", "f")
     for number in range(5):
-        lines.answered("pier", [str(number)], "p", "x", final=True)
-    assert lines.find("pier", "first") is waiting.exchange
-    assert lines.find("pier", "0") is None
-    assert lines.find("pier", "4") is not None
-    lines.leave(waiting)
-    lines.leave(waiting)
-    assert lines.waiting == 0
+        exchanges.answered("pier", [str(number)], "p", "x", final=True)
+    assert exchanges.find("pier", "first") is waiting.exchange
+    assert exchanges.find("pier", "0") is None
+    assert exchanges.find("pier", "4") is not None
+    exchanges.leave(waiting)
+    exchanges.leave(waiting)
+    assert exchanges.waiting == 0
     with pytest.raises(Refused):
-        lines.ask("pier", "first", "other")
+        exchanges.ask("pier", "first", "other")
 
 
 # Settings.

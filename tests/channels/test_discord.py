@@ -60,7 +60,7 @@ class Inbox:
     failures: deque[Exception] = field(default_factory=deque)
     down: bool = False
     gate: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set, unless keeping a line is to take its time."""
+    """Set, unless keeping a message is to take its time."""
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -92,7 +92,7 @@ class Inbox:
 
     @property
     def texts(self) -> list[str]:
-        """What the journal would hold: each line once."""
+        """What the intake log would hold: each message once."""
         return list({one.message_id: one.text for one in self.kept}.values())
 
 

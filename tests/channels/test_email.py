@@ -92,7 +92,7 @@ def heard(message: EmailMessage | bytes, me: wire.Ourselves = ME) -> MessageEven
     return wire.understood(wire.parsed(raw), PLACE, me)
 
 
-def line_of(message: EmailMessage | bytes, me: wire.Ourselves = ME) -> MessageEvent:
+def inbound_of(message: EmailMessage | bytes, me: wire.Ourselves = ME) -> MessageEvent:
     event = heard(message, me)
     assert event is not None
     return event
@@ -104,14 +104,14 @@ def line_of(message: EmailMessage | bytes, me: wire.Ourselves = ME) -> MessageEv
 async def test_a_mail_is_a_message_and_is_read_afterwards(fake, adapter, listener, clock) -> None:
     fake.imap.put(mail("What time is it?"))
     await passing(clock, lambda: not fake.imap.unread())
-    line = listener.lines[0]
-    assert line.text == "A question\n\nWhat time is it?"
-    assert (line.message_id, line.timestamp) == ("<1@example.com>", 1_700_000_000_000)
-    assert line.source is not None
-    assert (line.source.platform, line.source.chat_type) == (Platform.EMAIL, "dm")
-    assert (line.source.chat_id, line.source.user_id, line.source.user_name) == (ANN, ANN, "Ann")
-    assert (line.source.thread_id, line.source.account) == ("<1@example.com>", ADDRESS)
-    assert line.metadata == {"verified": False}
+    inbound = listener.inbound[0]
+    assert inbound.text == "A question\n\nWhat time is it?"
+    assert (inbound.message_id, inbound.timestamp) == ("<1@example.com>", 1_700_000_000_000)
+    assert inbound.source is not None
+    assert (inbound.source.platform, inbound.source.chat_type) == (Platform.EMAIL, "dm")
+    assert (inbound.source.chat_id, inbound.source.user_id, inbound.source.user_name) == (ANN, ANN, "Ann")
+    assert (inbound.source.thread_id, inbound.source.account) == ("<1@example.com>", ADDRESS)
+    assert inbound.metadata == {"verified": False}
     assert adapter.liveness.state is AdapterState.CONNECTED
     assert adapter.liveness.inbound_at is not None
     assert adapter.liveness.outbound_at is None
@@ -119,9 +119,9 @@ async def test_a_mail_is_a_message_and_is_read_afterwards(fake, adapter, listene
 
 async def test_mails_are_handed_over_in_order_whatever_their_number(fake, adapter, listener, clock) -> None:
     for number in range(120):
-        fake.imap.put(mail(f"line {number}", Subject="", Message_ID=f"<{number}@example.com>"))
+        fake.imap.put(mail(f"message {number}", Subject="", Message_ID=f"<{number}@example.com>"))
     await passing(clock, lambda: not fake.imap.unread())
-    assert listener.texts == [f"line {number}" for number in range(120)]
+    assert listener.texts == [f"message {number}" for number in range(120)]
 
 
 async def test_a_mail_stays_unread_while_its_message_is_not_kept(fake, adapter, listener, clock) -> None:
@@ -141,7 +141,7 @@ async def test_a_mail_whose_mark_was_lost_comes_again(fake, adapter, listener, c
     fake.imap.cuts = ["UID STORE"]
     fake.imap.put(mail("once", Subject=""))
     await passing(clock, lambda: not fake.imap.unread())
-    assert [line.message_id for line in listener.lines] == ["<1@example.com>"] * 2
+    assert [inbound.message_id for inbound in listener.inbound] == ["<1@example.com>"] * 2
 
 
 async def test_a_message_that_can_never_be_kept_is_passed_over_and_counted(
@@ -171,7 +171,7 @@ async def test_a_failure_that_nobody_foresaw_ends_receiving_and_is_told(
 async def test_old_unread_mail_is_left_alone(fake, adapter, listener, clock) -> None:
     fake.imap.put(mail("old"), came=datetime(2023, 10, 1, tzinfo=UTC))
     fake.imap.put(mail("new", Subject=""))
-    await passing(clock, lambda: listener.lines)
+    await passing(clock, lambda: listener.inbound)
     assert listener.texts == ["new"]
     assert 1 in fake.imap.unread()
 
@@ -205,7 +205,7 @@ def test_machines_lists_and_we_ourselves_get_no_answer(headers: dict[str, str]) 
 async def test_a_mail_that_is_passed_over_is_read_too(fake, adapter, listener, clock) -> None:
     fake.imap.put(mail(Precedence="bulk"))
     await passing(clock, lambda: not fake.imap.unread())
-    assert (listener.lines, adapter.liveness.refused) == ([], 0)
+    assert (listener.inbound, adapter.liveness.refused) == ([], 0)
 
 
 HEAD = b"Subject: x\r\nMessage-ID: <9@x.org>\r\n"
@@ -239,15 +239,15 @@ async def test_a_malformed_mail_is_counted_and_does_not_block(fake, adapter, lis
 
 
 def test_the_sender_is_the_address_and_never_the_name() -> None:
-    line = line_of(mail(sender='"boss@example.org" <Eve@Evil.example>'))
-    assert line.source is not None
-    assert (line.source.user_id, line.source.user_name) == ("eve@evil.example", "boss@example.org")
+    inbound = inbound_of(mail(sender='"boss@example.org" <Eve@Evil.example>'))
+    assert inbound.source is not None
+    assert (inbound.source.user_id, inbound.source.user_name) == ("eve@evil.example", "boss@example.org")
     encoded = (
         b"From: =?utf-8?q?boss=40x=2Eorg_=3Cboss=40x=2Eorg=3E?= <eve@evil.example>\r\n" + HEAD + b"\r\n."
     )
-    line = line_of(encoded)
-    assert line.source is not None
-    assert line.source.user_id == "eve@evil.example"
+    inbound = inbound_of(encoded)
+    assert inbound.source is not None
+    assert inbound.source.user_id == "eve@evil.example"
 
 
 @pytest.mark.parametrize(
@@ -275,29 +275,29 @@ def test_a_sender_is_verified_by_the_trusted_server_alone(results: list[str], ve
     message = (
         b"".join(b"Authentication-Results: %s\r\n" % one.encode() for one in results) + mail().as_bytes()
     )
-    assert line_of(message).metadata["verified"] is verified
-    assert line_of(message, wire.Ourselves(address=ADDRESS)).metadata["verified"] is False
+    assert inbound_of(message).metadata["verified"] is verified
+    assert inbound_of(message, wire.Ourselves(address=ADDRESS)).metadata["verified"] is False
 
 
 def test_a_thread_is_known_by_its_root() -> None:
-    line = line_of(mail("yes", References="<root@x.org> <2@x.org>", In_Reply_To="<2@x.org>"))
-    assert line.source is not None
-    assert (line.source.thread_id, line.reply_to_message_id) == ("<root@x.org>", "<2@x.org>")
-    assert (line.text, line.source.chat_topic) == ("yes", "A question")
-    line = line_of(mail("yes", In_Reply_To="<only@x.org>"))
-    assert line.source is not None
-    assert (line.source.thread_id, line.reply_to_message_id) == ("<only@x.org>", "<only@x.org>")
+    inbound = inbound_of(mail("yes", References="<root@x.org> <2@x.org>", In_Reply_To="<2@x.org>"))
+    assert inbound.source is not None
+    assert (inbound.source.thread_id, inbound.reply_to_message_id) == ("<root@x.org>", "<2@x.org>")
+    assert (inbound.text, inbound.source.chat_topic) == ("yes", "A question")
+    inbound = inbound_of(mail("yes", In_Reply_To="<only@x.org>"))
+    assert inbound.source is not None
+    assert (inbound.source.thread_id, inbound.reply_to_message_id) == ("<only@x.org>", "<only@x.org>")
 
 
 @pytest.mark.parametrize("message_id", ["", "<a b@x>", '<"@x>', "<é@x>", "plain", "<" + "x" * 300 + "@y>"])
 def test_a_mail_without_a_proper_id_has_that_of_its_place(message_id: str) -> None:
     raw = b"From: ann@example.com\r\nMessage-ID: " + message_id.encode() + b"\r\n\r\nhello"
-    assert line_of(raw).message_id == "7-3"
+    assert inbound_of(raw).message_id == "7-3"
 
 
 def test_a_command_is_not_hidden_by_the_subject() -> None:
-    line = line_of(mail("/status now"))
-    assert (line.text, line.message_type) == ("/status now", MessageType.COMMAND)
+    inbound = inbound_of(mail("/status now"))
+    assert (inbound.text, inbound.message_type) == ("/status now", MessageType.COMMAND)
 
 
 def test_plain_words_are_preferred_to_pages_and_files_are_references() -> None:
@@ -305,22 +305,22 @@ def test_plain_words_are_preferred_to_pages_and_files_are_references() -> None:
     message.add_alternative("<p>page</p>", subtype="html")
     message.add_attachment(b"%PDF", maintype="application", subtype="pdf", filename="../../etc/pass\u202ewd")
     message.add_attachment(b"\x89PNG", maintype="image", subtype="png", filename="a.png")
-    line = line_of(message)
-    assert line.text == "plain words"
-    assert line.media == (
+    inbound = inbound_of(message)
+    assert inbound.text == "plain words"
+    assert inbound.media == (
         Attachment(
             kind=MessageType.DOCUMENT,
             ref="imap/7/3/2/base64",
             mime="application/pdf",
             name="../../etc/pass\u202ewd",
-            size=line.media[0].size,
+            size=inbound.media[0].size,
         ),
         Attachment(
             kind=MessageType.PHOTO,
             ref="imap/7/3/3/base64",
             mime="image/png",
             name="a.png",
-            size=line.media[1].size,
+            size=inbound.media[1].size,
         ),
     )
 
@@ -328,14 +328,14 @@ def test_plain_words_are_preferred_to_pages_and_files_are_references() -> None:
 def test_a_page_alone_is_read_as_words() -> None:
     message = mail("x", Subject="")
     message.set_content("<p>Hello <b>you</b></p><script>evil()</script><p>bye</p>", subtype="html")
-    assert line_of(message).text == "Hello you\n\nbye"
+    assert inbound_of(message).text == "Hello you\n\nbye"
 
 
 def test_a_picture_alone_is_a_picture() -> None:
     message = mail("", Subject="")
     message.add_attachment(b"\x89PNG", maintype="image", subtype="png", filename="a.png")
-    line = line_of(message)
-    assert (line.text, line.message_type) == ("", MessageType.PHOTO)
+    inbound = inbound_of(message)
+    assert (inbound.text, inbound.message_type) == ("", MessageType.PHOTO)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_bodies_are_read_whatever_they_claim_to_be(head: bytes, body: bytes, exp
         + b"\r\nContent-Transfer-Encoding: 8bit\r\n\r\n"
         + body
     )
-    assert line_of(raw).text == expected
+    assert inbound_of(raw).text == expected
 
 
 def test_hostile_headers_stay_on_their_line() -> None:
@@ -368,9 +368,9 @@ def test_hostile_headers_stay_on_their_line() -> None:
         b"From: =?utf-8?q?A=0D=0ABcc=3A_x?= <ann@example.com>\r\nSubject: =?utf-8?b?YQ0KQmNjOiB4?= =?x?y?z?=\r\n"
         b"Content-Disposition: attachment; filename*=utf-8''a%0D%0Ab; filename=\"c\"\r\n\r\nx"
     )
-    line = line_of(raw)
-    assert line.source is not None
-    assert "\n" not in f"{line.source.user_name}{line.source.chat_topic}{line.media[0].name}"
+    inbound = inbound_of(raw)
+    assert inbound.source is not None
+    assert "\n" not in f"{inbound.source.user_name}{inbound.source.chat_topic}{inbound.media[0].name}"
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ async def test_a_mail_that_is_too_long_is_cut_off(fake, clock, listener) -> None
     await passing(clock, lambda: not fake.imap.unread())
     await adapter.disconnect()
     assert listener.texts == ["the words"]
-    assert listener.lines[0].metadata["truncated"] is True
+    assert listener.inbound[0].metadata["truncated"] is True
 
 
 async def test_files_are_fetched_within_their_bound(fake, adapter, listener, clock) -> None:
@@ -503,8 +503,8 @@ async def test_files_are_fetched_within_their_bound(fake, adapter, listener, clo
     message.add_attachment(bytes(range(256)) * 40, maintype="application", subtype="zip", filename="a.zip")
     message.add_attachment("grün", filename="b.txt", cte="quoted-printable")
     fake.imap.put(message)
-    await passing(clock, lambda: listener.lines)
-    first, second = listener.lines[0].media
+    await passing(clock, lambda: listener.inbound)
+    first, second = listener.inbound[0].media
     assert await adapter.fetch_media(first, max_bytes=10_240) == bytes(range(256)) * 40
     assert (await adapter.fetch_media(second, max_bytes=100)).decode().strip() == "grün"
     for bound in (10_239, 10):
@@ -549,7 +549,7 @@ async def test_a_log_in_that_may_come_later_is_tried_again(fake, adapter, listen
     await passing(clock, lambda: len(fake.imap.asked("LOGIN")) > 2)
     fake.imap.refusals = {}
     fake.imap.put(mail("after", Subject=""))
-    await passing(clock, lambda: listener.lines)
+    await passing(clock, lambda: listener.inbound)
 
 
 async def test_wrong_passwords_are_told_at_once_and_shown_nowhere(fake, clock, caplog) -> None:
@@ -604,7 +604,7 @@ async def test_disconnecting_ends_everything_and_is_harmless_twice(fake, adapter
     fake.imap.silent = set()
     fake.imap.put(mail("later", Subject=""))
     await adapter.connect(is_reconnect=True)
-    await passing(clock, lambda: listener.lines)
+    await passing(clock, lambda: listener.inbound)
 
 
 async def test_a_stop_does_not_wait_for_a_server_that_says_nothing(fake, adapter, clock) -> None:
@@ -698,7 +698,7 @@ async def test_connections_are_kept_from_others_eyes(certificate, clock, listene
         adapter.set_message_handler(listener)
         await adapter.connect()
         imap.put(mail("sealed", Subject=""))
-        await passing(clock, lambda: listener.lines)
+        await passing(clock, lambda: listener.inbound)
         assert (await adapter.send(ANN, "sealed too")).success
         await adapter.disconnect()
         with pytest.raises(ServerUnavailable):  # nobody vouches for the certificate
@@ -727,11 +727,11 @@ async def test_a_server_without_starttls_gets_no_password(fake, clock) -> None:
 
 async def test_an_answer_belongs_to_its_thread(fake, adapter, listener, clock) -> None:
     fake.imap.put(mail("hm", Subject="Grüße", References="<root@x.org> <2@x.org>"))
-    await passing(clock, lambda: listener.lines)
-    line = listener.lines[0]
-    assert line.source is not None
+    await passing(clock, lambda: listener.inbound)
+    inbound = listener.inbound[0]
+    assert inbound.source is not None
     result = await adapter.send(
-        line.source.chat_id, "**Hello** <b>", line.message_id, {"thread_id": line.source.thread_id}
+        inbound.source.chat_id, "**Hello** <b>", inbound.message_id, {"thread_id": inbound.source.thread_id}
     )
     assert result.success
     got = fake.smtp.got[0]
@@ -811,7 +811,7 @@ async def test_ids_that_are_none_are_left_out(fake, adapter) -> None:
 async def test_a_hostile_subject_of_theirs_stays_on_its_line(fake, adapter, listener, clock) -> None:
     raw = b"From: ann@example.com\r\nMessage-ID: <1@x.org>\r\nSubject: =?utf-8?b?YQ0KQmNjOiBiQHgub3Jn?=\r\n\r\nx"
     fake.imap.put(raw)
-    await passing(clock, lambda: listener.lines)
+    await passing(clock, lambda: listener.inbound)
     assert (await adapter.send(ANN, "x", "<1@x.org>")).success
     assert fake.smtp.got[0]["Bcc"] is None
     assert fake.smtp.got[0]["Subject"] == "Re: a Bcc: b@x.org"

@@ -96,12 +96,16 @@ async def passing(clock: ManualClock, holds: Any) -> None:
 
 async def test_a_message_of_a_direct_chat_is_understood(fake, adapter, listener) -> None:
     await fake.push(DM, text("$1", "hello there"))
-    await eventually(lambda: listener.lines)
-    line = listener.lines[0]
-    assert (line.text, line.message_id, line.timestamp) == ("hello there", "$1", 1_700_000_000_000)
-    assert line.source is not None
-    assert (line.source.platform, line.source.chat_type, line.source.chat_id) == (Platform.MATRIX, "dm", DM)
-    assert (line.source.user_id, line.source.account, line.addressed) == (ANN, BOT, True)
+    await eventually(lambda: listener.inbound)
+    inbound = listener.inbound[0]
+    assert (inbound.text, inbound.message_id, inbound.timestamp) == ("hello there", "$1", 1_700_000_000_000)
+    assert inbound.source is not None
+    assert (inbound.source.platform, inbound.source.chat_type, inbound.source.chat_id) == (
+        Platform.MATRIX,
+        "dm",
+        DM,
+    )
+    assert (inbound.source.user_id, inbound.source.account, inbound.addressed) == (ANN, BOT, True)
     assert adapter.account == BOT
     assert adapter.liveness.state is AdapterState.CONNECTED
     assert adapter.liveness.inbound_at is not None
@@ -114,15 +118,15 @@ async def test_what_was_said_before_the_first_round_is_history(fake, clock, list
     adapter.set_message_handler(listener)
     await adapter.connect()
     await fake.push(DM, text("$new", "new"))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     await adapter.disconnect()
     assert listener.texts == ["new"]
 
 
 async def test_messages_of_a_batch_keep_their_order(fake, adapter, listener) -> None:
-    await fake.push(DM, *(text(f"${n}", f"line {n}") for n in range(50)))
-    await eventually(lambda: len(listener.lines) == 50)
-    assert listener.texts == [f"line {n}" for n in range(50)]
+    await fake.push(DM, *(text(f"${n}", f"message {n}") for n in range(50)))
+    await eventually(lambda: len(listener.inbound) == 50)
+    assert listener.texts == [f"message {n}" for n in range(50)]
 
 
 async def test_the_place_does_not_move_while_a_message_is_not_kept(fake, adapter, listener, clock) -> None:
@@ -131,7 +135,7 @@ async def test_the_place_does_not_move_while_a_message_is_not_kept(fake, adapter
     await eventually(lambda: listener.refused)
     await eventually(lambda: clock.sleeping)
     assert [one.query.get("since") for one in fake.requests("/sync")] == [None, "s0"]
-    await passing(clock, lambda: len(listener.lines) == 2)
+    await passing(clock, lambda: len(listener.inbound) == 2)
     assert listener.texts == ["one", "two"]
     await eventually(lambda: fake.requests("/sync")[-1].query["since"] == "s1")
     assert [one.query.get("since") for one in fake.requests("/sync")] == [None, "s0", "s0", "s1"]
@@ -149,14 +153,14 @@ async def test_a_batch_that_fails_in_its_middle_comes_again_whole(fake, adapter,
     listener.accept = second_fails
     await fake.push(DM, text("$1", "one"), text("$2", "two"))
     await eventually(lambda: listener.refused)
-    await passing(clock, lambda: len(listener.lines) == 3)
+    await passing(clock, lambda: len(listener.inbound) == 3)
     assert listener.texts == ["one", "one", "two"]
 
 
 async def test_a_message_that_can_never_be_kept_is_passed_over_and_counted(fake, adapter, listener) -> None:
     listener.failures = [InvalidArgument("no")]
     await fake.push(DM, text("$1", "bad"), text("$2", "good"))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     assert listener.texts == ["good"]
     assert adapter.liveness.refused == 1
 
@@ -170,7 +174,7 @@ async def test_a_failure_that_nobody_foresaw_ends_receiving_and_is_told(
     assert adapter.liveness.retryable
     await eventually(lambda: "task.failed" in caplog.text)
     await adapter.connect(is_reconnect=True)
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     assert listener.texts == ["hello"]
 
 
@@ -196,7 +200,7 @@ async def test_a_failure_that_nobody_foresaw_ends_receiving_and_is_told(
 )
 async def test_a_malformed_event_is_counted_and_does_not_block(fake, adapter, listener, event) -> None:
     await fake.push(DM, event, text("$2", "after"))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     assert listener.texts == ["after"]
     assert adapter.liveness.refused == 1
 
@@ -266,13 +270,13 @@ async def test_malformed_batches_do_not_end_receiving(fake, adapter, listener) -
     await fake.push_batch({"join": {DM: {"timeline": {"events": 7}, "state": [], "summary": 3}}})
     await fake.push_batch({"invite": {"!x:fake": {"invite_state": {"events": ["?", {}]}}}})
     await fake.push(DM, text("$1"))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     assert adapter.liveness.state is AdapterState.CONNECTED
 
 
 async def test_hostile_text_loses_what_no_store_can_hold(fake, adapter, listener) -> None:
     await fake.push(DM, text("$1", "a\x00b\ud800c\u202e\r\nd" + "x" * 60_000))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     assert listener.texts[0].startswith("ab?c\u202e\nd")
     assert listener.texts[0].encode("utf-8")
 
@@ -281,7 +285,7 @@ async def test_our_own_messages_and_notices_are_passed_over(fake, adapter, liste
     own, notice = text("$1", sender=BOT), text("$2", msgtype="m.notice")
     gone = {**text("$3"), "content": {}}
     await fake.push(DM, own, notice, gone, bare("m.reaction", {}), text("$4", "x"))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     assert listener.texts == ["x"]
     assert adapter.liveness.refused == 0
 
@@ -308,7 +312,7 @@ async def test_an_edit_of_somebody_elses_message_is_refused(fake, adapter, liste
         **{"m.new_content": new, "m.relates_to": {"rel_type": "m.replace", "event_id": "$1"}},
     )
     await fake.push(ROOM, text("$1", "pay her"), forged, text("$3", "after"))
-    await eventually(lambda: len(listener.lines) == 2)
+    await eventually(lambda: len(listener.inbound) == 2)
     assert listener.edits == []
     assert adapter.liveness.refused == 1
 
@@ -329,11 +333,11 @@ async def test_a_thread_is_told_and_its_fallback_is_no_answer(fake, adapter, lis
         "m.in_reply_to": {"event_id": "$last"},
     }
     await fake.push(ROOM, text("$1", **{"m.relates_to": relation}))
-    await eventually(lambda: listener.lines)
-    line = listener.lines[0]
-    assert line.source is not None
-    assert (line.source.thread_id, line.source.chat_type) == ("$root", "group")
-    assert line.reply_to_message_id is None
+    await eventually(lambda: listener.inbound)
+    inbound = listener.inbound[0]
+    assert inbound.source is not None
+    assert (inbound.source.thread_id, inbound.source.chat_type) == ("$root", "group")
+    assert inbound.reply_to_message_id is None
 
 
 @pytest.mark.parametrize(
@@ -360,16 +364,16 @@ async def test_a_thread_is_told_and_its_fallback_is_no_answer(fake, adapter, lis
 )
 async def test_mentions_in_groups(fake, adapter, listener, body, content, expected, addressed) -> None:
     await fake.push(ROOM, text("$1", body, **content))
-    await eventually(lambda: listener.lines)
-    assert (listener.lines[0].text, listener.lines[0].addressed) == (expected, addressed)
+    await eventually(lambda: listener.inbound)
+    assert (listener.inbound[0].text, listener.inbound[0].addressed) == (expected, addressed)
 
 
 @pytest.mark.parametrize(("body", "expected"), [("/new", "/new"), ("!new x", "/new x"), ("! wow", "! wow")])
 async def test_commands_begin_with_a_slash(fake, adapter, listener, body, expected) -> None:
     await fake.push(DM, text("$1", body))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     kind = MessageType.COMMAND if expected.startswith("/") else MessageType.TEXT
-    assert (listener.lines[0].text, listener.lines[0].message_type) == (expected, kind)
+    assert (listener.inbound[0].text, listener.inbound[0].message_type) == (expected, kind)
 
 
 async def test_an_answer_to_us_is_addressed_and_knows_what_it_answers(fake, adapter, listener) -> None:
@@ -382,8 +386,8 @@ async def test_an_answer_to_us_is_addressed_and_knows_what_it_answers(fake, adap
         text("$2", old_client, **{"m.relates_to": relation}),
         text("$3", "no", **{"m.relates_to": {"m.in_reply_to": {"event_id": "$gone"}}}),
     )
-    await eventually(lambda: len(listener.lines) == 3)
-    new, old, other = listener.lines
+    await eventually(lambda: len(listener.inbound) == 3)
+    new, old, other = listener.inbound
     assert (new.text, new.addressed, new.reply_to_text) == ("yes", True, "what I said")
     assert (old.text, old.addressed, old.reply_to_text) == ("yes", True, "what I said\nand more")
     assert (other.addressed, other.reply_to_text, other.reply_to_message_id) == (False, None, "$gone")
@@ -393,8 +397,8 @@ async def test_a_look_up_that_fails_for_ever_does_not_stop_the_others(fake, adap
     fake.faults = [Fault("/event/", 500, times=100)]
     await fake.push(ROOM, text("$1", "yes", **{"m.relates_to": {"m.in_reply_to": {"event_id": "$sick"}}}))
     await eventually(lambda: clock.sleeping)
-    assert listener.lines == []
-    await passing(clock, lambda: listener.lines)
+    assert listener.inbound == []
+    await passing(clock, lambda: listener.inbound)
     assert (listener.texts, len(fake.requests("/event/"))) == (["yes"], 6)
 
 
@@ -402,16 +406,16 @@ async def test_members_are_counted_where_the_server_does_not_tell(fake, adapter,
     fake.members = {"!two:fake": 2, "!many:fake": 9}
     await fake.push("!two:fake", text("$1"))
     await fake.push("!many:fake", text("$2"))
-    await eventually(lambda: len(listener.lines) == 2)
-    assert [line.source.chat_type for line in listener.lines if line.source] == ["dm", "group"]
+    await eventually(lambda: len(listener.inbound) == 2)
+    assert [inbound.source.chat_type for inbound in listener.inbound if inbound.source] == ["dm", "group"]
 
 
 async def test_names_of_rooms_and_people_are_shown(fake, adapter, listener) -> None:
     name = bare("m.room.name", {"name": "The\nroom"}, state_key="")
     member = bare("m.room.member", {"membership": "join", "displayname": "Ann"}, state_key=ANN)
     await fake.push(ROOM, text("$1"), state={"events": [name, member, "?"]})
-    await eventually(lambda: listener.lines)
-    source = listener.lines[0].source
+    await eventually(lambda: listener.inbound)
+    source = listener.inbound[0].source
     assert source is not None
     assert (source.chat_name, source.user_name) == ("The room", "Ann")
     assert await adapter.get_chat_info(ROOM) == {"name": "The room", "type": "group"}
@@ -423,7 +427,7 @@ async def test_an_encrypted_room_is_told_once_and_nothing_else_is_said_there(fak
     await fake.push(DM, secret, {**secret, "event_id": "$2"})
     await fake.push(DM, {**secret, "event_id": "$3"})
     await fake.push(ROOM, text("$4"))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     assert [one["msgtype"] for one in fake.said] == ["m.notice"]
     assert "encrypted" in fake.said[0]["body"]
     result = await adapter.send(DM, "hello")
@@ -443,11 +447,11 @@ async def test_files_come_in_as_references(fake, adapter, listener) -> None:
     voice = text("$2", "voice", msgtype="m.audio", url="mxc://fake/v", **{"org.matrix.msc3245.voice": {}})
     sticker = text("$3", "smile", type="m.sticker", url="mxc://fake/s")
     await fake.push(DM, image, voice, sticker)
-    await eventually(lambda: len(listener.lines) == 3)
-    kinds = [line.message_type for line in listener.lines]
+    await eventually(lambda: len(listener.inbound) == 3)
+    kinds = [inbound.message_type for inbound in listener.inbound]
     assert kinds == [MessageType.PHOTO, MessageType.VOICE, MessageType.STICKER]
     assert listener.texts == ["a caption", "", ""]
-    assert listener.lines[0].media == (
+    assert listener.inbound[0].media == (
         Attachment(
             kind=MessageType.PHOTO, ref="mxc://fake/abc", mime="image/png", name="../../etc/passwd", size=3
         ),
@@ -478,7 +482,7 @@ async def test_joining_is_tried_again_while_messages_come(fake, adapter, listene
     fake.faults = [Fault("/join/", 502), Fault("/join/")]
     await fake.push_batch({"invite": {"!ann:fake": invitation(ANN)}})
     await fake.push(DM, text("$1"))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     await passing(clock, lambda: len(fake.requests("/join/")) == 3)
 
 
@@ -496,7 +500,7 @@ async def test_what_was_said_since_our_invitation_is_heard_and_nothing_older(fak
         text("$3", "are you there"),
         timeline={"limited": True, "prev_batch": "p1"},
     )
-    await eventually(lambda: len(listener.lines) == 2)
+    await eventually(lambda: len(listener.inbound) == 2)
     assert listener.texts == ["hello bot", "are you there"]
     assert fake.requests("/messages") == []
 
@@ -509,7 +513,7 @@ async def test_a_gap_in_a_room_is_filled_in_order(fake, adapter, listener, clock
         "p1": {"chunk": [{**text("$0", "of old"), "origin_server_ts": 1}], "end": "p0"},
     }
     await fake.push(DM, text("$5", "5"), timeline={"limited": True, "prev_batch": "p3"})
-    await eventually(lambda: len(listener.lines) == 4)
+    await eventually(lambda: len(listener.inbound) == 4)
     assert listener.texts == ["2", "3", "4", "5"]
     assert {one.query["to"] for one in fake.requests("/messages")} == {"s0"}
 
@@ -600,10 +604,10 @@ async def test_it_connects_again_after_a_cut(fake, adapter, listener, clock) -> 
     await eventually(lambda: len(fake.requests("/sync")) == 2)
     fake.faults = [Fault("/sync", times=2), Fault("/sync", 503), Fault("/sync", 502, {"errcode": 7})]
     await fake.push(DM, text("$0", "in flight"))
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
     await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
     await fake.push(DM, text("$1", "after"))
-    await passing(clock, lambda: len(listener.lines) == 2)
+    await passing(clock, lambda: len(listener.inbound) == 2)
     await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
     assert (listener.texts, fake.faults) == (["in flight", "after"], [])
 
@@ -646,7 +650,7 @@ async def test_the_token_is_in_no_address_and_no_log(fake, adapter, listener, cl
     caplog.set_level(logging.DEBUG)
     fake.faults = [Fault("/sync"), Fault("/send/")]
     await fake.push(DM, text("$0", "words of a line"))
-    await passing(clock, lambda: listener.lines)
+    await passing(clock, lambda: listener.inbound)
     result = await adapter.send(DM, "an answer")
     assert TOKEN not in caplog.text
     assert "words of a line" not in caplog.text
@@ -717,9 +721,9 @@ async def test_disconnecting_ends_everything_and_is_harmless_twice(fake, adapter
     await fake.push(DM, text("$1"))
     await adapter.send_typing(DM)
     assert (await adapter.send(DM, "x")).error_kind is SendErrorKind.TRANSIENT
-    assert listener.lines == []
+    assert listener.inbound == []
     await adapter.connect(is_reconnect=True)
-    await eventually(lambda: listener.lines)
+    await eventually(lambda: listener.inbound)
 
 
 # What goes out.

@@ -38,7 +38,7 @@ from channels.fake_slack import (
     callback,
     envelope,
     form,
-    line,
+    inbound,
     message,
     pressed,
     signed,
@@ -86,18 +86,18 @@ class Gateway:
     gate: asyncio.Event | None = None
 
     @property
-    def lines(self) -> list[MessageEvent]:
-        return [what for kind, what in self.happened if kind == "line"]
+    def inbound(self) -> list[MessageEvent]:
+        return [what for kind, what in self.happened if kind == "message"]
 
     @property
     def texts(self) -> list[str]:
-        return [one.text for one in self.lines]
+        return [one.text for one in self.inbound]
 
     def of(self, wanted: str) -> list[Any]:
         return [what for kind, what in self.happened if kind == wanted]
 
     async def accept(self, event: MessageEvent) -> None:
-        await self._note("line", event)
+        await self._note("message", event)
 
     async def edited(self, event: MessageEvent) -> None:
         await self._note("edit", event)
@@ -326,12 +326,12 @@ async def test_a_message_is_acked_when_it_was_taken_and_not_before(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
 ) -> None:
     gateway.gate = asyncio.Event()
-    await fake.wires[0].say(line("e1", "hi"))
+    await fake.wires[0].say(inbound("e1", "hi"))
     await fake.wires[0].peer.ping()
     assert fake.acked == []
     gateway.gate.set()
     await eventually(lambda: fake.acked == ["e1"])
-    (got,) = gateway.lines
+    (got,) = gateway.inbound
     assert (got.text, got.message_id, got.timestamp) == ("hi", "1700000001.000100", 1_700_000_001_000)
     assert got.source == SessionSource(
         platform=Platform.SLACK, chat_id=DM, chat_type="dm", user_id=ANN, account=f"{TEAM}-{BOT}"
@@ -343,8 +343,8 @@ async def test_what_could_not_be_kept_is_held_out_again_and_acked_only_then(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
 ) -> None:
     gateway.failures = [StoreUnavailable("away"), StoreUnavailable("away")]
-    await fake.wires[0].say(line("e1", "one"))
-    await fake.wires[0].say(line("e2", "two", ts="1700000002.000100"))
+    await fake.wires[0].say(inbound("e1", "one"))
+    await fake.wires[0].say(inbound("e2", "two", ts="1700000002.000100"))
     for left in (1, 0):
         await eventually(lambda left=left: len(gateway.failures) == left and clock.sleeping == 2)
         assert (fake.acked, gateway.texts) == ([], [])
@@ -357,20 +357,20 @@ async def test_slack_sends_again_what_was_not_acked_and_it_is_handed_over_again(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
 ) -> None:
     gateway.failures = [StoreUnavailable("away")]
-    await fake.wires[0].say(line("e1", "one"))
+    await fake.wires[0].say(inbound("e1", "one"))
     await eventually(lambda: not gateway.failures)
     fake.wires[0].cut()
     await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
     clock.advance(timedelta(seconds=2))
     await eventually(lambda: fake.live)
-    await fake.live[0].say({**line("e1", "one"), "retry_attempt": 1, "retry_reason": "timeout"})
+    await fake.live[0].say({**inbound("e1", "one"), "retry_attempt": 1, "retry_reason": "timeout"})
     await eventually(lambda: fake.acked == ["e1"])
     assert gateway.texts == ["one", "one"]
 
 
 async def test_order_is_kept(adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway) -> None:
     for number in range(50):
-        await fake.wires[0].say(line(f"e{number}", f"{number}", ts=f"1700000001.{number:06d}"))
+        await fake.wires[0].say(inbound(f"e{number}", f"{number}", ts=f"1700000001.{number:06d}"))
     await eventually(lambda: len(fake.acked) == 50)
     assert gateway.texts == [str(number) for number in range(50)]
     assert fake.acked == [f"e{number}" for number in range(50)]
@@ -379,10 +379,10 @@ async def test_order_is_kept(adapter: SlackAdapter, fake: FakeSlack, gateway: Ga
 async def test_duplicates_are_handed_over_again(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
 ) -> None:
-    await fake.wires[0].say(line("e1"))
-    await fake.wires[0].say(line("e2"))
+    await fake.wires[0].say(inbound("e1"))
+    await fake.wires[0].say(inbound("e2"))
     await eventually(lambda: fake.acked == ["e1", "e2"])
-    assert [one.message_id for one in gateway.lines] == ["1700000001.000100"] * 2
+    assert [one.message_id for one in gateway.inbound] == ["1700000001.000100"] * 2
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ async def test_what_cannot_be_read_is_counted_acked_and_passed_over(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, frame: object
 ) -> None:
     await fake.wires[0].say(frame)
-    await fake.wires[0].say(line("good"))
+    await fake.wires[0].say(inbound("good"))
     await eventually(lambda: "good" in fake.acked)
     has_id = isinstance(frame, dict) and "envelope_id" in frame
     assert fake.acked == (["bad", "good"] if has_id else ["good"])
@@ -432,10 +432,10 @@ async def test_what_can_never_be_kept_is_acked_and_counted(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
 ) -> None:
     gateway.failures = [InvalidArgument("no")]
-    await fake.wires[0].say(line("e1"))
+    await fake.wires[0].say(inbound("e1"))
     await eventually(lambda: fake.acked == ["e1"])
     assert adapter.liveness.refused == 1
-    assert gateway.lines == []
+    assert gateway.inbound == []
 
 
 @pytest.mark.parametrize(
@@ -470,14 +470,14 @@ async def test_when_slack_asks_us_to_move_the_next_connection_stands_before_the_
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
 ) -> None:
     old = fake.wires[0]
-    await old.say(line("e0", "zero"))
+    await old.say(inbound("e0", "zero"))
     await eventually(lambda: fake.acked == ["e0"])
     await old.say({"type": "disconnect", "reason": "refresh_requested", "debug_info": {}})
     await eventually(lambda: len(fake.wires) == 2)
     assert not old.closed
-    await old.say(line("e1", "one"))
+    await old.say(inbound("e1", "one"))
     await eventually(lambda: old.acked == ["e0", "e1"])
-    await fake.wires[1].say(line("e2", "two"))
+    await fake.wires[1].say(inbound("e2", "two"))
     await eventually(lambda: fake.wires[1].acked == ["e2"])
     assert gateway.texts == ["zero", "one", "two"]
     assert adapter.liveness.state is AdapterState.CONNECTED
@@ -490,14 +490,14 @@ async def test_messages_on_the_old_connection_go_before_those_on_the_next(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
 ) -> None:
     old = fake.wires[0]
-    await old.say(line("e0", "zero"))
+    await old.say(inbound("e0", "zero"))
     await eventually(lambda: fake.acked == ["e0"])
     gateway.gate = asyncio.Event()
     for number in range(1, 6):
-        await old.say(line(f"e{number}", str(number)))
+        await old.say(inbound(f"e{number}", str(number)))
     await old.say({"type": "disconnect", "reason": "warning"})
     await eventually(lambda: len(fake.wires) == 2)
-    await fake.wires[1].say(line("e6", "6"))
+    await fake.wires[1].say(inbound("e6", "6"))
     await (await fake.wires[1].peer.ping())
     gateway.gate.set()
     await eventually(lambda: fake.wires[1].acked == ["e6"])
@@ -522,7 +522,7 @@ async def test_a_cut_is_mended_after_pauses_that_grow(
         clock.advance(timedelta(milliseconds=pause // 2 + 1))
         await eventually(lambda tries=tries: opened() == tries + 1)
     await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
-    await fake.live[0].say(line("e1", "back"))
+    await fake.live[0].say(inbound("e1", "back"))
     await eventually(lambda: gateway.texts == ["back"])
 
 
@@ -546,7 +546,7 @@ async def test_after_a_connection_that_carried_something_pauses_are_short_again(
 ) -> None:
     for number in range(4):
         if number == 3:
-            await fake.live[0].say(line("e1"))
+            await fake.live[0].say(inbound("e1"))
             await eventually(lambda: fake.acked == ["e1"])
         fake.live[0].cut()
         await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
@@ -658,15 +658,15 @@ async def test_after_a_failure_that_nobody_foresaw_it_connects_anew_and_what_was
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     gateway.failures = [RuntimeError("a defect")]
-    await fake.wires[0].say(line("e1", "one"))
-    await fake.wires[0].say(line("e2", "two"))
+    await fake.wires[0].say(inbound("e1", "one"))
+    await fake.wires[0].say(inbound("e2", "two"))
     await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
     assert fake.acked == []
     assert "task.failed" in caplog.text
     clock.advance(timedelta(seconds=1))
     await eventually(lambda: fake.live)
-    await fake.live[0].say(line("e1", "one"))
-    await fake.live[0].say(line("e2", "two"))
+    await fake.live[0].say(inbound("e1", "one"))
+    await fake.live[0].say(inbound("e2", "two"))
     await eventually(lambda: fake.acked == ["e1", "e2"])
     assert gateway.texts == ["one", "two"]
 
@@ -679,7 +679,7 @@ async def test_disconnect_ends_everything_and_may_be_done_twice(
     adapter.set_message_handler(gateway)
     await adapter.connect()
     gateway.gate = asyncio.Event()
-    await fake.wires[0].say(line("e1"))
+    await fake.wires[0].say(inbound("e1"))
     await (await fake.wires[0].peer.ping())
     async with asyncio.timeout(5):
         await adapter.disconnect()
@@ -691,19 +691,19 @@ async def test_disconnect_ends_everything_and_may_be_done_twice(
     assert (await adapter.send(DM, "x")).error_kind is SendErrorKind.TRANSIENT
     gateway.gate = None
     await adapter.connect(is_reconnect=True)
-    await fake.live[0].say(line("e1"))
+    await fake.live[0].say(inbound("e1"))
     await eventually(lambda: fake.acked == ["e1"])
     await adapter.disconnect()
 
 
-# What a line is.
+# What a message is.
 
 
 async def received(fake: FakeSlack, gateway: Gateway, *events: dict[str, Any]) -> list[MessageEvent]:
     for number, event in enumerate(events):
         await fake.wires[0].say(envelope(f"e{number}", callback(event)))
     await eventually(lambda: len(fake.acked) == len(events))
-    return gateway.lines
+    return gateway.inbound
 
 
 @pytest.mark.parametrize(
@@ -849,7 +849,7 @@ async def test_an_edit_is_told_with_the_messages_own_id(
     (got,) = gateway.of("edit")
     assert (got.text, got.message_id, got.addressed) == ("new", ROOT, True)
     assert (got.source.user_id, got.source.thread_id) == (ANN, "1700000000.000001")
-    assert gateway.lines == []
+    assert gateway.inbound == []
 
 
 @pytest.mark.parametrize(
@@ -921,7 +921,7 @@ async def test_slash_commands_become_commands(
 ) -> None:
     await fake.wires[0].say(envelope("e1", slash(command, text), "slash_commands"))
     await eventually(lambda: fake.acked == ["e1"])
-    (got,) = gateway.lines
+    (got,) = gateway.inbound
     assert (got.text, got.message_type, got.addressed) == (said, MessageType.COMMAND, True)
     assert got.message_id == "command:13345.738.8088"
     assert got.source == SessionSource(
@@ -968,7 +968,7 @@ async def test_a_note_that_cannot_be_shown_does_no_harm(
     fake.will("chat.postEphemeral", Fault(body={"ok": False, "error": "user_not_in_channel"}))
     await fake.wires[0].say(envelope("e1", pressed(), "interactive"))
     await eventually(lambda: fake.called("chat.postEphemeral"))
-    await fake.wires[0].say(line("e2"))
+    await fake.wires[0].say(inbound("e2"))
     await eventually(lambda: fake.acked == ["e1", "e2"])
 
 
@@ -1639,7 +1639,7 @@ async def test_no_secret_and_no_message_is_shown_anywhere(
     adapter = made(fake, clock, extra={"signing_secret": SECRET})
     adapter.set_message_handler(gateway)
     await adapter.connect()
-    await fake.wires[0].say(line("e1", "private words"))
+    await fake.wires[0].say(inbound("e1", "private words"))
     await fake.wires[0].say(envelope("e2", callback(message("private words", ts="x"))))
     await eventually(lambda: fake.acked == ["e1", "e2"])
     await knock(adapter, BODY, {})

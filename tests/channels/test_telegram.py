@@ -72,7 +72,7 @@ CHAT = "77"
 class Kept:
     """Stands where the gateway stands; `failures` are raised one a call, None lets one call pass."""
 
-    lines: list[MessageEvent] = field(default_factory=list)
+    inbound: list[MessageEvent] = field(default_factory=list)
     edits: list[MessageEvent] = field(default_factory=list)
     presses: list[ButtonPress] = field(default_factory=list)
     failures: list[Exception | None] = field(default_factory=list)
@@ -82,18 +82,18 @@ class Kept:
 
     @property
     def texts(self) -> list[str]:
-        return [one.text for one in self.lines]
+        return [one.text for one in self.inbound]
 
     async def accept(self, event: MessageEvent) -> None:
         await self._perhaps_fail()
-        self.lines.append(event)
+        self.inbound.append(event)
 
     async def edited(self, event: MessageEvent) -> None:
         await self._perhaps_fail()
         self.edits.append(event)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
-        raise AssertionError("Telegram tells nothing of deleted lines")
+        raise AssertionError("Telegram tells nothing of deleted messages")
 
     async def pressed(self, press: ButtonPress) -> str:
         await self._perhaps_fail()
@@ -315,7 +315,7 @@ async def test_disconnecting_while_a_message_is_being_kept_ends_within_a_bound_a
         kept.hold = None
         await adapter.connect()
         await until(lambda: fake.acknowledged == [1])
-        assert kept.texts == ["line 1"]
+        assert kept.texts == ["message 1"]
 
 
 async def test_it_can_be_connected_again_and_goes_on_where_it_was(
@@ -327,7 +327,7 @@ async def test_it_can_be_connected_again_and_goes_on_where_it_was(
         await adapter.connect(is_reconnect=True)
         fake.feed(update(2))
         await until(lambda: fake.acknowledged == [1, 2])
-        assert kept.texts == ["line 1", "line 2"]
+        assert kept.texts == ["message 1", "message 2"]
 
 
 # What comes in, by polls.
@@ -342,7 +342,7 @@ async def test_the_offset_moves_past_an_update_only_after_it_was_kept(
     assert fake.acknowledged == []
     kept.hold.set()
     await until(lambda: fake.acknowledged == [1, 2])
-    assert kept.texts == ["line 1", "line 2"]
+    assert kept.texts == ["message 1", "message 2"]
     assert [one.get("offset") for one in fake.sent("getUpdates")] in ([None, 3], [None, None, 3])
 
 
@@ -352,7 +352,7 @@ async def test_what_could_not_be_kept_is_not_acknowledged_and_comes_again_in_ord
     kept.failures = [None, StoreUnavailable("away"), StoreUnavailable("away")]
     fake.feed(update(1), update(2), update(3))
     await until(lambda: clock.sleeping)
-    assert kept.texts == ["line 1"]
+    assert kept.texts == ["message 1"]
     assert fake.acknowledged == []
     assert adapter.liveness.error_code == "not_kept"
     clock.advance(timedelta(seconds=2))
@@ -360,7 +360,7 @@ async def test_what_could_not_be_kept_is_not_acknowledged_and_comes_again_in_ord
     assert fake.acknowledged == [1]
     await pause_over(clock)
     await until(lambda: fake.acknowledged == [1, 2, 3])
-    assert kept.texts == ["line 1", "line 2", "line 3"]
+    assert kept.texts == ["message 1", "message 2", "message 3"]
     assert adapter.liveness.error_code is None
     assert adapter.liveness.refused == 0
 
@@ -380,7 +380,7 @@ async def test_a_failure_that_nobody_foresaw_is_logged_and_nothing_is_acknowledg
     assert adapter.liveness.error_code == "receive_failed"
     await pause_over(clock)
     await until(lambda: fake.acknowledged == [1])
-    assert kept.texts == ["line 1"]
+    assert kept.texts == ["message 1"]
 
 
 async def test_what_can_never_be_kept_is_acknowledged_and_counted(
@@ -389,16 +389,16 @@ async def test_what_can_never_be_kept_is_acknowledged_and_counted(
     kept.failures = [InvalidRecord("no")]
     fake.feed(update(1), update(2))
     await until(lambda: fake.acknowledged == [1, 2])
-    assert kept.texts == ["line 2"]
+    assert kept.texts == ["message 2"]
     assert adapter.liveness.refused == 1
 
 
 async def test_a_message_that_comes_twice_is_handed_over_twice(
     fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
 ) -> None:
-    fake.feed(update(1), update(2, message=message(1, "line 1")))
+    fake.feed(update(1), update(2, message=message(1, "message 1")))
     await until(lambda: fake.acknowledged == [1, 2])
-    assert [one.message_id for one in kept.lines] == ["1", "1"]
+    assert [one.message_id for one in kept.inbound] == ["1", "1"]
 
 
 async def test_malformed_updates_are_counted_passed_over_and_never_shown(
@@ -415,7 +415,7 @@ async def test_malformed_updates_are_counted_passed_over_and_never_shown(
         update(6),
     )
     await until(lambda: fake.acknowledged == [1, 2, 3, 4, 5, 6])
-    assert kept.texts == ["line 6"]
+    assert kept.texts == ["message 6"]
     assert adapter.liveness.refused == 6
     assert "hush-hush" not in caplog.text
 
@@ -430,7 +430,7 @@ async def test_updates_without_numbers_do_not_make_it_poll_without_a_pause(
     await pause_over(clock)
     await until(lambda: fake.acknowledged == [1])
     assert polls <= 2
-    assert kept.texts == ["line 1"]
+    assert kept.texts == ["message 1"]
 
 
 async def test_a_poll_that_does_not_wait_is_not_repeated_without_a_pause(
@@ -450,12 +450,12 @@ async def test_a_poll_that_does_not_wait_is_not_repeated_without_a_pause(
 async def test_edits_are_edits_of_the_same_message(
     fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
 ) -> None:
-    changed = message(1, "line 1, changed", edit_date=1_700_000_100)
+    changed = message(1, "message 1, changed", edit_date=1_700_000_100)
     kept.failures = [None, InvalidRecord("not known")]
     fake.feed(update(1), update(2, edited_message=changed), update(3, edited_message=changed))
     await until(lambda: fake.acknowledged == [1, 2, 3])
-    assert kept.texts == ["line 1"]
-    assert [(one.message_id, one.text) for one in kept.edits] == [("1", "line 1, changed")]
+    assert kept.texts == ["message 1"]
+    assert [(one.message_id, one.text) for one in kept.edits] == [("1", "message 1, changed")]
 
 
 async def test_an_edit_that_could_not_be_kept_comes_again(
@@ -508,7 +508,7 @@ async def test_a_note_that_is_refused_harms_nothing(
     fake.faults["answerCallbackQuery"].append(Refusal(400, "Bad Request: query is too old"))
     fake.feed(pressed(1), update(2))
     await until(lambda: fake.acknowledged == [1, 2])
-    assert kept.texts == ["line 2"]
+    assert kept.texts == ["message 2"]
     assert adapter.liveness.state is AdapterState.CONNECTED
 
 
@@ -526,7 +526,7 @@ async def test_a_poll_that_fails_is_repeated_after_a_pause_and_loses_nothing(
         assert adapter.liveness.error_code == "unreachable"
         await pause_over(clock)
         await until(lambda: fake.acknowledged == [1])
-        assert kept.texts == ["line 1"]
+        assert kept.texts == ["message 1"]
         assert adapter.liveness.state is AdapterState.CONNECTED
         assert adapter.liveness.error is None
 
@@ -539,7 +539,7 @@ async def test_after_a_cut_in_an_open_poll_it_polls_again(
     await pause_over(clock)
     fake.feed(update(1))
     await until(lambda: fake.acknowledged == [1])
-    assert kept.texts == ["line 1"]
+    assert kept.texts == ["message 1"]
 
 
 async def test_pauses_grow_to_a_minute_and_not_further(
@@ -562,7 +562,7 @@ async def test_the_pause_that_telegram_asks_for_is_kept(
         assert clock.sleeping == 1
         clock.advance(timedelta(seconds=1))
         await until(lambda: fake.acknowledged == [1])
-        assert kept.texts == ["line 1"]
+        assert kept.texts == ["message 1"]
 
 
 async def test_another_that_polls_ends_it_with_a_remedy(
@@ -578,9 +578,9 @@ async def test_another_that_polls_ends_it_with_a_remedy(
     assert "stop the other program" in (adapter.liveness.error or "")
     assert not adapter.liveness.retryable
     assert clock.sleeping == 0
-    assert kept.lines == []
+    assert kept.inbound == []
     await adapter.connect()
-    await until(lambda: kept.lines)
+    await until(lambda: kept.inbound)
     assert adapter.liveness.state is AdapterState.CONNECTED
     assert adapter.liveness.retryable
 
@@ -606,7 +606,7 @@ async def test_receiving_and_sending_are_measured_apart(
     assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began, began + 5_000)
     clock.advance(timedelta(seconds=5))
     fake.feed(update(1))
-    await until(lambda: kept.lines)
+    await until(lambda: kept.inbound)
     assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began + 10_000, began + 5_000)
 
 
@@ -651,7 +651,7 @@ async def test_a_webhook_answers_200_only_when_the_message_is_kept(
         assert adapter.liveness.error_code == "receive_failed"
         assert await deliver(update(1)) == 200
         assert await deliver(update(1)) == 200
-        assert kept.texts == ["line 1", "line 1"]
+        assert kept.texts == ["message 1", "message 1"]
         assert adapter.liveness.error_code is None
         assert adapter.liveness.refused == 0
 
@@ -671,7 +671,7 @@ async def test_a_webhook_without_the_secret_is_refused_counted_and_not_read(
         assert await deliver(b'{"text": "hush-hush"}', given) == 401
         assert adapter.liveness.refused == 1
         assert adapter.liveness.inbound_at == heard
-        assert kept.lines == []
+        assert kept.inbound == []
         assert "hush-hush" not in caplog.text
 
 
@@ -683,7 +683,7 @@ async def test_a_refused_or_malformed_update_of_a_webhook_is_acknowledged_and_co
         for told in (update(1), b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", {"update_id": "x"}):
             assert await deliver(told) == 200
         assert adapter.liveness.refused == 7
-        assert kept.lines == []
+        assert kept.inbound == []
 
 
 async def test_a_body_that_is_too_large_is_refused_without_reading_more(
@@ -712,7 +712,7 @@ async def test_a_body_that_is_too_large_is_refused_without_reading_more(
         assert answered[0] == 413
         assert asked == LARGEST_UPDATE // 65_536 + 1
         assert adapter.liveness.refused == 2
-        assert kept.lines == []
+        assert kept.inbound == []
 
 
 async def test_a_sender_that_leaves_in_the_middle_is_told_nothing_and_nothing_is_kept(
@@ -740,7 +740,7 @@ async def test_a_sender_that_leaves_in_the_middle_is_told_nothing_and_nothing_is
         }
         await Starlette(routes=list(adapter.routes()))(scope, receive, send)
         assert answered[0] == 408
-        assert kept.lines == []
+        assert kept.inbound == []
 
 
 async def test_a_webhook_that_is_not_connected_takes_nothing(
@@ -753,7 +753,7 @@ async def test_a_webhook_that_is_not_connected_takes_nothing(
         await adapter.disconnect()
         assert await waiting == 503
         assert await deliver(update(1)) == 503
-        assert kept.lines == []
+        assert kept.inbound == []
 
 
 async def test_edits_and_presses_come_by_the_webhook_too(
@@ -764,7 +764,7 @@ async def test_edits_and_presses_come_by_the_webhook_too(
         assert await deliver(update(2, edited_message=message(1, "changed"))) == 200
         assert await deliver(pressed(3)) == 200
         await until(lambda: fake.sent("answerCallbackQuery"))
-        assert (kept.texts, [one.text for one in kept.edits]) == (["line 1"], ["changed"])
+        assert (kept.texts, [one.text for one in kept.edits]) == (["message 1"], ["changed"])
         assert [one.value for one in kept.presses] == ["approve:7"]
 
 
@@ -1171,7 +1171,7 @@ async def test_the_token_is_in_no_log_no_failure_and_no_picture(
             await adapter.fetch_media(of("f1"), max_bytes=10)
         said += [repr(adapter), repr(adapter._api), repr(adapter.config), repr(caught.value.as_dict())]
         fake.feed(update(1, message=message(1, "hush-hush")))
-        await until(lambda: kept.lines)
+        await until(lambda: kept.inbound)
     told = "\n".join([caplog.text, *said])
     assert "HTTP Request: POST" in caplog.text
     assert "receive_response_headers" in caplog.text

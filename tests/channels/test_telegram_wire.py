@@ -40,8 +40,8 @@ CHANNEL = {"id": -100300, "type": "channel", "title": "News"}
 BOT = {"id": 5, "is_bot": True, "first_name": "Other", "username": "OtherBot"}
 
 
-def line(**told: Any) -> MessageEvent:
-    """The event of a line; what is told changes a plain one in the group."""
+def inbound(**told: Any) -> MessageEvent:
+    """The event of a message; what is told changes a plain one in the group."""
     found = read_update(update(1, message=message(9, **{"chat": GROUP, **told})), ME)
     assert isinstance(found, Posted)
     return found.event
@@ -55,7 +55,7 @@ def mention(offset: int, length: int, **more: Any) -> dict[str, Any]:
 
 
 def test_a_direct_message_is_read_whole() -> None:
-    event = line(text="hello", chat=PRIVATE)
+    event = inbound(text="hello", chat=PRIVATE)
     assert (event.text, event.message_type, event.message_id) == ("hello", MessageType.TEXT, "9")
     assert event.timestamp == 1_700_000_000_000
     assert event.addressed
@@ -105,29 +105,29 @@ def test_a_direct_message_is_read_whole() -> None:
 def test_who_a_message_of_a_group_is_meant_for(
     text: str, entities: list[Any], reads: str, addressed: bool
 ) -> None:
-    event = line(text=text, entities=entities)
+    event = inbound(text=text, entities=entities)
     assert (event.text, event.addressed) == (reads, addressed)
     assert event.message_type is (MessageType.COMMAND if event.is_command() else MessageType.TEXT)
 
 
 def test_a_command_for_another_bot_is_passed_over_in_groups() -> None:
     assert read_update(update(1, message=message(9, "/stop@OtherBot", chat=GROUP)), ME) is None
-    assert line(text="/stop@OtherBot", chat=PRIVATE).get_command() == "stop"
+    assert inbound(text="/stop@OtherBot", chat=PRIVATE).get_command() == "stop"
 
 
 def test_an_answer_to_us_is_meant_for_us() -> None:
     ours = {**message(3, "earlier", chat=GROUP), "from": OURSELVES}
-    event = line(text="yes", reply_to_message=ours)
+    event = inbound(text="yes", reply_to_message=ours)
     assert (event.addressed, event.reply_to_message_id, event.reply_to_text) == (True, "3", "earlier")
-    quoted = line(text="yes", reply_to_message=ours, quote={"text": "earl"})
+    quoted = inbound(text="yes", reply_to_message=ours, quote={"text": "earl"})
     assert quoted.reply_to_text == "earl"
-    other = line(text="yes", reply_to_message=message(3, None, caption="a picture", chat=GROUP))
+    other = inbound(text="yes", reply_to_message=message(3, None, caption="a picture", chat=GROUP))
     assert (other.addressed, other.reply_to_text) == (False, "a picture")
 
 
 def test_a_topic_is_a_thread_and_its_beginning_is_not_answered() -> None:
     root = message(4, None, chat=GROUP, forum_topic_created={"name": "Plans"})
-    event = line(
+    event = inbound(
         text="hi", message_thread_id=4, is_topic_message=True, reply_to_message={**root, "from": OURSELVES}
     )
     assert event.source is not None
@@ -144,7 +144,7 @@ def test_a_topic_is_a_thread_and_its_beginning_is_not_answered() -> None:
 
 
 def test_a_chain_of_answers_is_no_topic() -> None:
-    event = line(text="hi", message_thread_id=4, reply_to_message=message(4, "before", chat=GROUP))
+    event = inbound(text="hi", message_thread_id=4, reply_to_message=message(4, "before", chat=GROUP))
     assert event.source is not None
     assert event.source.thread_id is None
     assert event.reply_to_message_id == "4"
@@ -152,7 +152,7 @@ def test_a_chain_of_answers_is_no_topic() -> None:
 
 def test_who_speaks_for_a_chat_has_the_chats_id() -> None:
     anonymous = {"id": 1_087_968_824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
-    event = line(text="hi", sender_chat=GROUP, **{"from": anonymous})
+    event = inbound(text="hi", sender_chat=GROUP, **{"from": anonymous})
     assert event.source is not None
     assert (event.source.user_id, event.source.user_name, event.source.is_bot) == ("-100200", "Team", False)
 
@@ -174,7 +174,7 @@ def test_a_channel_is_a_channel() -> None:
 
 
 def test_other_bots_are_marked_as_bots() -> None:
-    event = line(text="hi", **{"from": BOT})
+    event = inbound(text="hi", **{"from": BOT})
     assert event.source is not None
     assert event.source.is_bot
 
@@ -220,23 +220,23 @@ SIZES = [
 def test_files_are_read_by_their_kind(
     told: dict[str, Any], kind: MessageType, ref: str, mime: str | None
 ) -> None:
-    event = line(chat=PRIVATE, **told)
+    event = inbound(chat=PRIVATE, **told)
     (file,) = event.media
     assert (event.message_type, file.kind, file.ref, file.mime) == (kind, kind, ref, mime)
 
 
 def test_a_hostile_file_name_stays_data() -> None:
     name = "../../etc/passwd\0\ud83d"
-    (file,) = line(document={**FILE, "file_name": name}).media
+    (file,) = inbound(document={**FILE, "file_name": name}).media
     assert (file.name, file.size) == ("../../etc/passwd\ufffd\ufffd", 9)
 
 
 def test_each_item_of_an_album_is_a_message_of_its_own() -> None:
-    first = line(
+    first = inbound(
         photo=SIZES, caption=f"@{USERNAME} look", caption_entities=[mention(0, 12)], media_group_id="A1"
     )
     assert (first.text, first.addressed, first.metadata) == ("look", True, {"media_group_id": "A1"})
-    second = line(photo=SIZES, media_group_id="A1")
+    second = inbound(photo=SIZES, media_group_id="A1")
     assert (second.text, second.metadata) == ("", {"media_group_id": "A1"})
 
 
@@ -262,7 +262,7 @@ def test_each_item_of_an_album_is_a_message_of_its_own() -> None:
     ],
 )
 def test_what_is_no_text_is_told_as_text(told: dict[str, Any], kind: MessageType, text: str) -> None:
-    event = line(chat=PRIVATE, **told)
+    event = inbound(chat=PRIVATE, **told)
     assert (event.message_type, event.text) == (kind, text)
 
 

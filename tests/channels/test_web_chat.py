@@ -25,7 +25,7 @@ TOKEN = "the token of the harbour"
 BENS = "another token, which is Ben's"
 SENT = {"X-Postroom": "1", "Origin": "http://room.test", "Sec-Fetch-Site": "same-origin"}
 FORM = {"Origin": "http://room.test", "Sec-Fetch-Site": "same-origin"}
-LINE = "0123456789abcdef"
+MESSAGE_ID = "0123456789abcdef"
 
 
 @pytest.fixture
@@ -164,17 +164,17 @@ async def test_signing_out_ends_the_session_and_its_open_pages(adapter, gateway,
 async def test_two_people_have_chats_of_their_own(adapter, gateway, ada) -> None:
     async with calling(adapter) as ben:
         await signed_in(ben, BENS)
-        await ben.post("/chat/messages", json={"id": LINE, "text": "I am Ben"}, headers=SENT)
-    await ada.post("/chat/messages", json={"id": LINE, "text": "I am Ada"}, headers=SENT)
+        await ben.post("/chat/messages", json={"id": MESSAGE_ID, "text": "I am Ben"}, headers=SENT)
+    await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "I am Ada"}, headers=SENT)
     told = [(one.source.chat_id, one.source.user_id, one.message_id, one.text) for one in gateway.accepted]
-    assert told == [("Ben", "web:Ben", LINE, "I am Ben"), ("Ada", "web:Ada", LINE, "I am Ada")]
+    assert told == [("Ben", "web:Ben", MESSAGE_ID, "I am Ben"), ("Ada", "web:Ada", MESSAGE_ID, "I am Ada")]
 
 
 CHANGES = [
-    ("POST", "/chat/messages", {"id": LINE, "text": "x"}),
-    ("PUT", f"/chat/messages/{LINE}", {"text": "x"}),
-    ("DELETE", f"/chat/messages/{LINE}", None),
-    ("POST", "/chat/buttons", {"message_id": LINE, "value": "yes", "press_id": LINE}),
+    ("POST", "/chat/messages", {"id": MESSAGE_ID, "text": "x"}),
+    ("PUT", f"/chat/messages/{MESSAGE_ID}", {"text": "x"}),
+    ("DELETE", f"/chat/messages/{MESSAGE_ID}", None),
+    ("POST", "/chat/buttons", {"message_id": MESSAGE_ID, "value": "yes", "press_id": MESSAGE_ID}),
 ]
 FOREIGN = [
     {},
@@ -267,14 +267,16 @@ async def test_names_are_shown_as_text_wherever_the_page_is_mounted(clock, gatew
 
 async def test_a_message_is_acknowledged_when_it_is_kept(ada, adapter, gateway, clock) -> None:
     gateway.failure = unavailable()
-    body = {"id": LINE, "text": " Is the light on?\u0000 "}
+    body = {"id": MESSAGE_ID, "text": " Is the light on?\u0000 "}
     refused = await ada.post("/chat/messages", json=body, headers=SENT)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
     gateway.failure = None
     for _ in range(2):
         taken = await ada.post("/chat/messages", json=body, headers=SENT)
-        assert (taken.status_code, taken.json()) == (202, {"id": LINE, "state": "kept"})
-    assert [(one.message_id, one.text) for one in gateway.accepted] == [(LINE, " Is the light on? ")] * 2
+        assert (taken.status_code, taken.json()) == (202, {"id": MESSAGE_ID, "state": "kept"})
+    assert [(one.message_id, one.text) for one in gateway.accepted] == [
+        (MESSAGE_ID, " Is the light on? ")
+    ] * 2
     assert adapter.liveness.inbound_at == clock.now()
     gateway.failure = InvalidArgument("never")
     assert (await ada.post("/chat/messages", json={**body, "id": "f" * 16}, headers=SENT)).status_code == 400
@@ -283,13 +285,13 @@ async def test_a_message_is_acknowledged_when_it_is_kept(ada, adapter, gateway, 
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        ({"id": LINE}, 400),
-        ({"id": LINE, "text": " \n"}, 400),
-        ({"id": LINE, "text": 7}, 400),
+        ({"id": MESSAGE_ID}, 400),
+        ({"id": MESSAGE_ID, "text": " \n"}, 400),
+        ({"id": MESSAGE_ID, "text": 7}, 400),
         ({"id": "short", "text": "x"}, 400),
         ({"id": "a/b/c/d/e/f", "text": "x"}, 400),
         ({"text": "x"}, 400),
-        ({"id": LINE, "text": "x" * 100_001}, 413),
+        ({"id": MESSAGE_ID, "text": "x" * 100_001}, 413),
         ([], 400),
     ],
 )
@@ -312,39 +314,41 @@ async def test_a_body_that_cannot_be_read_is_refused(ada, adapter, content, kind
 
 
 async def test_a_message_that_is_sent_again_is_shown_as_it_stands(ada, adapter) -> None:
-    body = {"id": LINE, "text": "Hello"}
+    body = {"id": MESSAGE_ID, "text": "Hello"}
     await ada.post("/chat/messages", json=body, headers=SENT)
-    await adapter.send("Ada", "Hello, Ada", None, {"answers": [LINE], "final": True})
-    before = adapter._logs["Ada"].find(LINE)
+    await adapter.send("Ada", "Hello, Ada", None, {"answers": [MESSAGE_ID], "final": True})
+    before = adapter._logs["Ada"].find(MESSAGE_ID)
     assert before.answered
     assert (await ada.post("/chat/messages", json=body, headers=SENT)).status_code == 202
-    assert adapter._logs["Ada"].find(LINE) is before
+    assert adapter._logs["Ada"].find(MESSAGE_ID) is before
 
 
 async def test_a_message_may_be_a_command(ada, gateway) -> None:
-    await ada.post("/chat/messages", json={"id": LINE, "text": "/stop"}, headers=SENT)
+    await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "/stop"}, headers=SENT)
     (event,) = gateway.accepted
     assert (event.get_command(), event.message_type) == ("stop", MessageType.COMMAND)
 
 
 async def test_a_message_can_be_changed_and_taken_back(ada, adapter, gateway) -> None:
-    await ada.post("/chat/messages", json={"id": LINE, "text": "Frist"}, headers=SENT)
-    changed = await ada.put(f"/chat/messages/{LINE}", json={"text": "First"}, headers=SENT)
+    await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "Frist"}, headers=SENT)
+    changed = await ada.put(f"/chat/messages/{MESSAGE_ID}", json={"text": "First"}, headers=SENT)
     assert changed.status_code == 200
     (edit,) = gateway.edits
-    assert (edit.message_id, edit.text, edit.source.chat_id) == (LINE, "First", "Ada")
-    entry = adapter._logs["Ada"].find(LINE)
+    assert (edit.message_id, edit.text, edit.source.chat_id) == (MESSAGE_ID, "First", "Ada")
+    entry = adapter._logs["Ada"].find(MESSAGE_ID)
     assert (entry.text, entry.edited) == ("First", True)
-    gone = await ada.delete(f"/chat/messages/{LINE}", headers=SENT)
-    assert (gone.status_code, gateway.deletions) == (200, [("Ada", LINE)])
-    assert adapter._logs["Ada"].find(LINE).gone
+    gone = await ada.delete(f"/chat/messages/{MESSAGE_ID}", headers=SENT)
+    assert (gone.status_code, gateway.deletions) == (200, [("Ada", MESSAGE_ID)])
+    assert adapter._logs["Ada"].find(MESSAGE_ID).gone
     gateway.failure = unavailable()
-    assert (await ada.put(f"/chat/messages/{LINE}", json={"text": "x"}, headers=SENT)).status_code == 503
-    assert (await ada.delete(f"/chat/messages/{LINE}", headers=SENT)).status_code == 503
+    assert (
+        await ada.put(f"/chat/messages/{MESSAGE_ID}", json={"text": "x"}, headers=SENT)
+    ).status_code == 503
+    assert (await ada.delete(f"/chat/messages/{MESSAGE_ID}", headers=SENT)).status_code == 503
 
 
 async def test_a_pressed_button_is_told_with_who_pressed_it(ada, gateway) -> None:
-    body = {"message_id": "out-12345678", "value": "approve p1", "press_id": LINE}
+    body = {"message_id": "out-12345678", "value": "approve p1", "press_id": MESSAGE_ID}
     answer = await ada.post("/chat/buttons", json=body, headers=SENT)
     assert answer.json() == {"note": "noted: approve p1"}
     (press,) = gateway.presses
@@ -352,7 +356,7 @@ async def test_a_pressed_button_is_told_with_who_pressed_it(ada, gateway) -> Non
         "web:Ada",
         "approve p1",
         "out-12345678",
-        LINE,
+        MESSAGE_ID,
     )
     for wrong in ({"value": "é"}, {"value": "x" * 61}, {"value": 1}, {"message_id": "x"}, {"press_id": None}):
         assert (await ada.post("/chat/buttons", json={**body, **wrong}, headers=SENT)).status_code == 400
@@ -365,20 +369,20 @@ async def test_an_open_page_sees_each_change_as_it_comes(adapter, gateway, clock
     async with served(adapter) as client:
         await signed_in(client)
         async with opened(client) as page:
-            body = {"id": LINE, "text": "Hello"}
+            body = {"id": MESSAGE_ID, "text": "Hello"}
             assert (
                 await client.post("/chat/messages", json=body, headers={"X-Postroom": "1"})
             ).status_code == 202
-            line = await page.entry()
-            assert (line["kind"], line["text"], line["answered"]) == ("message", "Hello", False)
+            shown = await page.entry()
+            assert (shown["kind"], shown["text"], shown["answered"]) == ("message", "Hello", False)
             await adapter.send_typing("Ada")
             assert await page.event() == ("typing", {})
-            draft = await adapter.send("Ada", "He", None, {"answers": [LINE]})
+            draft = await adapter.send("Ada", "He", None, {"answers": [MESSAGE_ID]})
             assert (await page.entry())["answered"] is True
             assert (await page.entry())["draft"] is True
-            await adapter.edit_message("Ada", draft.message_id, "Hello, A", {"answers": [LINE]})
+            await adapter.edit_message("Ada", draft.message_id, "Hello, A", {"answers": [MESSAGE_ID]})
             assert (await page.entry())["text"] == "Hello, A"
-            final = await adapter.send("Ada", "Hello, Ada", None, {"answers": [LINE], "final": True})
+            final = await adapter.send("Ada", "Hello, Ada", None, {"answers": [MESSAGE_ID], "final": True})
             shown = await page.entry()
             assert (shown["id"], shown["text"], shown["draft"]) == (draft.message_id, "Hello, Ada", False)
             assert final.message_id == draft.message_id
@@ -424,7 +428,7 @@ async def test_stopping_lets_the_pages_go_and_takes_nothing_more(adapter, gatewa
         async with opened(client) as page:
             await adapter.disconnect()
             assert (await page.event())[0] == "end"
-        body = {"id": LINE, "text": "x"}
+        body = {"id": MESSAGE_ID, "text": "x"}
         answer = await client.post("/chat/messages", json=body, headers={"X-Postroom": "1"})
     assert (answer.status_code, gateway.accepted) == (503, [])
     assert adapter.liveness.state is AdapterState.STOPPED
@@ -458,20 +462,22 @@ async def test_a_card_has_buttons_until_it_has_its_answer(adapter, clock) -> Non
 
 
 async def test_a_message_is_read_when_its_run_asks_a_question(ada, adapter) -> None:
-    await ada.post("/chat/messages", json={"id": LINE, "text": "Delete it"}, headers=SENT)
-    await adapter.send_card("Ada", Card(text="May I?"), {"read": [LINE]})
-    assert adapter._logs["Ada"].find(LINE).answered
+    await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "Delete it"}, headers=SENT)
+    await adapter.send_card("Ada", Card(text="May I?"), {"read": [MESSAGE_ID]})
+    assert adapter._logs["Ada"].find(MESSAGE_ID).answered
 
 
 async def test_a_message_is_read_when_its_answer_takes_the_place_of_a_draft_that_named_none(
     ada, adapter
 ) -> None:
     """What a run says after its question is shown as a draft before anybody looks up what it answers."""
-    await ada.post("/chat/messages", json={"id": LINE, "text": "Delete it"}, headers=SENT)
+    await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "Delete it"}, headers=SENT)
     draft = await adapter.send("Ada", "It is", None, {"answers": []})
-    assert not adapter._logs["Ada"].find(LINE).answered
-    await adapter.edit_message("Ada", draft.message_id, "It is gone.", {"answers": [LINE], "final": True})
-    assert adapter._logs["Ada"].find(LINE).answered
+    assert not adapter._logs["Ada"].find(MESSAGE_ID).answered
+    await adapter.edit_message(
+        "Ada", draft.message_id, "It is gone.", {"answers": [MESSAGE_ID], "final": True}
+    )
+    assert adapter._logs["Ada"].find(MESSAGE_ID).answered
 
 
 async def test_what_is_for_nobody_or_nothing_is_not_said_to_be_shown(adapter) -> None:
@@ -490,26 +496,26 @@ async def test_what_is_for_nobody_or_nothing_is_not_said_to_be_shown(adapter) ->
     assert await adapter.get_chat_info("Ada") == {"name": "Ada", "type": "dm"}
 
 
-def line(entry_id: str, text: str = "x", at: int = 0) -> Entry:
+def entry(entry_id: str, text: str = "x", at: int = 0) -> Entry:
     return Entry(entry_id=entry_id, kind="message", text=text, at=at)
 
 
 async def test_the_log_is_bounded_and_says_when_something_fell_away() -> None:
     log = ChatLog("0" * 8)
     for number in range(501):
-        log.put(line(str(number)))
+        log.put(entry(str(number)))
     assert (log.find("0"), log.find("1") is not None) == (None, True)
     assert log._seen("00000000-0") == (0, False)
     assert log._seen("00000000-1") == (1, True)
-    log.put(line("long", "x" * 5_000_000))
+    log.put(entry("long", "x" * 5_000_000))
     assert (log.find("500"), log.find("long") is not None) == (None, True)
 
 
 def test_order_goes_on_over_restarts() -> None:
     old, new = ChatLog("0" * 8), ChatLog("1" * 8)
     for number in range(3):
-        old.put(line(f"a{number}", at=1_000))
-    new.put(line("b", at=2_000))
+        old.put(entry(f"a{number}", at=1_000))
+    new.put(entry("b", at=2_000))
     assert old.find("a2").order < new.find("b").order
 
 

@@ -1,4 +1,4 @@
-"""What is to be said is said once, in order, in spite of platforms; or it is kept, and its lines say why."""
+"""What is to be said is said once, in order, in spite of platforms; or it is kept, and its messages say why."""
 
 import asyncio
 from datetime import timedelta

@@ -50,7 +50,7 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
     for word in words:
         await channel.say(word, files=["f.png"] if word.endswith("3") else ())
     await all_answered(room, gateway, 20)
-    read = [line for [line] in agent.read]
+    read = [text for [text] in agent.read]
     assert read == [word for word in words if word in read]
     assert max(agent.peak.values()) == 1
     answers = [text for text in channel.texts() if not text.startswith("Queued")]
@@ -186,7 +186,7 @@ async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_
     again, channel = await room.open(agent)
     await room.opened[-1][1].recover()
     await all_answered(room, again, 33)
-    assert [line for [line] in agent.read] == [f"w{number}" for number in range(33)]
+    assert [text for [text] in agent.read] == [f"w{number}" for number in range(33)]
     assert max(agent.peak.values()) == 1
     answers = [text for text in channel.texts() if text.startswith("re: ")]
     assert answers == [f"re: w{number}" for number in range(33)]

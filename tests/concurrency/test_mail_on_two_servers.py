@@ -43,14 +43,14 @@ async def test_messages_across_projects_leave_no_gap_and_no_order_undone(servers
     await furnished(servers[0])
 
     async def send(mail: Mail, home: str, other: str, number: int) -> None:
-        letter = {
+        message = {
             "project_key": home,
             "sender_name": "Ada",
             "to": ["Ben", f"Ben@{other}"],
             "subject": f"{number}",
             "body_md": "plum",
         }
-        await mail.call("send_message", letter)
+        await mail.call("send_message", message)
 
     async with asyncio.TaskGroup() as group:
         for number in range(ROUNDS):
@@ -80,10 +80,10 @@ async def test_a_key_is_answered_once_and_a_name_given_once(servers: tuple[Mail,
             return type(error)
 
     agent = {"project_key": "/one", "name": "Cyd", "program": "p", "model": "m"}
-    letter = {"project_key": "/one", "sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
+    message = {"project_key": "/one", "sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
     made = await asyncio.gather(*(outcome(mail, "register_agent", agent) for mail in servers * ROUNDS))
     assert all(isinstance(one, dict) for one in made)
-    keyed = {**letter, "idempotency_key": "k"}
+    keyed = {**message, "idempotency_key": "k"}
     sent = await asyncio.gather(*(outcome(mail, "send_message", keyed) for mail in servers * ROUNDS))
     assert all(one == sent[0] for one in sent)
     new = await asyncio.gather(

@@ -161,14 +161,14 @@ def said(logs: list[Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("body", ["{", "[1]", "null", '"text"'])
-async def test_a_line_that_does_not_read_back_stops_no_other(
+async def test_a_message_that_does_not_read_back_stops_no_other(
     place: Opened, clock: ManualClock, body: str
 ) -> None:
     stores = place.chat
-    lines = [await received(stores, f"m{number}") for number in range(4)]
-    bad = lines[1]
-    await place.spoil("UPDATE chat_lines SET body = $1 WHERE line_id = $2", body, bad.inbound_id)
-    others = inbound_ids([lines[0], *lines[2:]])
+    messages = [await received(stores, f"m{number}") for number in range(4)]
+    bad = messages[1]
+    await place.spoil("UPDATE inbound_messages SET body = $1 WHERE inbound_id = $2", body, bad.inbound_id)
+    others = inbound_ids([messages[0], *messages[2:]])
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
             assert inbound_ids(await stores.intake_log.open_messages()) == others
@@ -177,24 +177,24 @@ async def test_a_line_that_does_not_read_back_stops_no_other(
                 inbound_ids(await stores.intake_log.open_messages(session_key="s", after=others[0]))
                 == others[1:]
             )
-            assert inbound_ids(await stores.intake_log.messages(inbound_ids(lines))) == others
-    assert said(logs) == [("line", str(bad.inbound_id))]
+            assert inbound_ids(await stores.intake_log.messages(inbound_ids(messages))) == others
+    assert said(logs) == [("inbound", str(bad.inbound_id))]
 
 
 async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> None:
     stores = place.chat
-    lines = [await received(stores, f"m{number}") for number in range(6)]
-    for line in lines[:4]:
-        await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", line.inbound_id)
-    assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == inbound_ids(lines[4:])
+    messages = [await received(stores, f"m{number}") for number in range(6)]
+    for inbound in messages[:4]:
+        await place.spoil("UPDATE inbound_messages SET body = '{' WHERE inbound_id = $1", inbound.inbound_id)
+    assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == inbound_ids(messages[4:])
 
 
-async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
+async def test_who_asks_for_a_message_that_does_not_read_back_learns_it(
     place: Opened, clock: ManualClock
 ) -> None:
     stores = place.chat
     first, bad = await received(stores, "m1"), await received(stores, "m2")
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.inbound_id)
+    await place.spoil("UPDATE inbound_messages SET body = '{' WHERE inbound_id = $1", bad.inbound_id)
     for call in (
         lambda: stores.intake_log.find(bad.key),
         lambda: stores.intake_log.edit(bad.key, {"n": 1}),
@@ -207,12 +207,12 @@ async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
     assert await stores.intake_log.counts() == {InboundStatus.WAITING: 2}
 
 
-async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: ManualClock) -> None:
+async def test_what_was_said_of_a_message_goes_with_it(place: Opened, clock: ManualClock) -> None:
     stores = place.chat
     bad = await brought_to(stores, "m1", DONE)
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.inbound_id)
+    await place.spoil("UPDATE inbound_messages SET body = '{' WHERE inbound_id = $1", bad.inbound_id)
     assert await stores.intake_log.messages([bad.inbound_id]) == ()
-    assert len(await place.spoil("SELECT id FROM run_quarantine WHERE kind = 'line'")) == 1
+    assert len(await place.spoil("SELECT id FROM run_quarantine WHERE kind = 'inbound'")) == 1
     clock.advance(timedelta(seconds=1))
     assert await stores.intake_log.purge(older_than=clock.now()) == 1
     assert await place.spoil("SELECT id FROM run_quarantine") == []
@@ -276,8 +276,8 @@ ON_POSTGRES = {
     if name.startswith("chats.")
 }
 MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
-SMALL = {"chat_lines_open", "chat_lines_ended"}
-"""What is open; and what has ended, which a count at long intervals and a purge read without the lines."""
+SMALL = {"inbound_messages_open", "inbound_messages_ended"}
+"""What is open; and what has ended, which a count at long intervals and a purge read without the messages."""
 IN_ORDER = (
     "inbound_by_id",
     "open_inbound",
@@ -336,7 +336,7 @@ def test_the_columns_are_the_fields(empty: sqlite3.Connection, table: str) -> No
 # What the schemas refuse, whatever program writes
 
 
-LINE = {
+INBOUND = {
     "platform": "p",
     "account": "a",
     "chat_id": "c",
@@ -350,7 +350,7 @@ LINE = {
     "revision": 1,
 }
 ROWS: dict[str, dict[str, Any]] = {
-    "chat_lines": LINE,
+    "inbound_messages": INBOUND,
     "chat_sessions": {
         "session_key": "s",
         "thread_id": "t",
@@ -370,27 +370,27 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "chat_people": {"platform": "p", "user_id": "u", "role": "owner", "added_at": 1},
     "chat_requests": {"platform": "p", "user_id": "u", "code_hash": "h", "asked_at": 1, "expires_at": 1},
-    "chat_guesses": {"platform": "p", "wrong": 0, "locked_until": 0},
+    "pairing_failures": {"platform": "p", "failures": 0, "locked_until": 0},
 }
 BLANK = ("", " ", "\t\n")
 WRONG: list[tuple[str, dict[str, Any]]] = [
     *(
-        ("chat_lines", {part: blank})
+        ("inbound_messages", {part: blank})
         for part in ("platform", "account", "chat_id", "message_id", "session_key")
         for blank in BLANK
     ),
-    *(("chat_lines", {"status": status}) for status in ("", "Waiting", "gone")),
-    ("chat_lines", {"revision": 0}),
+    *(("inbound_messages", {"status": status}) for status in ("", "Waiting", "gone")),
+    ("inbound_messages", {"revision": 0}),
     *(("chat_sessions", {part: blank}) for part in ("session_key", "thread_id") for blank in BLANK),
     ("chat_sessions", {"revision": 0}),
     *(("chat_conversations", {part: blank}) for part in ("session_key", "thread_id") for blank in BLANK),
     *(("chat_people", {part: blank}) for part in ("platform", "user_id") for blank in BLANK),
     ("chat_people", {"role": "king"}),
     *(("chat_requests", {part: blank}) for part in ("platform", "user_id", "code_hash") for blank in BLANK),
-    ("chat_guesses", {"wrong": -1}),
+    ("pairing_failures", {"failures": -1}),
 ]
 TWICE: list[tuple[str, dict[str, Any]]] = [
-    ("chat_lines", {"session_key": "other", "body": "[]"}),
+    ("inbound_messages", {"session_key": "other", "body": "[]"}),
     ("chat_sessions", {"thread_id": "other"}),
     ("chat_sessions", {"session_key": "other"}),
     ("chat_conversations", {"session_key": "other"}),
@@ -431,22 +431,22 @@ async def test_the_schema_refuses_what_must_never_be_twice(place: Opened) -> Non
 
 
 HISTORY = """
-INSERT INTO chat_lines (platform, account, chat_id, message_id, session_key, body, status, is_open, received_at,
+INSERT INTO inbound_messages (platform, account, chat_id, message_id, session_key, body, status, is_open, received_at,
                         updated_at, revision)
 SELECT 'p', 'a', 'c', 'm' || n, 's', '{}', 'done', 0, n, n, 1 FROM generate_series(1, 5000) n
 """
 READ_WHOLE = {"requests", "counts", "purge"}
-"""A few, of all platforms where none is named; and what counts or removes lines, at long intervals."""
+"""A few, of all platforms where none is named; and what counts or removes messages, at long intervals."""
 FOUND_BY = {
-    "open_inbound": "chat_lines_open ",
-    "open_inbound_of_session": "chat_lines_open",
-    "purge": "chat_lines_ended ",
-    "inbound": "chat_lines_key ",
-    "inbound_by_id": "chat_lines_pkey ",
+    "open_inbound": "inbound_messages_open ",
+    "open_inbound_of_session": "inbound_messages_open",
+    "purge": "inbound_messages_ended ",
+    "inbound": "inbound_messages_key ",
+    "inbound_by_id": "inbound_messages_pkey ",
     "threads": "chat_conversations_active ",
     "threads_titled": "chat_conversations_title ",
 }
-"""What finds the rows of a statement, of `chat_lines` nothing else."""
+"""What finds the rows of a statement, of `inbound_messages` nothing else."""
 
 
 def plans(dsn: str, schema: str) -> dict[str, str]:
@@ -455,7 +455,7 @@ def plans(dsn: str, schema: str) -> dict[str, str]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f'SET search_path TO "{schema}"')
         connection.execute(HISTORY)
-        connection.execute("ANALYZE chat_lines")
+        connection.execute("ANALYZE inbound_messages")
         connection.execute("SET plan_cache_mode = force_generic_plan")
         for name, statement in ON_POSTGRES.items():
             connection.execute(f"PREPARE plan_{name} AS {statement.text}".encode())
@@ -473,7 +473,7 @@ async def test_history_is_not_looked_at(place: Opened) -> None:
 
 
 @on_postgres
-async def test_two_processes_receive_a_line_once(place: Opened, clock: ManualClock) -> None:
+async def test_two_processes_receive_a_message_once(place: Opened, clock: ManualClock) -> None:
     other = await asyncio.to_thread(place.opened_again, clock)
     here, there = place.chat, StoredChats(other, is_shared=True)
     try:
@@ -491,7 +491,7 @@ async def test_two_processes_receive_a_line_once(place: Opened, clock: ManualClo
 
 
 @on_postgres
-async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(
+async def test_a_message_that_another_is_writing_at_this_moment_is_waited_for(
     place: Opened, clock: ManualClock
 ) -> None:
     other = await asyncio.to_thread(place.opened_again, clock)
@@ -499,10 +499,10 @@ async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(
 
     def hold(tx: Transaction) -> InboundMessage:
         tx.lock("chat:telegram/bot/c")
-        line = tx.chats.insert_inbound(draft, 1)
+        inbound = tx.chats.insert_inbound(draft, 1)
         holds.set()
         assert released.wait(5)
-        return line
+        return inbound
 
     try:
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -523,9 +523,9 @@ async def test_without_an_instant_the_databases_clock_is_asked(place: Opened) ->
     store = await asyncio.to_thread(place.opened_again, None)
     chat = StoredChats(store, is_shared=True)
     try:
-        line = (await chat.intake_log.receive(draft_of(1))).message
+        inbound = (await chat.intake_log.receive(draft_of(1))).message
         (moved,) = await chat.intake_log.move(
-            [line.inbound_id], InboundMove(status=InboundStatus.HANDED_OVER)
+            [inbound.inbound_id], InboundMove(status=InboundStatus.HANDED_OVER)
         )
         opened_now = await chat.sessions.open(session())
         changed = await chat.sessions.put(opened_now)
@@ -534,7 +534,7 @@ async def test_without_an_instant_the_databases_clock_is_asked(place: Opened) ->
     finally:
         await asyncio.to_thread(store.close)
     instants = [
-        line.received_at,
+        inbound.received_at,
         moved.updated_at,
         opened_now.created_at,
         changed.updated_at,

@@ -467,7 +467,7 @@ async def test_who_is_alone_takes_back_what_processes_hold_that_are_gone(room):
     others = room.mailbox(executor, consumer_id="others")
     await others.recover()
     assert executor.run_count == 0
-    heir = room.mailbox(executor, consumer_id="heir", config=MailboxConfig(is_alone=True))
+    heir = room.mailbox(executor, consumer_id="heir", config=MailboxConfig(is_exclusive=True))
     await heir.recover()
     await heir.settled()
     assert [one.thread_id for one in executor.activations] == ["a"]

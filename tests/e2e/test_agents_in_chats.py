@@ -1,4 +1,4 @@
-"""A chat's line reaches an agent that the server runs; it asks, the server is started anew, a button lets it go on."""
+"""A chat's message reaches an agent that the server runs; it asks, the server is started anew, a button lets it go on."""
 
 import asyncio
 import json
@@ -75,8 +75,8 @@ def test_an_agent_that_asks_goes_on_when_a_button_is_pressed_after_a_restart(tmp
         server = RunningServer(data)
         with server:
             agent_of(server, yard)
-            line = {"message_id": 7, "date": 1, "text": "tidy up", "from": person, "chat": chat}
-            feed(fake, loop, update(1, message=line))
+            inbound = {"message_id": 7, "date": 1, "text": "tidy up", "from": person, "chat": chat}
+            feed(fake, loop, update(1, message=inbound))
             card = soon(lambda: [one for one in fake.sent("sendMessage") if "reply_markup" in one])[0]
             assert "May I delete the branch?" in card["text"]
             yes = next(

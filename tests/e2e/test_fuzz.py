@@ -92,7 +92,7 @@ def _trapped(folder: Path) -> Path:
 
 
 def populate(tool: Callable[[str, dict[str, Any]], Any], world: World) -> None:
-    """Fill an empty house so that most calls find what they name."""
+    """Fill an empty application so that most calls find what they name."""
     for folder in ("/fuzz/harbor", "/fuzz/shore", world.folder):
         tool("ensure_project", {"human_key": folder})
         for name in (*world.agents, *world.spare):
@@ -269,18 +269,18 @@ def test_callers_who_send_slowly_or_stop_halfway_hold_up_nobody_else(
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[Application]:
-    """A house without a server around it; opened and closed outside of the loop."""
+def application(tmp_path: Path) -> Iterator[Application]:
+    """An application without a server around it; opened and closed outside of the loop."""
     opened = Application.open(Settings(data_dir=tmp_path / "data"))
     yield opened
     opened.close()
 
 
 async def test_tool_calls_of_any_form_are_answered_or_refused_in_memory(
-    house: Application, tmp_path: Path
+    application: Application, tmp_path: Path
 ) -> None:
     world = World(folder=str(_trapped(tmp_path)))
-    server = house.mcp_server()
+    server = application.mcp_server()
     async with Client(server) as client:
         world.tools = {tool.name: tool.input_schema for tool in await client.list_tools()}
         calls: list[tuple[str, dict[str, Any]]] = []

@@ -1,6 +1,6 @@
-"""Many lines at once to one session, over the real Telegram adapter: one agent, each answered or refused, in order.
+"""Many messages at once to one session, over the real Telegram adapter: one agent, each answered or refused, in order.
 
-`POSTROOM_TURN_MS` is how long a turn takes (10 by default), `POSTROOM_AT_ONCE` how many lines come (120 by default);
+`POSTROOM_TURN_MS` is how long a turn takes (10 by default), `POSTROOM_AT_ONCE` how many messages come (120 by default);
 the full test is 1000 and 200.
 """
 
@@ -93,7 +93,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def said(number: int) -> dict[str, Any]:
-    """A line of one of the senders; each fifth is a picture."""
+    """A message of one of the senders; each fifth is a picture."""
     sender = {"id": 1 + number % SENDERS, "is_bot": False, "first_name": f"P{number % SENDERS}"}
     told = message(number, f"@PostroomBot w{number}")
     told["entities"] = [{"type": "mention", "offset": 0, "length": 12}]
@@ -104,9 +104,9 @@ def said(number: int) -> dict[str, Any]:
     return update(number, message={**told, "from": sender, "chat": GROUP})
 
 
-@pytest.mark.parametrize("lines", [20, MANY])
+@pytest.mark.parametrize("count", [20, MANY])
 @pytest.mark.parametrize("mode", list(BusyPolicy))
-async def test_all_at_once(store: SqliteStore, mode: BusyPolicy, lines: int) -> None:
+async def test_all_at_once(store: SqliteStore, mode: BusyPolicy, count: int) -> None:
     fake, agent, timer = FakeTelegram(), Agent(), SystemTimer()
     async with fake.serving():
         telegram = PlatformConfig(
@@ -135,20 +135,20 @@ async def test_all_at_once(store: SqliteStore, mode: BusyPolicy, lines: int) -> 
         )
         async with mailbox, made as gateway, asyncio.TaskGroup() as group:
             relaying = group.create_task(relay.serve(asyncio.Event()))
-            fake.feed(*(said(number) for number in range(1, lines + 1)))
-            counts = await _all_closed(store, lines)
+            fake.feed(*(said(number) for number in range(1, count + 1)))
+            counts = await _all_closed(store, count)
             assert (await gateway.counts()).adds_up
             relaying.cancel()
-    _refuse_wrong(fake, agent, mode, lines, counts)
+    _refuse_wrong(fake, agent, mode, count, counts)
 
 
-async def _all_closed(store: SqliteStore, lines: int) -> dict[InboundStatus, int]:
+async def _all_closed(store: SqliteStore, count: int) -> dict[InboundStatus, int]:
     never = asyncio.Event()
-    async with asyncio.timeout(100 + lines * TURN_MS / 800):
+    async with asyncio.timeout(100 + count * TURN_MS / 800):
         while True:
             counts = await store.chat.intake_log.counts()
             ended = sum(counts.get(one, 0) for one in InboundStatus if not one.is_open)
-            if ended == lines:
+            if ended == count:
                 return counts
             with contextlib.suppress(TimeoutError):  # to look without a pause would take the gateway's time
                 async with asyncio.timeout(0.02):
@@ -156,13 +156,13 @@ async def _all_closed(store: SqliteStore, lines: int) -> dict[InboundStatus, int
 
 
 def _refuse_wrong(
-    fake: FakeTelegram, agent: Agent, mode: BusyPolicy, lines: int, counts: dict[InboundStatus, int]
+    fake: FakeTelegram, agent: Agent, mode: BusyPolicy, count: int, counts: dict[InboundStatus, int]
 ) -> None:
-    wanted = [f"w{number}" for number in range(1, lines + 1)]
+    wanted = [f"w{number}" for number in range(1, count + 1)]
     assert agent.peak == 1
     assert agent.read == [word for word in wanted if word in agent.read], "they were read in another order"
     assert len(agent.read) == len(set(agent.read))
-    assert all(len(senders) == 1 for senders in agent.turns), "lines of several senders were read as one"
+    assert all(len(senders) == 1 for senders in agent.turns), "messages of several senders were read as one"
     assert agent.files == sum(int(word[1:]) % 5 == 0 for word in agent.read)
     texts = [shown_text(one["text"]) for one in fake.messages.values()]
     answered = [word for text in texts if text.startswith("re: ") for word in text[4:].split(" | ")]
@@ -171,10 +171,10 @@ def _refuse_wrong(
     stopped = sum(text == "Stopped." for text in texts)
     assert len(answered) == len(set(answered))
     assert refused == counts.get(InboundStatus.REJECTED, 0)
-    assert len(answered) + refused + stopped == lines, counts
+    assert len(answered) + refused + stopped == count, counts
     if mode in (BusyPolicy.QUEUE, BusyPolicy.COLLECT, BusyPolicy.STEER):
         assert stopped == 0
         assert answered == agent.read
-        assert refused == 0 or lines == MANY
+        assert refused == 0 or count == MANY
     if mode is BusyPolicy.REJECT:
         assert agent.read[0] == "w1"

@@ -28,7 +28,7 @@ PATIENCE = 20.0
 
 
 class EchoingModel(FakeEndpoint):
-    """Answers with the last line and how many messages it was shown; it can be held."""
+    """Answers with the last message and how many messages it was shown; it can be held."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def test_chats_are_answered_and_go_on_after_a_restart(tmp_path: Path, model: Ech
     with server:
         assert ask(server, "good morning") == "re: good morning (1)"
         with chat_page(server) as browser:
-            kept = browser.post("/chat/messages", json={"id": "line-of-ada", "text": "lights?"})
+            kept = browser.post("/chat/messages", json={"id": "message-of-ada", "text": "lights?"})
             assert (kept.status_code, kept.json()["state"]) == (202, "kept")
             assert shown(browser, is_answer("re: lights? (1)"))["kind"] == "answer"
         found = told(data, "status")
@@ -197,8 +197,8 @@ def test_chats_are_answered_and_go_on_after_a_restart(tmp_path: Path, model: Ech
             "web": "connected",
             "api_server": "connected",
         }
-        lines = found["lines"]
-        assert (lines["accepted"], lines["rejected"], lines["adds_up"]) == (2, 0, True)
+        messages = found["lines"]
+        assert (messages["accepted"], messages["rejected"], messages["adds_up"]) == (2, 0, True)
         with server.line() as line:
             numbers = line.request("GET", "/metrics").text
             assert 'postroom_chat_messages_total{outcome="started"} 2.0' in numbers
@@ -213,7 +213,7 @@ def test_chats_are_answered_and_go_on_after_a_restart(tmp_path: Path, model: Ech
     with server:
         assert ask(server, "and now?") == "re: and now? (3)"
         with chat_page(server) as browser:
-            browser.post("/chat/messages", json={"id": "line-two-of-ada", "text": "still?"})
+            browser.post("/chat/messages", json={"id": "message-two-of-ada", "text": "still?"})
             shown(browser, is_answer("re: still? (3)"))
     assert "Traceback" not in server.log()
     assert (data / "gateway").stat().st_mode & 0o777 == 0o700
@@ -418,7 +418,7 @@ def test_told_twice_to_stop_it_waits_for_no_run_and_takes_it_up_again(
     server = RunningServer(data).start()
     model.hold()
     with chat_page(server) as browser:
-        browser.post("/chat/messages", json={"id": "line-that-waits", "text": "are you there?"})
+        browser.post("/chat/messages", json={"id": "message-that-waits", "text": "are you there?"})
     assert model.asked.wait(PATIENCE)
     os_kill(server, signal.SIGTERM)
     stopping = threading.Event()
@@ -429,8 +429,8 @@ def test_told_twice_to_stop_it_waits_for_no_run_and_takes_it_up_again(
     model.release()
     with server, chat_page(server) as browser:
         shown(browser, is_answer("re: are you there? (1)"))
-        lines = told(data, "status")["lines"]
-        assert (lines["accepted"], lines["adds_up"]) == (1, True)
+        messages = told(data, "status")["lines"]
+        assert (messages["accepted"], messages["adds_up"]) == (1, True)
 
 
 def os_kill(server: RunningServer, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Gateways are killed at any moment under load; every line is answered once, in order, and none is lost.
+"""Gateways are killed at any moment under load; every message is answered once, in order, and none is lost.
 
 `POSTROOM_GATEWAY_ROUNDS` is how often a process is killed (4 by default); the full test is 50.
 """
@@ -71,8 +71,8 @@ class Processes:
         return "".join(path.read_text()[-2_000:] for path in self._folder.glob("gateway-*.err"))
 
 
-def line(number: int) -> dict[str, Any]:
-    """A line of one of the chats; its text is unique."""
+def inbound(number: int) -> dict[str, Any]:
+    """A message of one of the chats; its text is unique."""
     chat = number % CHATS + 1
     who = {"id": chat, "is_bot": False, "first_name": f"P{chat}"}
     place = {"id": chat, "type": "private", "first_name": f"P{chat}"}
@@ -91,8 +91,8 @@ def answers(fake: FakeTelegram) -> dict[int, list[str]]:
     return found
 
 
-def refuse_wrong_answers(fake: FakeTelegram, lines: int) -> Counter[str]:
-    """Each line has its answer once, or again with a mark; the first ones stand in order."""
+def refuse_wrong_answers(fake: FakeTelegram, count: int) -> Counter[str]:
+    """Each message has its answer once, or again with a mark; the first ones stand in order."""
     extra: Counter[str] = Counter()
     for chat, texts in answers(fake).items():
         firsts = []
@@ -106,15 +106,15 @@ def refuse_wrong_answers(fake: FakeTelegram, lines: int) -> Counter[str]:
             else:
                 firsts.append(plain)
                 extra["marked"] += plain != text
-        wanted = [f"re: w{number}" for number in range(1, lines + 1) if number % CHATS + 1 == chat]
+        wanted = [f"re: w{number}" for number in range(1, count + 1) if number % CHATS + 1 == chat]
         assert sorted(firsts) == sorted(wanted), (chat, set(wanted) ^ set(firsts))
         assert firsts == wanted, f"the answers of chat {chat} stand in another order"
-    assert len(answers(fake)) == min(CHATS, lines)
+    assert len(answers(fake)) == min(CHATS, count)
     return extra
 
 
 def refuse_two_at_once(entries: list[list[str]], dead: bool) -> None:
-    """At no instant do two processes that live execute one session; each line is executed to its end."""
+    """At no instant do two processes that live execute one session; each message is executed to its end."""
     at_work: dict[str, tuple[str, str]] = {}
     ended: Counter[str] = Counter()
     for word, thread, run, text, pid in entries:
@@ -129,7 +129,7 @@ def refuse_two_at_once(entries: list[list[str]], dead: bool) -> None:
         assert set(ended.values()) == {1}
 
 
-async def all_answered(fake: FakeTelegram, lines: int, processes: Processes) -> None:
+async def all_answered(fake: FakeTelegram, count: int, processes: Processes) -> None:
     async with asyncio.timeout(90):
         while True:
             texts = {
@@ -137,7 +137,7 @@ async def all_answered(fake: FakeTelegram, lines: int, processes: Processes) -> 
                 for chat in answers(fake).values()
                 for text in chat
             }
-            if len([text for text in texts if text.startswith("re: ")]) >= lines:
+            if len([text for text in texts if text.startswith("re: ")]) >= count:
                 return
             await asyncio.wait([asyncio.ensure_future(fake._over.wait())], timeout=0.05)
 
@@ -150,30 +150,30 @@ async def test_killed_again_and_again_each_message_is_answered_once(tmp_path: Pa
         processes = await asyncio.to_thread(
             lambda: Processes(str(place), tmp_path, fake.url, turn_ms=60, ports=(None,))
         )
-        lines = 0
+        count = 0
         try:
             for _ in range(ROUNDS):
                 for _ in range(chance.randint(5, 25)):
-                    lines += 1
-                    fake.feed(line(lines))
+                    count += 1
+                    fake.feed(inbound(count))
                     if chance.random() < 0.2:
-                        fake.feed(line(lines))  # the platform sends it twice
+                        fake.feed(inbound(count))  # the platform sends it twice
                 await asyncio.wait(
                     [asyncio.ensure_future(fake._over.wait())], timeout=chance.uniform(0.6, 2.5)
                 )
                 await asyncio.to_thread(processes.kill, 0)
-            lines += 1
-            fake.feed(line(lines))  # so that the last of the processes has been at work as well
-            await all_answered(fake, lines, processes)
+            count += 1
+            fake.feed(inbound(count))  # so that the last of the processes has been at work as well
+            await all_answered(fake, count, processes)
             assert await asyncio.to_thread(processes.stop, 0) == 0, processes.said()
         finally:
             await asyncio.to_thread(processes.end)
-        extra = refuse_wrong_answers(fake, lines)
-        print(f"\n{ROUNDS} kills, {lines} lines, {dict(extra)}")
+        extra = refuse_wrong_answers(fake, count)
+        print(f"\n{ROUNDS} kills, {count} messages, {dict(extra)}")
         refuse_two_at_once(processes.entries(), dead=True)
         store = await asyncio.to_thread(SqliteStore.open, place, purpose="test")
         try:
-            assert await store.chat.intake_log.counts() == {InboundStatus.DONE: lines}
+            assert await store.chat.intake_log.counts() == {InboundStatus.DONE: count}
         finally:
             await asyncio.to_thread(store.close)
 
@@ -193,18 +193,18 @@ async def test_two_processes_on_one_server_run_a_session_once_at_a_time(dsn: str
         processes = await asyncio.to_thread(
             lambda: Processes(dsn, tmp_path, fake.url, turn_ms=30, ports=ports)
         )
-        lines = 60
+        count = 60
         headers = {"X-Telegram-Bot-Api-Secret-Token": "webhook-secret"}
         try:
             async with httpx2.AsyncClient() as client:
-                for number in range(1, lines + 1):
-                    await _delivered(client, ports[number // CHATS % 2], line(number), headers)
-            await all_answered(fake, lines, processes)
+                for number in range(1, count + 1):
+                    await _delivered(client, ports[number // CHATS % 2], inbound(number), headers)
+            await all_answered(fake, count, processes)
             for number in range(2):
                 assert await asyncio.to_thread(processes.stop, number) == 0, processes.said()
         finally:
             await asyncio.to_thread(processes.end)
-        refuse_wrong_answers(fake, lines)
+        refuse_wrong_answers(fake, count)
         entries = processes.entries()
         refuse_two_at_once(entries, dead=False)
         assert len({pid for *_, pid in entries}) == 2

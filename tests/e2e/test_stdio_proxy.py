@@ -409,7 +409,7 @@ def test_ctrl_c_ends_it_quietly(fake: FakePostroom, proxy: Proxy) -> None:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[dict[str, str]]:
+def env(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of an installation that has no server yet; one that was started is stopped."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
     data = tmp_path / "data"
@@ -429,9 +429,9 @@ def house(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-def test_clients_that_begin_at_once_share_one_server_which_outlives_them(house: dict[str, str]) -> None:
-    data = Path(house["POSTROOM_DATA_DIR"])
-    proxies = [Proxy(house) for _ in range(3)]
+def test_clients_that_begin_at_once_share_one_server_which_outlives_them(env: dict[str, str]) -> None:
+    data = Path(env["POSTROOM_DATA_DIR"])
+    proxies = [Proxy(env) for _ in range(3)]
     for proxy in proxies:
         proxy.send(ask(1, "tools/call", name="health_check", arguments={}))
     for proxy in proxies:
@@ -440,16 +440,16 @@ def test_clients_that_begin_at_once_share_one_server_which_outlives_them(house: 
     note = places.read_server_note(data)
     assert note is not None
     assert read_owner(data / "postroom.db")["pid"] == note.pid
-    assert Server(locate(house)).is_ready()
+    assert Server(locate(env)).is_ready()
     assert (data / "server.log").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_sdk_s_client_works_through_it_in_both_eras(
-    house: dict[str, str], tmp_path: Path, mode: Literal["auto", "legacy"]
+    env: dict[str, str], tmp_path: Path, mode: Literal["auto", "legacy"]
 ) -> None:
-    command = StdioServerParameters(command=sys.executable, args=["-m", "postroom", "mcp"], env=house)
+    command = StdioServerParameters(command=sys.executable, args=["-m", "postroom", "mcp"], env=env)
     project = {"project_key": str(tmp_path)}
     async with Client(command, mode=mode, read_timeout_seconds=PATIENCE) as client:
         made = await client.call_tool("ensure_project", {"human_key": str(tmp_path)})
@@ -472,11 +472,11 @@ async def test_the_sdk_s_client_works_through_it_in_both_eras(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(house: dict[str, str]) -> None:
-    proxy = Proxy({**house, "POSTROOM_PROFILE": "enormous"})
+def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(env: dict[str, str]) -> None:
+    proxy = Proxy({**env, "POSTROOM_PROFILE": "enormous"})
     proxy.send(ask(1, "ping"))
     assert proxy.line()["error"]["data"]["code"] == "server_unavailable"
-    log = Path(house["POSTROOM_DATA_DIR"]) / "server.log"
+    log = Path(env["POSTROOM_DATA_DIR"]) / "server.log"
     assert str(log) in proxy.logged()
     assert "enormous" in log.read_text()
     assert proxy.end() == 0
@@ -484,12 +484,12 @@ def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(house: dict[str
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_the_command_line_works_with_the_server_that_a_client_started(
-    house: dict[str, str], tmp_path: Path
+    env: dict[str, str], tmp_path: Path
 ) -> None:
     def run(*words: str, code: int = 0, stdin: str = "") -> Any:
         done = subprocess.run(
             [sys.executable, "-m", "postroom", *words, "--json"],
-            env=house,
+            env=env,
             cwd=tmp_path,
             input=stdin,
             capture_output=True,
@@ -501,7 +501,7 @@ def test_the_command_line_works_with_the_server_that_a_client_started(
         return json.loads(done.stdout)
 
     assert run("status", code=75)["error"]["code"] == "server_unavailable"
-    assert Proxy(house).end() == 0  # it came, started the server and went
+    assert Proxy(env).end() == 0  # it came, started the server and went
     assert run("status")["running"] is True
     assert [run("agents", "register", name)["name"] for name in ("Ada", "Bo")] == ["Ada", "Bo"]
     (tmp_path / "note.txt").write_text("attached")

@@ -280,9 +280,9 @@ def test_a_page_that_was_cut_off_comes_back_and_misses_nothing(page: Browser, ha
     soon(page, f"{STATE} === 'kept'")
     harbour.run(harbour.adapter.disconnect())
     soon(page, "document.querySelector('#link.up') === null")
-    line = harbour.agent.accepted[0].message_id
-    assert line is not None
-    harbour.answer("Said meanwhile", to=line)
+    message_id = harbour.agent.accepted[0].message_id
+    assert message_id is not None
+    harbour.answer("Said meanwhile", to=message_id)
     harbour.run(harbour.adapter.connect(is_reconnect=True))
     soon(page, "document.querySelector('#link.up') !== null")
     soon(page, "document.querySelectorAll('.answer').length === 1")
@@ -292,9 +292,9 @@ def test_a_page_that_was_cut_off_comes_back_and_misses_nothing(page: Browser, ha
 def test_what_anybody_writes_does_nothing(page: Browser, harbour: Harbour) -> None:
     write(page, *HOSTILE.split("\n"))
     soon(page, f"{STATE} === 'kept'")
-    line = harbour.agent.accepted[0].message_id
-    assert line is not None
-    harbour.answer(HOSTILE, to=line)
+    message_id = harbour.agent.accepted[0].message_id
+    assert message_id is not None
+    harbour.answer(HOSTILE, to=message_id)
     soon(page, "document.querySelectorAll('.answer').length === 1")
     card = Card(text=HOSTILE, buttons=(Button(label="<b>x</b>", value="x"),))
     harbour.run(harbour.adapter.send_card("Ada", card))
@@ -354,9 +354,9 @@ def test_it_fits_light_dark_and_narrow(
     picture(window, tmp_path / f"empty-{name}.png")
     write(window, "Good evening. Is the north light on?")
     soon(window, f"{STATE} === 'kept'")
-    line = harbour.agent.accepted[0].message_id
-    assert line is not None
-    harbour.answer(ANSWER, to=line)
+    message_id = harbour.agent.accepted[0].message_id
+    assert message_id is not None
+    harbour.answer(ANSWER, to=message_id)
     card = Card(
         text="May I run `pier light south on`?",
         buttons=(Button(label="Allow", value="approve 1"), Button(label="Refuse", value="deny 1")),

@@ -1,4 +1,4 @@
-"""A server of its own that runs one program until it is killed: `owner_process.py FOLDER HOUSE TEXT`."""
+"""A server of its own that runs one program until it is killed: `owner_process.py FOLDER SERVER_NAME TEXT`."""
 
 import asyncio
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 from executors.room import Room, script
 
 
-async def main(folder: str, house: str, text: str) -> None:
-    room = Room(Path(folder), script(text), house=house)
+async def main(folder: str, server_name: str, text: str) -> None:
+    room = Room(Path(folder), script(text), server_name=server_name)
     print("owner", flush=True)
     run = asyncio.ensure_future(room.run())
     while not run.done():

@@ -98,7 +98,7 @@ class Room:
         self.executor = CommandExecutor(
             self.runners,
             folder=self.folder,
-            house=fields.pop("house", f"house-{uuid4().hex}"),
+            server_name=fields.pop("server_name", f"server-{uuid4().hex}"),
             environment=environment,
             limits=fields.pop("limits", CommandLimits()),
             **fields,

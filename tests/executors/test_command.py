@@ -131,7 +131,11 @@ async def test_the_environment_holds_nothing_but_what_was_said(tmp_path: Path) -
         "TERM": "dumb",
     }
     room = Room(
-        tmp_path, runner, environment=server, house="h", environment_of=lambda _: {"POSTROOM_PROJECT": "p"}
+        tmp_path,
+        runner,
+        environment=server,
+        server_name="h",
+        environment_of=lambda _: {"POSTROOM_PROJECT": "p"},
     )
     asked = await room.activation()
     said = dict(

@@ -137,8 +137,8 @@ async def test_a_program_that_forks_while_it_is_killed_is_ended(tmp_path: Path) 
         await room.sink.tells("pid")
         assert room.executor.cancel("t")
     assert run.result().termination == TerminationReason.cancelled()
-    house = room.executor._with.house
-    assert await asyncio.to_thread(Machine().find, Wanted(variables=(("POSTROOM_HOUSE", house),))) == ()
+    server_name = room.executor._with.server_name
+    assert await asyncio.to_thread(Machine().find, Wanted(variables=(("POSTROOM_HOUSE", server_name),))) == ()
 
 
 @pytest.mark.parametrize(

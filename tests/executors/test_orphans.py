@@ -19,7 +19,7 @@ from postroom.executors.command import CommandLimits
 from postroom.executors.processes.machine import boot_id, started_at
 from postroom.executors.processes.records import Record, Records
 
-HOUSE = uuid4().hex
+SERVER_NAME = uuid4().hex
 QUICK = CommandLimits(grace=timedelta(milliseconds=50))
 HIDING = DEAF + FORKING + "tell('child', leave(lambda: None)); tell('pid', os.getpid())\n" + HANG
 TESTS = Path(__file__).resolve().parents[1]
@@ -28,9 +28,9 @@ TESTS = Path(__file__).resolve().parents[1]
 class Owner:
     """A server that was killed with its program at work, or still lives."""
 
-    def __init__(self, folder: Path, house: str, text: str) -> None:
+    def __init__(self, folder: Path, server_name: str, text: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(TESTS / "executors/owner_process.py"), str(folder), house, text],
+            [sys.executable, str(TESTS / "executors/owner_process.py"), str(folder), server_name, text],
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))},
         )
@@ -54,8 +54,8 @@ class Owner:
 
 
 @contextmanager
-def owner(folder: Path, house: str, text: str = HIDING) -> Iterator[Owner]:
-    owner = Owner(folder, house, text)
+def owner(folder: Path, server_name: str, text: str = HIDING) -> Iterator[Owner]:
+    owner = Owner(folder, server_name, text)
     try:
         yield owner
     finally:
@@ -63,10 +63,10 @@ def owner(folder: Path, house: str, text: str = HIDING) -> Iterator[Owner]:
 
 
 async def test_what_a_killed_server_left_is_ended_by_the_next(tmp_path: Path) -> None:
-    with owner(tmp_path, HOUSE) as former:
+    with owner(tmp_path, SERVER_NAME) as former:
         pids = await asyncio.to_thread(former.numbers, "child", "pid")
     assert all(map(lives, pids))
-    next_one = Room(tmp_path, None, house=HOUSE, limits=QUICK)
+    next_one = Room(tmp_path, None, server_name=SERVER_NAME, limits=QUICK)
     assert len(next_one.files()) == 1
     [orphan] = await next_one.executor.find_and_end_orphans()
     assert (orphan.run_id, orphan.dispatch_id, orphan.left) == ("r", "dispatch-of-r", ())
@@ -79,7 +79,7 @@ async def test_what_a_killed_server_left_is_ended_by_the_next(tmp_path: Path) ->
 async def test_orphans_are_looked_at_without_being_ended(tmp_path: Path) -> None:
     with owner(tmp_path, "h") as former:
         pids = await asyncio.to_thread(former.numbers, "child", "pid")
-        next_one = Room(tmp_path, None, house="h", limits=QUICK)
+        next_one = Room(tmp_path, None, server_name="h", limits=QUICK)
         assert await next_one.executor.orphans() == ()
     assert await next_one.executor.orphans() == tuple(sorted(pids))
     assert all(map(lives, pids))
@@ -89,28 +89,36 @@ async def test_orphans_are_looked_at_without_being_ended(tmp_path: Path) -> None
 
 
 async def test_without_its_note_it_is_found_by_its_marker(tmp_path: Path) -> None:
-    with owner(tmp_path / "former", HOUSE) as former:
+    with owner(tmp_path / "former", SERVER_NAME) as former:
         pids = await asyncio.to_thread(former.numbers, "child", "pid")
-    elsewhere = Room(tmp_path / "elsewhere", None, house=HOUSE, limits=QUICK)
+    elsewhere = Room(tmp_path / "elsewhere", None, server_name=SERVER_NAME, limits=QUICK)
     [orphan] = await elsewhere.executor.find_and_end_orphans()
     assert set(orphan.ended) == set(pids)
 
 
 async def test_without_its_marker_it_is_found_by_its_pid_and_start(tmp_path: Path) -> None:
     text = f"os.execve(sys.executable, [sys.executable, '-I', '-S', '-c', {TELL + 'tell(chr(112) + chr(105) + chr(100), os.getpid())' + chr(10) + HANG!r}], {{}})"
-    with owner(tmp_path, HOUSE, text) as former:
+    with owner(tmp_path, SERVER_NAME, text) as former:
         [pid] = await asyncio.to_thread(former.numbers, "pid")
-    [orphan] = await Room(tmp_path, None, house=HOUSE, limits=QUICK).executor.find_and_end_orphans()
+    [orphan] = await Room(
+        tmp_path, None, server_name=SERVER_NAME, limits=QUICK
+    ).executor.find_and_end_orphans()
     assert orphan.ended == (pid,)
 
 
 async def test_what_a_living_server_runs_and_what_is_anothers_is_left_alone(tmp_path: Path) -> None:
-    with owner(tmp_path, HOUSE) as living:
+    with owner(tmp_path, SERVER_NAME) as living:
         pids = await asyncio.to_thread(living.numbers, "child", "pid")
-        assert await Room(tmp_path, None, house=HOUSE, limits=QUICK).executor.find_and_end_orphans() == ()
-        assert await Room(tmp_path, None, house="other", limits=QUICK).executor.find_and_end_orphans() == ()
+        assert (
+            await Room(tmp_path, None, server_name=SERVER_NAME, limits=QUICK).executor.find_and_end_orphans()
+            == ()
+        )
+        assert (
+            await Room(tmp_path, None, server_name="other", limits=QUICK).executor.find_and_end_orphans()
+            == ()
+        )
         assert all(map(lives, pids))
-    await Room(tmp_path, None, house=HOUSE, limits=QUICK).executor.find_and_end_orphans()
+    await Room(tmp_path, None, server_name=SERVER_NAME, limits=QUICK).executor.find_and_end_orphans()
     assert not any(map(lives, pids))
 
 
@@ -133,7 +141,7 @@ def note_wrongly(room: Room, pid: int) -> None:
     assert known
     for started, boot in [(known + 1, boot_id()), (known, "another"), (0, boot_id())]:
         record = process_runner.records.begin(
-            instance=f"{started} {boot}", house=HOUSE, run_id="r", dispatch_id="d"
+            instance=f"{started} {boot}", server_name=SERVER_NAME, run_id="r", dispatch_id="d"
         )
         changed = {"pid": pid, "started": started, "boot": boot, "owner_pid": 1 << 22}
         path = process_runner.records._path(record.instance, ".json")
@@ -143,7 +151,7 @@ def note_wrongly(room: Room, pid: int) -> None:
 async def test_a_pid_that_is_anothers_by_now_is_left_alone(tmp_path: Path) -> None:
     child = subprocess.Popen([*PYTHON, "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, env={})
     try:
-        room = Room(tmp_path, None, house=HOUSE, limits=QUICK)
+        room = Room(tmp_path, None, server_name=SERVER_NAME, limits=QUICK)
         await asyncio.to_thread(note_wrongly, room, child.pid)
         assert len(room.files()) == 3
         assert await room.executor.find_and_end_orphans() == ()
@@ -156,10 +164,10 @@ async def test_a_pid_that_is_anothers_by_now_is_left_alone(tmp_path: Path) -> No
 
 async def test_a_run_that_still_lives_is_ended_before_it_is_started_again(tmp_path: Path) -> None:
     """The former server lives but has lost the run: this one was handed it."""
-    with owner(tmp_path, HOUSE) as former:
+    with owner(tmp_path, SERVER_NAME) as former:
         pids = await asyncio.to_thread(former.numbers, "child", "pid")
         text = "tell(*[os.path.exists('/proc/' + pid) and 'Z' not in open('/proc/' + pid + '/stat').read().split()[2] for pid in sys.argv[1:]])"
-        room = Room(tmp_path, script(text, *map(str, pids)), house=HOUSE, limits=QUICK)
+        room = Room(tmp_path, script(text, *map(str, pids)), server_name=SERVER_NAME, limits=QUICK)
         other_run = await room.run(thread="other", run="another")
         assert other_run == "True True\n"
         assert await room.run() == "False False\n"
@@ -168,7 +176,7 @@ async def test_a_run_that_still_lives_is_ended_before_it_is_started_again(tmp_pa
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"instance": 1}', b"\xff", b"null"])
 async def test_a_note_that_cannot_be_read_is_passed_over(tmp_path: Path, content: bytes) -> None:
-    room = Room(tmp_path, script("tell('ok')"), house=HOUSE, limits=QUICK)
+    room = Room(tmp_path, script("tell('ok')"), server_name=SERVER_NAME, limits=QUICK)
     assert await room.run() == "ok\n"
     (room.folder / "broken.json").write_bytes(content)
     assert await room.executor.find_and_end_orphans() == ()
@@ -178,7 +186,7 @@ async def test_a_note_that_cannot_be_read_is_passed_over(tmp_path: Path, content
 def test_a_note_reads_back_as_it_was_written(tmp_path: Path) -> None:
     room = Room(tmp_path, None)
     records: Records = room.executor._with.records
-    record = records.begin(instance="../odd/\n", house=HOUSE, run_id="r", dispatch_id="d")
+    record = records.begin(instance="../odd/\n", server_name=SERVER_NAME, run_id="r", dispatch_id="d")
     records.has_started(record, os.getpid())
     [kept] = records.all()
     assert isinstance(kept, Record)
@@ -188,6 +196,9 @@ def test_a_note_reads_back_as_it_was_written(tmp_path: Path) -> None:
         os.getpid(),
     )
     assert [oct(path.stat().st_mode) for path in room.folder.iterdir()] == ["0o100600"]
+    [note] = room.folder.glob("*.json")
+    note.write_text(note.read_text().replace('"server_name"', '"house"'))  # as an earlier version wrote it
+    assert records.all() == (kept,)
     records.remove("../odd/\n")
     records.remove("../odd/\n")
     assert (records.all(), SERVER["UNSAID"]) == ((), "unsaid")

@@ -121,7 +121,7 @@ async def test_a_relay_that_is_alone_waits_for_no_lease_of_the_one_before(store:
     await put(store, 1)
     await Relay(Dying(store), {KIND: FakeHandler()}).drain()  # type: ignore[arg-type]
     again = FakeHandler()
-    async with serving(Relay(store, {KIND: again}, is_alone=True)):
+    async with serving(Relay(store, {KIND: again}, is_exclusive=True)):
         await until(lambda: bool(again.given))
     assert (again.given, again.marked) == ([1], [1])
 

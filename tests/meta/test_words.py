@@ -3,17 +3,17 @@
 Looked at are names in `src` (a name is split into its words), docstrings, comments, statements and pages. A word
 that is also plain English is looked for in class names alone (`CLASSES`). What is not looked for: `one`, `told`,
 `line`, `turn` and `place` outside of class names, which have uses that are right.
-
-`NOT_YET` lists what is still to be renamed. It may only shrink: a word that is no longer there must go from the
-list. `python tests/meta/test_words.py` takes out what is gone, and adds nothing.
 """
 
 import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
+from contextlib import closing
 from pathlib import Path
+
+from postroom.stores.sqlite.connection import connect
+from postroom.stores.sqlite.migrate import migrate
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
@@ -77,6 +77,18 @@ ENDS_OF_CLASSES = {
 }
 """Words with which no class's name ends any more."""
 
+IN_TABLES = {
+    "guesses": "failures",
+    "injected": "delivered",
+    "lane": "kind",
+    "line": "inbound message",
+    "lines": "inbound messages",
+    "patience": "timeout",
+    "settled": "indexed",
+    "told": "notified",
+}
+"""Plain words that are gone as names of tables and columns."""
+
 EXCEPTIONS = {
     r"dead[-_ ]?letters?": "the field's word for work that was given up",
     r"letters?,? (?:and|or|but) digits?|letters?, digits?|digits? (?:and|or) letters?": "of the alphabet",
@@ -87,21 +99,6 @@ EXCEPTIONS = {
     r"journal_mode|rollback journal|wal journal|'?journal'? of sqlite|-journal": "SQLite's own",
 }
 """What is said all the same, and why; taken out of a text before it is looked at."""
-
-NOT_YET: dict[str, set[str]] = {
-    "postroom/app": {"house"},
-    "postroom/contracts": {"handling", "handlings", "sitting"},
-    "postroom/executors/command": {"house"},
-    "postroom/executors/processes": {"house"},
-    "postroom/mail": {"handling", "handlings", "letters"},
-    "postroom/mail/waking": {"handling", "handlings", "house", "sitting", "taking"},
-    "postroom/stores/mail": {"handling", "handlings", "sitting"},
-    "postroom/stores/postgres": {"house"},
-    "postroom/stores/sql": {"sitting", "sittings"},
-    "postroom/testing/conformance": {"handling", "handlings", "sitting", "taking"},
-    "postroom/web": {"handling", "handlings"},
-}
-"""By folder, or by page, the words that are still there."""
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _EXCEPTIONS = re.compile("|".join(EXCEPTIONS), re.IGNORECASE)
@@ -151,7 +148,6 @@ def retired_in_text(text: str) -> set[str]:
     return words_of(text) & _SAID
 
 
-@cache
 def found() -> dict[str, set[str]]:
     """Return what is still there: by folder of the source, and by page."""
     words: dict[str, set[str]] = defaultdict(set)
@@ -171,15 +167,22 @@ def found() -> dict[str, set[str]]:
 
 
 def test_retired_words_are_in_no_name_and_no_prose() -> None:
-    new = {where: sorted(those - NOT_YET.get(where, set())) for where, those in found().items()}
-    told = {where: {one: WORDS.get(one, "") for one in those} for where, those in new.items() if those}
+    told = {where: {one: WORDS.get(one, "") for one in sorted(those)} for where, those in found().items()}
     assert told == {}, "a word that is gone; docs/architecture.md and the table above have the one to use"
 
 
-def test_the_list_of_what_is_not_renamed_yet_only_shrinks() -> None:
-    there = found()
-    gone = {where: those - there.get(where, set()) for where, those in NOT_YET.items()}
-    assert {where: sorted(those) for where, those in gone.items() if those} == {}, "take these from NOT_YET"
+def test_no_table_and_no_column_has_a_retired_word(tmp_path: Path) -> None:
+    """Both engines have the same ones: `tests/migrations/test_engines_agree.py`."""
+    with closing(connect(tmp_path / "postroom.db")) as connection:
+        migrate(connection, tmp_path / "postroom.db", now=1)
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        columns = {
+            f"{table}.{row[1]}"
+            for table in tables
+            for row in connection.execute(f'PRAGMA table_info ("{table}")')
+        }
+    assert len(columns) > 200
+    assert {name for name in columns if words_of(name) & {*WORDS, *IN_TABLES}} == set()
 
 
 def test_the_look_sees_words_and_passes_over_exceptions() -> None:
@@ -191,20 +194,3 @@ def test_the_look_sees_words_and_passes_over_exceptions() -> None:
     }
     assert retired_in_module("def dead_letters(): 'letters, digits and dots'") == set()
     assert retired_in_text("A dead letter; signal handling. The tray.") == {"tray"}
-
-
-def without_what_is_gone(text: str) -> str:
-    """Return this module's text with a shorter `NOT_YET`."""
-    there = found()
-    lines = [
-        f'    "{where}": {{{", ".join(f"{chr(34)}{one}{chr(34)}" for one in sorted(left))}}},\n'
-        for where, those in NOT_YET.items()
-        if (left := those & there.get(where, set()))
-    ]
-    table = f"NOT_YET: dict[str, set[str]] = {{\n{''.join(lines)}}}\n"
-    return re.sub(r"^NOT_YET: .*?(?=^\"\"\"By folder)", lambda _: table, text, flags=re.MULTILINE | re.DOTALL)
-
-
-if __name__ == "__main__":
-    this = Path(__file__)
-    this.write_text(without_what_is_gone(this.read_text(encoding="utf-8")), encoding="utf-8")

@@ -15,7 +15,7 @@ from postroom.stores.postgres import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import OpenTransaction
 
-LEFT_OUT = ("schema_migrations", "settled", "sqlite_", "messages_fts")
+LEFT_OUT = ("schema_migrations", "search_index_progress", "sqlite_", "messages_fts")
 """What belongs to SQLite: its ledger, how far its indexes reach, its counters, its search index."""
 Tables = dict[str, tuple[list[str], list[tuple[Any, ...]]]]
 

@@ -10,16 +10,6 @@ CREATE INDEX chat_conversations_active ON chat_conversations (session_key, activ
 
 CREATE UNIQUE INDEX chat_conversations_title ON chat_conversations (session_key, title) WHERE title IS NOT NULL;
 
-CREATE INDEX chat_lines_ended ON chat_lines (updated_at, line_id, status) WHERE is_open = 0;
-
-CREATE UNIQUE INDEX chat_lines_key ON chat_lines (platform, account, chat_id, message_id);
-
-CREATE INDEX chat_lines_newest ON chat_lines (platform, line_id);
-
-CREATE INDEX chat_lines_open ON chat_lines (line_id, status) WHERE is_open = 1;
-
-CREATE INDEX chat_lines_open_of_session ON chat_lines (session_key, line_id, status) WHERE is_open = 1;
-
 CREATE INDEX client_sessions_agent ON client_sessions (agent_id);
 
 CREATE INDEX client_sessions_bound ON client_sessions (bound_at);
@@ -37,6 +27,16 @@ CREATE INDEX file_reservations_live ON file_reservations (project_id, prefix) WH
 CREATE INDEX file_reservations_project ON file_reservations (project_id, id);
 
 CREATE INDEX idempotency_age ON idempotency (created_at);
+
+CREATE INDEX inbound_messages_ended ON inbound_messages (updated_at, inbound_id, status) WHERE is_open = 0;
+
+CREATE UNIQUE INDEX inbound_messages_key ON inbound_messages (platform, account, chat_id, message_id);
+
+CREATE INDEX inbound_messages_newest ON inbound_messages (platform, inbound_id);
+
+CREATE INDEX inbound_messages_open ON inbound_messages (inbound_id, status) WHERE is_open = 1;
+
+CREATE INDEX inbound_messages_open_of_session ON inbound_messages (session_key, inbound_id, status) WHERE is_open = 1;
 
 CREATE INDEX messages_thread ON messages (project_id, thread_id, id);
 
@@ -106,10 +106,16 @@ CREATE UNIQUE INDEX tokens_current ON tokens (name) WHERE replaced_at IS NULL AN
 
 CREATE INDEX tokens_name ON tokens (name, created_at);
 
+CREATE TABLE "active_runs" (
+  run_id   TEXT PRIMARY KEY,
+  agent_id INTEGER NOT NULL REFERENCES agents (id),
+  began_at INTEGER NOT NULL
+);
+
 CREATE TABLE agent_nudges (
   agent_id INTEGER PRIMARY KEY REFERENCES agents (id),
   held_seq INTEGER NOT NULL,
-  told_at  INTEGER NOT NULL
+  notified_at  INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE agents (
@@ -162,35 +168,6 @@ CREATE TABLE chat_conversations (
   title       TEXT,
   created_at  INTEGER NOT NULL,
   active_at   INTEGER NOT NULL
-) STRICT;
-
-CREATE TABLE chat_guesses (
-  platform     TEXT NOT NULL PRIMARY KEY,
-  wrong        INTEGER NOT NULL CHECK (wrong >= 0),
-  locked_until INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE chat_lines (
-  line_id     INTEGER PRIMARY KEY AUTOINCREMENT,
-  platform    TEXT NOT NULL CHECK (platform > '!' OR trim(platform, char(9, 10, 13, 32)) <> ''),
-  account     TEXT NOT NULL CHECK (account > '!' OR trim(account, char(9, 10, 13, 32)) <> ''),
-  chat_id     TEXT NOT NULL CHECK (chat_id > '!' OR trim(chat_id, char(9, 10, 13, 32)) <> ''),
-  message_id  TEXT NOT NULL CHECK (message_id > '!' OR trim(message_id, char(9, 10, 13, 32)) <> ''),
-  session_key TEXT NOT NULL CHECK (session_key > '!' OR trim(session_key, char(9, 10, 13, 32)) <> ''),
-  sender_id   TEXT,
-  body        TEXT NOT NULL,
-  status      TEXT NOT NULL,
-  received_at INTEGER NOT NULL,
-  updated_at  INTEGER NOT NULL,
-  revision    INTEGER NOT NULL CHECK (revision > 0),
-  thread_id   TEXT,
-  reason      TEXT,
-  is_open     INTEGER NOT NULL,
-  CHECK (CASE
-         WHEN status IN ('waiting', 'handed_over') THEN is_open = 1
-         WHEN status IN ('done', 'failed') OR status IN ('rejected', 'retracted') THEN is_open = 0
-         ELSE 0
-         END)
 ) STRICT;
 
 CREATE TABLE chat_people (
@@ -288,17 +265,6 @@ CREATE TABLE file_reservations (
   release_reason TEXT NOT NULL DEFAULT ''
 );
 
-CREATE TABLE handlings (
-  message_id  INTEGER NOT NULL,
-  agent_id    INTEGER NOT NULL,
-  run_id      TEXT NOT NULL,
-  injected_at INTEGER NOT NULL,
-  ended_at    INTEGER,
-  failure     TEXT NOT NULL DEFAULT '',
-  PRIMARY KEY (message_id, agent_id),
-  FOREIGN KEY (message_id, agent_id) REFERENCES recipients (message_id, agent_id)
-) WITHOUT ROWID;
-
 CREATE TABLE idempotency (
   scope      TEXT NOT NULL,
   key        TEXT NOT NULL,
@@ -307,6 +273,40 @@ CREATE TABLE idempotency (
   created_at INTEGER NOT NULL,
   PRIMARY KEY (scope, key)
 );
+
+CREATE TABLE "inbound_messages" (
+  inbound_id     INTEGER PRIMARY KEY AUTOINCREMENT,
+  platform    TEXT NOT NULL CHECK (platform > '!' OR trim(platform, char(9, 10, 13, 32)) <> ''),
+  account     TEXT NOT NULL CHECK (account > '!' OR trim(account, char(9, 10, 13, 32)) <> ''),
+  chat_id     TEXT NOT NULL CHECK (chat_id > '!' OR trim(chat_id, char(9, 10, 13, 32)) <> ''),
+  message_id  TEXT NOT NULL CHECK (message_id > '!' OR trim(message_id, char(9, 10, 13, 32)) <> ''),
+  session_key TEXT NOT NULL CHECK (session_key > '!' OR trim(session_key, char(9, 10, 13, 32)) <> ''),
+  sender_id   TEXT,
+  body        TEXT NOT NULL,
+  status      TEXT NOT NULL,
+  received_at INTEGER NOT NULL,
+  updated_at  INTEGER NOT NULL,
+  revision    INTEGER NOT NULL CHECK (revision > 0),
+  thread_id   TEXT,
+  reason      TEXT,
+  is_open     INTEGER NOT NULL,
+  CHECK (CASE
+         WHEN status IN ('waiting', 'handed_over') THEN is_open = 1
+         WHEN status IN ('done', 'failed') OR status IN ('rejected', 'retracted') THEN is_open = 0
+         ELSE 0
+         END)
+) STRICT;
+
+CREATE TABLE "message_runs" (
+  message_id  INTEGER NOT NULL,
+  agent_id    INTEGER NOT NULL,
+  run_id      TEXT NOT NULL,
+  delivered_at INTEGER NOT NULL,
+  ended_at    INTEGER,
+  failure     TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (message_id, agent_id),
+  FOREIGN KEY (message_id, agent_id) REFERENCES recipients (message_id, agent_id)
+) WITHOUT ROWID;
 
 CREATE TABLE messages (
   id           INTEGER PRIMARY KEY,
@@ -352,6 +352,12 @@ CREATE TABLE outbox (
          AND (status = 'claimed') = (lease_until IS NOT NULL))
 ) STRICT;
 
+CREATE TABLE "pairing_failures" (
+  platform     TEXT NOT NULL PRIMARY KEY,
+  failures        INTEGER NOT NULL CHECK (failures >= 0),
+  locked_until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE pending_messages (
   thread_id  TEXT NOT NULL,
   place      INTEGER NOT NULL CHECK (place > 0),
@@ -381,11 +387,11 @@ CREATE TABLE projects (
 );
 
 CREATE TABLE questions (
-  run_id      TEXT NOT NULL REFERENCES sittings (run_id) ON DELETE CASCADE,
+  run_id      TEXT NOT NULL REFERENCES "active_runs" (run_id) ON DELETE CASCADE,
   question_id TEXT NOT NULL,
   text        TEXT NOT NULL,
-  asked_at    INTEGER NOT NULL, patience INTEGER CHECK (patience > 0), on_timeout TEXT NOT NULL DEFAULT 'wait'
-  CHECK (on_timeout IN ('wait', 'cancel', 'no') AND (patience IS NULL) = (on_timeout = 'wait')),
+  asked_at    INTEGER NOT NULL, timeout_ms INTEGER CHECK (timeout_ms > 0), on_timeout TEXT NOT NULL DEFAULT 'wait'
+  CHECK (on_timeout IN ('wait', 'cancel', 'no') AND (timeout_ms IS NULL) = (on_timeout = 'wait')),
   PRIMARY KEY (run_id, question_id)
 ) WITHOUT ROWID;
 
@@ -524,15 +530,9 @@ CREATE TABLE schema_migrations (
   applied_at INTEGER NOT NULL
 );
 
-CREATE TABLE settled (
+CREATE TABLE "search_index_progress" (
   id         INTEGER PRIMARY KEY CHECK (id = 1),
-  settled_to INTEGER NOT NULL
-);
-
-CREATE TABLE sittings (
-  run_id   TEXT PRIMARY KEY,
-  agent_id INTEGER NOT NULL REFERENCES agents (id),
-  began_at INTEGER NOT NULL
+  indexed_to INTEGER NOT NULL
 );
 
 CREATE TABLE sqlite_sequence(name,seq);
@@ -582,7 +582,7 @@ BEGIN
 END;
 
 CREATE TRIGGER messages_reindexed AFTER UPDATE OF subject, body_md, sender_name, topic ON messages
-  WHEN OLD.id <= (SELECT settled_to FROM settled)
+  WHEN OLD.id <= (SELECT indexed_to FROM "search_index_progress")
 BEGIN
   INSERT INTO messages_fts (messages_fts, rowid, subject, body_md, sender_name, topic)
   VALUES ('delete', OLD.id, OLD.subject, OLD.body_md, OLD.sender_name, OLD.topic);

@@ -118,7 +118,7 @@ def event(number: int, **more: Any) -> Row:
 
 def inbound(number: int, status: str) -> Row:
     return {
-        "line_id": number,
+        "inbound_id": number,
         "platform": "telegram",
         "account": "a",
         "chat_id": "c",
@@ -205,7 +205,9 @@ AFTERWARDS: dict[str, list[Row]] = {
         effect(3, "delivered"),
         effect(4, "dead_letter"),
     ],
-    "chat_lines": [inbound(number, status.value) for number, status in enumerate(InboundStatus, start=1)],
+    "inbound_messages": [
+        inbound(number, status.value) for number, status in enumerate(InboundStatus, start=1)
+    ],
     "chat_sessions": [
         {
             "session_key": "s",
@@ -220,7 +222,7 @@ AFTERWARDS: dict[str, list[Row]] = {
         }
     ],
     "chat_people": [{"platform": "telegram", "user_id": "8", "role": "owner", "name": "H", "added_at": 1}],
-    "chat_guesses": [{"platform": "telegram", "wrong": 2, "locked_until": 0}],
+    "pairing_failures": [{"platform": "telegram", "failures": 2, "locked_until": 0}],
 }
 
 
@@ -231,6 +233,10 @@ def former(table: str, row: Row) -> Row:
         row["lane"] = row.pop("kind").replace("mail", "letters")
         if row.pop("may_have_arrived"):
             row["last_error"] = "#1 tried 2?: gone"
+    if table == "inbound_messages":
+        row["line_id"] = row.pop("inbound_id")
+    if table == "pairing_failures":
+        row["wrong"] = row.pop("failures")
     return row
 
 
@@ -251,8 +257,17 @@ def former_on_postgres(table: str, row: Row) -> Row:
     return row
 
 
+FORMER_NAMES = {
+    "outbox": "run_outbox",
+    "events": "run_events",
+    "event_scopes": "run_event_scopes",
+    "inbound_messages": "chat_lines",
+    "pairing_failures": "chat_guesses",
+}
+
+
 def former_name(table: str) -> str:
-    return f"run_{table}" if table in ("outbox", "events", "event_scopes") else table
+    return FORMER_NAMES.get(table, table)
 
 
 Filled = Callable[[], tuple[Stores, dict[str, list[Row]]]]

@@ -13,7 +13,7 @@ from postroom.stores.sqlite.migrate import migrate
 Columns = dict[str, tuple[str, bool]]
 """By name: the type on PostgreSQL, and whether there is always a value."""
 
-ONLY_ON_SQLITE = ("settled", "sqlite_sequence", "messages_fts", "schema_migrations")
+ONLY_ON_SQLITE = ("search_index_progress", "sqlite_sequence", "messages_fts", "schema_migrations")
 """How far indexes reach that are maintained after the commit, what counts ids, and the ledger of the steps."""
 ONLY_ON_POSTGRES = ("message_words", "run_live_", "schema_migrations")
 """The search index, and commands between processes."""

@@ -266,17 +266,17 @@ def test_questions_can_be_answered_and_their_runs_go_on(opened: Opened) -> None:
     assert opened.asked("GET", "/admin/questions")["questions"] == []
 
 
-def test_each_line_of_a_chat_is_answered_once(opened: Opened) -> None:
-    lines = Counter(one["chat"] for one in MAIL["open_lines"])
+def test_each_message_of_a_chat_is_answered_once(opened: Opened) -> None:
+    messages = Counter(one["chat"] for one in MAIL["open_lines"])
     assert {one["status"] for one in MAIL["open_lines"]} == {"waiting", "handed_over"}
-    soon(lambda: all(opened.chat_answers(chat) >= number for chat, number in lines.items()))
+    soon(lambda: all(opened.chat_answers(chat) >= number for chat, number in messages.items()))
 
     def closed() -> bool:
         told = opened.asked("GET", "/health/detailed")["gateway"]["lines"]
         return not (told["queued"] or told["running"])
 
     soon(closed)
-    assert {chat: opened.chat_answers(chat) for chat in lines} == dict(lines)
+    assert {chat: opened.chat_answers(chat) for chat in messages} == dict(messages)
 
 
 def test_an_answer_that_was_given_up_is_kept_and_can_be_delivered(opened: Opened) -> None:
@@ -347,13 +347,13 @@ def _moved(dump: str, *, by: int) -> str:
 def gone_on(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, FakeTelegram]]:
     """The database when a gateway of today has answered what was open, and the chats that it spoke in."""
     folder = tmp_path_factory.mktemp("gateway")
-    lines = [one["text"] for one in RUNS["open_lines"]]
+    texts = [one["text"] for one in RUNS["open_lines"]]
     with on_a_loop_of_its_own(lambda: FakeTelegram().serving()) as (fake, _):
         words = [str(gateway_process.__file__), database, str(folder / "journal"), fake.url, "2"]
         with (folder / "errors").open("wb") as errors:
             process = subprocess.Popen([sys.executable, *words], stdout=errors, stderr=errors)
         try:
-            soon(lambda: {f"re: {text}" for text in lines} <= {_plain(text) for text in _all_heard(fake)})
+            soon(lambda: {f"re: {text}" for text in texts} <= {_plain(text) for text in _all_heard(fake)})
             soon(
                 lambda: (
                     {("held-1", "one"), ("held-1", "two"), ("held-2", "one")} <= _ended(folder / "journal")
@@ -453,7 +453,7 @@ async def test_a_question_on_postgresql_can_be_answered_and_its_run_goes_on(
         assert (await stores.runs.threads.load_messages("done"))[-2].text() == "three"
 
 
-def test_each_line_of_a_chat_on_postgresql_is_answered_once(gone_on: tuple[str, FakeTelegram]) -> None:
+def test_each_message_of_a_chat_on_postgresql_is_answered_once(gone_on: tuple[str, FakeTelegram]) -> None:
     fake = gone_on[1]
     answers = Counter(_plain(text) for text in _all_heard(fake) if _plain(text).startswith("re: "))
     assert answers == Counter(f"re: {one['text']}" for one in RUNS["open_lines"])

@@ -187,7 +187,7 @@ def choice(kind: Any) -> st.SearchStrategy[Any]:
 
 
 words = st.sampled_from(["hook", "watch"])
-nudges = st.builds(Nudges, held_seq=st.integers(0, 4), told_at=st.integers(0, 4))
+nudges = st.builds(Nudges, held_seq=st.integers(0, 4), notified_at=st.integers(0, 4))
 attachments = st.builds(
     Attachment,
     sha256=hashes,

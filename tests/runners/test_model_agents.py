@@ -79,7 +79,7 @@ async def test_a_message_is_read_tools_are_called_as_the_agent_and_the_answer_is
     assert [one.text() for one in said or ()].count("I have asked Cy.") == 1
 
 
-async def test_in_a_verified_house_it_acts_without_a_token_and_as_nobody_else(
+async def test_on_a_verified_server_it_acts_without_a_token_and_as_nobody_else(
     store: SqliteStore, clock: ManualClock, endpoint: FakeEndpoint
 ) -> None:
     room = RunnerRoom(store=store, runs=store.runs, clock=clock)
@@ -98,7 +98,7 @@ async def test_in_a_verified_house_it_acts_without_a_token_and_as_nobody_else(
     await room.end()
 
 
-async def test_the_house_acts_for_the_agent_whose_run_it_is_alone(room: RunnerRoom) -> None:
+async def test_the_server_acts_for_the_agent_whose_run_it_is_alone(room: RunnerRoom) -> None:
     await room.people("Ada", "Bo")
     ada = await room.store.read(lambda tx: tx.agent(tx.project(PROJECT).id, "Ada").id)  # type: ignore[union-attr]
     asked = {"project_key": PROJECT, "agent_name": "Bo"}

@@ -166,7 +166,7 @@ async def test_new_input_goes_before_an_open_question() -> None:
     assert (record.status, record.waiting) == (RunStatus.DONE, None)
 
 
-async def test_what_the_house_says_does_not_answer_a_question() -> None:
+async def test_what_the_server_says_does_not_answer_a_question() -> None:
     delete, _ = deleting()
     room = Room(script=[calls(call("delete", path="a.txt"))], tools=[delete]).with_pending()
     await room.execute()

@@ -72,7 +72,7 @@ class Application:
 
 
 @pytest_asyncio.fixture
-async def house(clock: ManualClock) -> AsyncIterator[Application]:
+async def application(clock: ManualClock) -> AsyncIterator[Application]:
     made = Application(clock)
     yield made
     await made.tasks.close()
@@ -85,14 +85,14 @@ def asked(text: str = "go", **fields: Any) -> RunActivation:
 
 
 @asynccontextmanager
-async def time_passing(house: Application) -> AsyncIterator[None]:
+async def time_passing(application: Application) -> AsyncIterator[None]:
     """Let time pass for whoever sleeps."""
 
     async def passing() -> None:
         while True:
             await asyncio.sleep(0)
-            if house.clock.sleeping:
-                house.clock.advance(timedelta(milliseconds=250))
+            if application.clock.sleeping:
+                application.clock.advance(timedelta(milliseconds=250))
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(passing())
@@ -115,10 +115,10 @@ class Blocking:
         self.tool = block
 
 
-async def test_a_result_is_recorded_on_the_dispatch(house: Application) -> None:
-    house.model.add(InferenceResult.text("finished"))
-    submitted = await house.open().submit_background(asked())
-    row = await dispatch_in(house.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
+async def test_a_result_is_recorded_on_the_dispatch(application: Application) -> None:
+    application.model.add(InferenceResult.text("finished"))
+    submitted = await application.open().submit_background(asked())
+    row = await dispatch_in(application.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
     assert row.run_id != row.dispatch_id
     assert row.dispatch_instance_id is not None
     assert (row.run_status, row.termination, row.run_response, row.run_error) == (
@@ -127,27 +127,27 @@ async def test_a_result_is_recorded_on_the_dispatch(house: Application) -> None:
         "finished",
         None,
     )
-    record = await house.stores.threads.load_run(row.run_id)
+    record = await application.stores.threads.load_run(row.run_id)
     assert (record.status, record.final_output, record.steps) == (RunStatus.DONE, "finished", 1)
-    assert await house.texts() == ["go", "finished"]
+    assert await application.texts() == ["go", "finished"]
 
 
-async def test_an_agent_that_nobody_knows_is_a_dead_letter(house: Application) -> None:
-    mailbox = house.open()
-    house.runtime._resolver = MapResolver({})
+async def test_an_agent_that_nobody_knows_is_a_dead_letter(application: Application) -> None:
+    mailbox = application.open()
+    application.runtime._resolver = MapResolver({})
     submitted = await mailbox.submit_background(RunActivation.new("t", ["go"], agent_id="missing-agent"))
-    row = await dispatch_in(house.stores, submitted.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    row = await dispatch_in(application.stores, submitted.dispatch_id, RunDispatchStatus.DEAD_LETTER)
     assert "missing-agent" in (row.run_error or "")
     assert "missing-agent" in (row.last_error or "")
 
 
 @pytest.mark.parametrize("pending_zone", [True, False])
 async def test_steering_reaches_the_active_run_without_another_dispatch(
-    house: Application, pending_zone: bool
+    application: Application, pending_zone: bool
 ) -> None:
     tool = Blocking()
-    house.model.add(calls(call("block"), text="start tool"), InferenceResult.text("saw live input"))
-    mailbox = house.open(tool.tool, config=MailboxConfig(pending_zone=pending_zone))
+    application.model.add(calls(call("block"), text="start tool"), InferenceResult.text("saw live input"))
+    mailbox = application.open(tool.tool, config=MailboxConfig(pending_zone=pending_zone))
     first = await mailbox.submit_background(asked("start"))
     await asyncio.wait_for(tool.started.wait(), 5)
     steered = await mailbox.submit_live_then_queue(asked("live steer"))
@@ -157,25 +157,25 @@ async def test_steering_reaches_the_active_run_without_another_dispatch(
         first.dispatch_id,
     )
     tool.release.set()
-    await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
-    assert len(house.model.requests) == 2
-    assert "live steer" in [message.text() for message in house.model.requests[1].messages]
-    assert (await house.texts()).count("live steer") == 1
-    rows = await house.stores.dispatches.list_dispatches("t")
+    await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
+    assert len(application.model.requests) == 2
+    assert "live steer" in [message.text() for message in application.model.requests[1].messages]
+    assert (await application.texts()).count("live steer") == 1
+    rows = await application.stores.dispatches.list_dispatches("t")
     assert [row.run_id for row in rows] == [first.run_id]
 
 
 @pytest.mark.parametrize("reason", [WaitingReason.BACKGROUND_TASKS, WaitingReason.USER_INPUT])
-async def test_a_waiting_run_goes_on_with_a_message(house: Application, reason: WaitingReason) -> None:
-    await house.stores.threads.create_run(waiting_run("run-waiting", "t", reason))
-    house.model.add(InferenceResult.text("reactivated"))
-    submitted = await house.open().submit_background(asked("poke"))
+async def test_a_waiting_run_goes_on_with_a_message(application: Application, reason: WaitingReason) -> None:
+    await application.stores.threads.create_run(waiting_run("run-waiting", "t", reason))
+    application.model.add(InferenceResult.text("reactivated"))
+    submitted = await application.open().submit_background(asked("poke"))
     assert submitted.run_id == "run-waiting"
-    run = await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    run = await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
     assert (run.run_id, run.final_output) == ("run-waiting", "reactivated")
 
 
-async def test_a_background_task_wakes_its_run(house: Application) -> None:
+async def test_a_background_task_wakes_its_run(application: Application) -> None:
     release = asyncio.Event()
 
     @function_tool()
@@ -184,48 +184,50 @@ async def test_a_background_task_wakes_its_run(house: Application) -> None:
             await release.wait()
             return {"done": True}
 
-        house.tasks.spawn(context.identity.thread_id, "bg", "short task", work)
+        application.tasks.spawn(context.identity.thread_id, "bg", "short task", work)
         return {"spawned": True}
 
-    house.model.add(calls(call("spawn_bg"), text="spawning task"), InferenceResult.text("waiting for it"))
-    first = await house.open(spawn_bg).submit_background(asked("start"))
-    await dispatch_in(house.stores, first.dispatch_id, RunDispatchStatus.ACKED)
-    waiting = await house.stores.threads.load_run(first.run_id)
+    application.model.add(
+        calls(call("spawn_bg"), text="spawning task"), InferenceResult.text("waiting for it")
+    )
+    first = await application.open(spawn_bg).submit_background(asked("start"))
+    await dispatch_in(application.stores, first.dispatch_id, RunDispatchStatus.ACKED)
+    waiting = await application.stores.threads.load_run(first.run_id)
     assert waiting.is_background_task_waiting
     release.set()
-    run = await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    run = await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
     assert (run.run_id, run.final_output) == (first.run_id, "done")
-    rows = await house.stores.dispatches.list_dispatches("t")
+    rows = await application.stores.dispatches.list_dispatches("t")
     assert [row.run_id for row in rows] == [first.run_id] * 2
-    messages = await house.stores.threads.load_messages("t")
+    messages = await application.stores.threads.load_messages("t")
     event = next(one for one in messages if "<background-task-event" in one.text())
     assert (event.role, event.visibility) == (Role.USER, Visibility.INTERNAL)
     assert '"done":true' in event.text()
 
 
-async def test_a_task_that_ends_at_the_very_end_of_the_run_wakes_it_as_well(house: Application) -> None:
+async def test_a_task_that_ends_at_the_very_end_of_the_run_wakes_it_as_well(application: Application) -> None:
     release = asyncio.Event()
 
     @function_tool()
     async def spawn_bg(context: ToolContext) -> str:
-        house.tasks.spawn(context.identity.thread_id, "bg", "x", release.wait)
+        application.tasks.spawn(context.identity.thread_id, "bg", "x", release.wait)
         return "ok"
 
-    house.model.add(calls(call("spawn_bg")), InferenceResult.text("waiting"))
-    mailbox = house.open(spawn_bg)
+    application.model.add(calls(call("spawn_bg")), InferenceResult.text("waiting"))
+    mailbox = application.open(spawn_bg)
     first = await mailbox.submit_background(asked("start"))
-    await until(lambda: house.runtime.executing == 1)
-    await until(lambda: house.runtime.executing == 0)
+    await until(lambda: application.runtime.executing == 1)
+    await until(lambda: application.runtime.executing == 0)
     release.set()  # the dispatch may not be acknowledged yet
-    async with time_passing(house):
-        await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
-    runs = {row.run_id for row in await house.stores.dispatches.list_dispatches("t")}
+    async with time_passing(application):
+        await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
+    runs = {row.run_id for row in await application.stores.dispatches.list_dispatches("t")}
     assert first.run_id in runs
-    assert sum("<background-task-event" in text for text in await house.texts()) == 1
-    assert "<background-task-event" in house.model.requests[2].messages[-1].text()
+    assert sum("<background-task-event" in text for text in await application.texts()) == 1
+    assert "<background-task-event" in application.model.requests[2].messages[-1].text()
 
 
-async def test_a_decision_resumes_a_released_run(house: Application) -> None:
+async def test_a_decision_resumes_a_released_run(application: Application) -> None:
     deleted: list[str] = []
 
     @function_tool({"type": "object", "properties": {"path": {"type": "string"}}}, needs_approval=True)
@@ -233,87 +235,89 @@ async def test_a_decision_resumes_a_released_run(house: Application) -> None:
         deleted.append(path)
         return "deleted"
 
-    house.model.add(calls(call("delete", path="a.txt")), InferenceResult.text("gone"))
-    mailbox = house.open(delete)
+    application.model.add(calls(call("delete", path="a.txt")), InferenceResult.text("gone"))
+    mailbox = application.open(delete)
     first = await mailbox.submit_background(asked())
-    row = await dispatch_in(house.stores, first.dispatch_id, RunDispatchStatus.ACKED)
+    row = await dispatch_in(application.stores, first.dispatch_id, RunDispatchStatus.ACKED)
     assert (row.run_status, deleted) == (RunStatus.WAITING, [])
     decision = RunActivation.new(
         "t", [], agent_id="agent", continue_run_id=first.run_id, decisions=[("c1", make_resume())]
     )
     await mailbox.submit_background(decision)
-    run = await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    run = await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
     assert (run.run_id, run.final_output, deleted) == (first.run_id, "gone", ["a.txt"])
 
 
-async def test_a_failed_step_is_tried_again_and_nothing_is_said_twice(house: Application) -> None:
+async def test_a_failed_step_is_tried_again_and_nothing_is_said_twice(application: Application) -> None:
     @function_tool()
     async def look() -> str:
         return "seen"
 
-    house.model.add(calls(call("look")), RateLimited("slow"), InferenceResult.text("end"))
-    async with house.open(look) as mailbox:
+    application.model.add(calls(call("look")), RateLimited("slow"), InferenceResult.text("end"))
+    async with application.open(look) as mailbox:
         submitted = await mailbox.submit_background(asked())
-        async with time_passing(house):
-            row = await dispatch_in(house.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
+        async with time_passing(application):
+            row = await dispatch_in(application.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
     assert (row.run_response, row.attempt_count) == ("end", 1)
-    assert await house.texts() == ["go", "", "seen", "end"]
+    assert await application.texts() == ["go", "", "seen", "end"]
 
 
-async def test_a_worker_that_leaves_gives_its_run_back(house: Application) -> None:
+async def test_a_worker_that_leaves_gives_its_run_back(application: Application) -> None:
     tool = Blocking()
-    house.model.add(calls(call("block"), text="start"))
-    leaving = house.open(tool.tool)
+    application.model.add(calls(call("block"), text="start"))
+    leaving = application.open(tool.tool)
     submitted = await leaving.submit_background(asked())
     await asyncio.wait_for(tool.started.wait(), 5)
-    async with time_passing(house):
+    async with time_passing(application):
         await leaving.aclose(timedelta(0))
-    row = await house.stores.dispatches.load_dispatch(submitted.dispatch_id)
-    run = await house.stores.threads.load_run(submitted.run_id)
+    row = await application.stores.dispatches.load_dispatch(submitted.dispatch_id)
+    run = await application.stores.threads.load_run(submitted.run_id)
     assert (row.status, row.attempt_count, run.status) == (RunDispatchStatus.QUEUED, 0, RunStatus.RUNNING)
     tool.release.set()
-    house.model.add(InferenceResult.text("from elsewhere"))
-    await house.open(tool.tool).recover()
-    done = await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    application.model.add(InferenceResult.text("from elsewhere"))
+    await application.open(tool.tool).recover()
+    done = await latest_run_that(application.stores, "t", lambda run: run.status is RunStatus.DONE)
     assert (done.run_id, done.final_output) == (submitted.run_id, "from elsewhere")
 
 
-async def test_a_newer_message_takes_the_place_of_the_active_run(house: Application) -> None:
+async def test_a_newer_message_takes_the_place_of_the_active_run(application: Application) -> None:
     tool = Blocking()
-    house.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
-    mailbox = house.open(tool.tool)
+    application.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
+    mailbox = application.open(tool.tool)
     old = await mailbox.submit_background(asked("old"))
     await asyncio.wait_for(tool.started.wait(), 5)
-    async with time_passing(house):
+    async with time_passing(application):
         new, _ = await mailbox.submit(asked("new"))
-    run = await latest_run_that(house.stores, "t", lambda run: run.run_id == new.run_id and not run.is_open)
+    run = await latest_run_that(
+        application.stores, "t", lambda run: run.run_id == new.run_id and not run.is_open
+    )
     assert run.final_output == "the newer one"
-    ended = await house.stores.threads.load_run(old.run_id)
+    ended = await application.stores.threads.load_run(old.run_id)
     assert (ended.status, ended.termination) == (RunStatus.DONE, TerminationReason.cancelled())
-    assert "start tool" in [message.text() for message in house.model.requests[1].messages]
+    assert "start tool" in [message.text() for message in application.model.requests[1].messages]
 
 
-async def test_what_was_rolled_back_is_not_shown(house: Application) -> None:
+async def test_what_was_rolled_back_is_not_shown(application: Application) -> None:
     tool = Blocking()
-    house.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
-    mailbox = house.open(tool.tool)
+    application.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
+    mailbox = application.open(tool.tool)
     await mailbox.submit_background(asked("old"))
     await asyncio.wait_for(tool.started.wait(), 5)
-    async with time_passing(house):
+    async with time_passing(application):
         new, _ = await mailbox.submit(asked("new"), strategy=BusyPolicy.ROLLBACK)
-    await latest_run_that(house.stores, "t", lambda run: run.run_id == new.run_id and not run.is_open)
-    assert [message.text() for message in house.model.requests[1].messages] == ["new"]
+    await latest_run_that(application.stores, "t", lambda run: run.run_id == new.run_id and not run.is_open)
+    assert [message.text() for message in application.model.requests[1].messages] == ["new"]
 
 
-async def test_the_events_of_a_step_are_kept_with_it(house: Application) -> None:
+async def test_the_events_of_a_step_are_kept_with_it(application: Application) -> None:
     @function_tool()
     async def look() -> str:
         return "seen"
 
-    house.model.add(calls(call("look")), InferenceResult.text("end"))
-    mailbox = house.open(look).with_runtime_event_capture(RuntimeEventDurability.COMPACTED, "test")
+    application.model.add(calls(call("look")), InferenceResult.text("end"))
+    mailbox = application.open(look).with_runtime_event_capture(RuntimeEventDurability.COMPACTED, "test")
     submitted = await mailbox.submit_background(asked())
-    await dispatch_in(house.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
-    kinds = [event.event_kind for event in await events_of(house.stores, "t")]
+    await dispatch_in(application.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
+    kinds = [event.event_kind for event in await events_of(application.stores, "t")]
     told = [kind for kind in kinds if kind in ("RunStarted", "ToolCallReady", "ToolCallDone", "RunFinished")]
     assert told == ["RunStarted", "ToolCallReady", "ToolCallDone", "RunFinished"]

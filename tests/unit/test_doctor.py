@@ -1,4 +1,4 @@
-"""What `postroom doctor` and the gauges say of a house, and of one in which something is wrong."""
+"""What `postroom doctor` and the gauges say of an application, and of one in which something is wrong."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ def here(tmp_path: Path, clock: ManualClock) -> Iterator[Place]:
         yield found
 
 
-async def test_a_fresh_house_is_well_and_says_what_it_cannot_know(here: Place) -> None:
+async def test_a_fresh_application_is_well_and_says_what_it_cannot_know(here: Place) -> None:
     found = await here.operator.doctor()
     states = {one["name"]: one["state"] for one in found["checks"]}
     assert states == {
@@ -50,7 +50,7 @@ async def test_a_fresh_house_is_well_and_says_what_it_cannot_know(here: Place) -
 
 
 async def test_the_age_of_the_newest_backup_is_told_and_that_one_is_overdue(here: Place) -> None:
-    await here.house.backups.round()
+    await here.application.backups.round()
     here.clock.advance(DAY)
     told = await here.finding("backups")
     assert (told["state"], "24 hours old" in told["detail"]) == ("ok", True)
@@ -64,8 +64,8 @@ async def test_the_age_of_the_newest_backup_is_told_and_that_one_is_overdue(here
 
 
 async def test_a_backup_that_failed_is_told_with_its_reason(here: Place) -> None:
-    (here.house.settings.data_dir / "backups").write_text("in the way")
-    await here.house.backups.round()
+    (here.application.settings.data_dir / "backups").write_text("in the way")
+    await here.application.backups.round()
     told = await here.finding("backups")
     assert (told["state"], "cannot be written" in told["detail"]) == ("failed", True)
     checks = (await here.operator.ready()).as_dict()
@@ -89,7 +89,7 @@ async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_t
     assert (told["state"], "1 dead_letter" in told["detail"]) == ("failed", True)
     assert "`postroom runs dead`" in told["remedy"]
     assert (await here.operator.doctor())["ok"] is False
-    (shown,) = await WorkService(here.house.runs, here.house.mail).dead()
+    (shown,) = await WorkService(here.application.runs, here.application.mail).dead()
     assert (shown["dispatch_id"], shown["error"]) == ("a", "the program ended with 1")
 
 
@@ -102,10 +102,10 @@ async def test_the_run_that_waits_longest_is_told_with_the_reason(here: Place) -
     here.clock.advance(3 * MINUTE)
     told = await here.finding("runs")
     assert "run run-first has waited longest, for 4 minutes" in told["detail"]
-    assert told["state"] == "failed"  # nothing takes runs up in this house
+    assert told["state"] == "failed"  # nothing takes runs up in this application
     assert "nothing takes runs up" in told["remedy"]
     here.clock.advance(timedelta(hours=2))
-    longest = await here.house.runs.longest_waiting(here.clock.now())
+    longest = await here.application.runs.longest_waiting(here.clock.now())
     assert longest is not None
     assert longest.dispatch_id == "first"
 
@@ -113,14 +113,14 @@ async def test_the_run_that_waits_longest_is_told_with_the_reason(here: Place) -
 async def test_the_longest_waiting_run_is_found_behind_many_that_are_not_due(here: Place) -> None:
     for number in range(205):
         await here.queue(f"later-{number:03}", available_at=here.clock.now() + 60_000 + number)
-    assert await here.house.runs.longest_waiting(here.clock.now()) is None
+    assert await here.application.runs.longest_waiting(here.clock.now()) is None
     here.clock.advance(timedelta(seconds=1))
     await here.queue("now")
-    longest = await here.house.runs.longest_waiting(here.clock.now())
+    longest = await here.application.runs.longest_waiting(here.clock.now())
     assert longest is not None
     assert longest.dispatch_id == "now"
     here.clock.advance(2 * MINUTE)
-    longest = await here.house.runs.longest_waiting(here.clock.now())
+    longest = await here.application.runs.longest_waiting(here.clock.now())
     assert longest is not None
     assert longest.dispatch_id == "now"
 
@@ -154,7 +154,7 @@ async def test_a_runner_is_looked_at_and_never_started(
     bin_folder = tmp_path / "bin"
     program(bin_folder, "tool")
     program(bin_folder, "plain", mode=0o644)
-    mail = here.house.mail
+    mail = here.application.mail
     await mail.call("ensure_project", {"human_key": PROJECT})
     registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": "Bo"}
     await mail.call("register_agent", registered)
@@ -177,10 +177,10 @@ async def test_a_runner_is_looked_at_and_never_started(
 
 
 async def test_a_runner_that_does_not_read_back_is_a_fault(here: Place) -> None:
-    await here.house.mail.call("ensure_project", {"human_key": PROJECT})
+    await here.application.mail.call("ensure_project", {"human_key": PROJECT})
     registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": "Bo"}
-    await here.house.mail.call("register_agent", registered)
-    await here.house.mail.set_runner(PROJECT, "Bo", '{"argv": []}')
+    await here.application.mail.call("register_agent", registered)
+    await here.application.mail.set_runner(PROJECT, "Bo", '{"argv": []}')
     found = await here.operator.doctor()
     (told,) = [one for one in found["checks"] if one["name"].startswith("runner ")]
     assert told["state"] == "failed"
@@ -247,7 +247,7 @@ async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) 
     await here.operator.refresh_metrics()
     assert here.number("postroom_backup_age_seconds") == math.inf
     assert here.number("postroom_oldest_waiting_run_age_seconds") == 0
-    mail = here.house.mail
+    mail = here.application.mail
     await mail.call("ensure_project", {"human_key": PROJECT})
     for name in ("Ada", "Bo"):
         registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
@@ -257,7 +257,7 @@ async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) 
     await mail.call("send_message", sent)
     await here.give_up("a", "no")
     await here.queue("b")
-    await here.house.backups.round()
+    await here.application.backups.round()
     here.clock.advance(MINUTE)
     await here.operator.refresh_metrics()
     shown = {

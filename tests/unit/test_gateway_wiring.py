@@ -57,20 +57,20 @@ secret_env = "SECRET"
 """
 
 
-def house(tmp_path: Path, channels: str, clock: ManualClock) -> ChatService:
+def chat_service(tmp_path: Path, channels: str, clock: ManualClock) -> ChatService:
     (tmp_path / "gateway.toml").write_text(AGENT + channels)
     given = {"SECRET": SECRET, "BOT": "4711:abc", "SLACK": "xoxb-1", "HOME": str(tmp_path)}
     told = load_gateway(Settings(data_dir=tmp_path), environment=given)
     assert told is not None
     registry = CollectorRegistry()
-    runs = RunService(MemoryRunStores(clock), registry=registry, is_alone=True, timer=clock)
+    runs = RunService(MemoryRunStores(clock), registry=registry, is_exclusive=True, timer=clock)
     chat = MemoryRunStores(clock).chat
     relay = Relay(runs.stores.store, {})
     return ChatService(told, runs=runs, chat=chat, relay=relay, clock=clock, registry=registry, timer=clock)
 
 
 def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:
-    made = house(tmp_path, CHANNELS, clock)
+    made = chat_service(tmp_path, CHANNELS, clock)
     assert made.open_paths == (
         OpenPath(path="/channels/slack", limit=1024 * 1024),
         OpenPath(path="/channels/telegram", limit=1024 * 1024),
@@ -83,7 +83,7 @@ def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path,
 
 
 def test_a_channel_that_polls_has_no_address(tmp_path: Path, clock: ManualClock) -> None:
-    made = house(tmp_path, '[platforms.telegram]\ntoken_env = "BOT"\n', clock)
+    made = chat_service(tmp_path, '[platforms.telegram]\ntoken_env = "BOT"\n', clock)
     assert made.routes() == []
     assert open_paths(made.adapters) == ()
 
@@ -94,7 +94,7 @@ def test_a_platform_that_is_not_enabled_is_not_loaded(
     name = "postroom.gateway.platforms.discord"
     monkeypatch.delitem(sys.modules, name, raising=False)
     off = '[platforms.discord]\nenabled = false\ntoken_env = "BOT"\n[platforms.web]\ntoken_env = "SECRET"\n'
-    house(tmp_path, off, clock)
+    chat_service(tmp_path, off, clock)
     assert name not in sys.modules
 
 

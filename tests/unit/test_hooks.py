@@ -452,7 +452,7 @@ async def test_a_clock_that_was_set_back_does_not_silence_a_turn(room: Room) -> 
         project = tx.project(HARBOR)
         ben = tx.agent(project.id, "Ben") if project else None
         assert ben is not None
-        tx.set_nudges(ben.id, Nudges(told_at=room.clock.now() + 10_000_000))
+        tx.set_nudges(ben.id, Nudges(notified_at=room.clock.now() + 10_000_000))
 
     await room.store.write(set_ahead)
     assert (await ask(room, "PostToolUse", agent="Ben"))[0] == "tell"

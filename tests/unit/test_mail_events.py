@@ -158,7 +158,7 @@ async def test_an_agent_sees_what_is_public_and_its_own_messages(memory: Room) -
 async def test_an_agent_of_another_project_sees_what_other_operations_show_it(memory: Room) -> None:
     await memory.open()
     await memory.open("Eve", project=SHORE)
-    await memory.store.write(lambda tx: tx.begin_sitting(RUN_OF_ADA, 1, 1))
+    await memory.store.write(lambda tx: tx.begin_run(RUN_OF_ADA, 1, 1))
     await memory.send("Ada", "Ben")
     await memory.call("file_reservation_paths", agent_name="Ada", paths=["a"])
     eve = await token_of(memory, "Eve", SHORE)
@@ -199,7 +199,7 @@ async def _sets_a_runner(room: Room) -> None:
 
 
 async def _asks(room: Room) -> None:
-    await room.store.write(lambda tx: tx.begin_sitting(RUN_OF_ADA, 1, 1))
+    await room.store.write(lambda tx: tx.begin_run(RUN_OF_ADA, 1, 1))
     await room.call("ask_person", **CHANGES["ask_person"].arguments)
 
 

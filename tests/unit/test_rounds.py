@@ -73,7 +73,7 @@ async def test_a_round_that_fails_is_done_again_at_the_poll(caplog: pytest.LogCa
     await tasks.close()
 
 
-async def test_what_is_no_failure_of_the_house_ends_it_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_no_failure_of_postroom_ends_it_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     _, tasks = await served(Work(ZeroDivisionError()), NEVER)
     await tasks.settled()
     assert "ZeroDivisionError" in caplog.text

@@ -70,7 +70,7 @@ HOT = (
     "contacts",
     "answer",
     "with_runner",
-    "handlings",
+    "message_runs",
     "answering_run",
     "recipient_kind",
     "read_mark",

@@ -60,7 +60,7 @@ def here(tmp_path: Path, clock: ManualClock) -> Iterator[Place]:
 
 async def fill(here: Place) -> list[str]:
     """Put a mark wherever something can be put, and return the tokens that were made."""
-    mail = here.house.mail
+    mail = here.application.mail
     await mail.call("ensure_project", {"human_key": PROJECT})
     for name in ("QuuxAda", "QuuxBo"):
         registered = {"project_key": PROJECT, "program": "quux", "model": "quux", "name": name}
@@ -77,10 +77,10 @@ async def fill(here: Place) -> list[str]:
     await RunnerService(mail, lambda runner: None).declare(PROJECT, "QuuxBo", runner)
     await here.give_up("quux-dead", "the program said: quux")
     await here.queue("quux-waiting")
-    folder = here.house.backups.folder
-    await here.house.backups.round()
+    folder = here.application.backups.folder
+    await here.application.backups.round()
     await asyncio.to_thread((folder / "quux-monday.db").write_bytes, b"quux")
-    await asyncio.to_thread(write_log, here.house.settings)
+    await asyncio.to_thread(write_log, here.application.settings)
     return [await here.operator.issue_agent_token(PROJECT, "QuuxBo")]
 
 

@@ -255,7 +255,7 @@ async def test_within_one_project_no_other_has_a_name(edge: Edge) -> None:
 # The operator's addresses, pages, MCP
 
 
-def _house(edge: Edge) -> Guard:
+def _guard(edge: Edge) -> Guard:
     async def done(_: Any) -> JSONResponse:
         return JSONResponse({"done": True})
 
@@ -281,7 +281,7 @@ def _house(edge: Edge) -> Guard:
 
 
 async def _ask(edge: Edge, method: str, path: str, headers: dict[str, str], **more: Any) -> httpx2.Response:
-    transport = httpx2.ASGITransport(app=_house(edge))
+    transport = httpx2.ASGITransport(app=_guard(edge))
     async with httpx2.AsyncClient(transport=transport, base_url=BASE) as client:
         return await client.request(method, path, headers=headers, **more)
 

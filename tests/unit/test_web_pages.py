@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 
 from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
-from postroom.contracts.waking import Handling
+from postroom.contracts.waking import MessageRun
 from postroom.stores.sqlite import SqliteStore
 from postroom.web import reading
 from postroom.web.assets import asset_link
@@ -204,17 +204,19 @@ async def test_the_timeline_tells_what_happened_the_newest_first(client, store, 
             (bird, NOW - MINUTE, "exit code 3: <script>alert(1)</script>"),
             (ghost, NOW, ""),
         ):
-            handling = Handling(
+            message_run = MessageRun(
                 message_id=world.claim,
                 agent_id=agent_id,
                 run_id="r",
-                injected_at=began,
+                delivered_at=began,
                 ended_at=ended,
                 failure=failure,
             )
-            writes.put_handling(handling)
+            writes.put_message_run(message_run)
         lake = writes.agent(orchard, "GreenLake").id
-        writes.put_handling(Handling(message_id=world.reply, agent_id=lake, run_id="r2", injected_at=NOW))
+        writes.put_message_run(
+            MessageRun(message_id=world.reply, agent_id=lake, run_id="r2", delivered_at=NOW)
+        )
         writes.note_answer(world.reply, "r")
 
     await store.write(handled)
@@ -230,7 +232,7 @@ async def test_the_timeline_tells_what_happened_the_newest_first(client, store, 
         )
     ]
     assert at[:3] == sorted(at[:3])
-    assert shown.text.index("Messages in hand") < shown.text.index(f"message #{world.reply} since")
+    assert shown.text.index("Messages of open runs") < shown.text.index(f"message #{world.reply} since")
     assert "HiddenReader" not in shown.text
     assert GONE not in shown.text
     assert shown.all("script") == []
@@ -244,8 +246,8 @@ async def test_a_timeline_may_be_that_of_one_agent_or_one_thread(client, store, 
         orchard = writes.project("orchard").id
         for name in ("BlueFox", "RedBird"):
             agent_id = writes.agent(orchard, name).id
-            handling = Handling(message_id=world.claim, agent_id=agent_id, run_id="r", injected_at=NOW)
-            writes.put_handling(handling)
+            message_run = MessageRun(message_id=world.claim, agent_id=agent_id, run_id="r", delivered_at=NOW)
+            writes.put_message_run(message_run)
 
     await store.write(handled)
     fox = await page(client, "/p/orchard/timeline?agent=BlueFox")
@@ -800,14 +802,14 @@ class Failing:
         raise self.error
 
 
-async def test_an_error_that_the_house_does_not_know_is_left_to_the_edge():
+async def test_an_error_that_postroom_does_not_know_is_left_to_the_edge():
     app = Starlette(routes=page_routes(Failing(ZeroDivisionError()), clock=Noon()))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
         with pytest.raises(ZeroDivisionError):
             await client.get("/")
 
 
-async def test_a_failure_of_the_house_becomes_a_page_with_its_remedy(subtests: pytest.Subtests) -> None:
+async def test_a_failure_of_the_server_becomes_a_page_with_its_remedy(subtests: pytest.Subtests) -> None:
     for error, status in [(StoreUnavailable("busy"), 503), (InvalidName("no"), 400)]:
         with subtests.test(error=error, status=status):
             app = Starlette(routes=page_routes(Failing(error), clock=Noon()))

@@ -509,7 +509,7 @@ async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, mon
     await room.send("Ada", "Fay", subject="Count the wasps")
     await room.turn()
     page = (await browser.get(RUNS)).text
-    assert "Given up" in page
+    assert "Dead letters" in page
     assert "Count the bees" in page
     assert hidden(page, "run") == dict(fields)["run"]
 

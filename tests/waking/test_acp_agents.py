@@ -30,7 +30,7 @@ async def opened(room: Room, tmp_path: Path) -> AsyncIterator[Opened]:
 
     async def open_room(words: str, **options: Any) -> Room:
         process_runner = ProcessRunner.at(
-            tmp_path / "private", house=uuid4().hex, server=SERVER, limits=QUICK
+            tmp_path / "private", server_name=uuid4().hex, server=SERVER, limits=QUICK
         )
         executor = AcpExecutor(OneRunner(agent(words, options)), process_runner)
         made.append(Room(store=room.store, runs=room.runs, clock=room.clock, agents=executor))

@@ -79,7 +79,7 @@ async def test_a_sender_sees_how_far_its_message_came(room):
     room.agents.act = act
     goes_on.set()
     await room.turn()
-    assert seen == [{"Bo": "injected"}]
+    assert seen == [{"Bo": "delivered"}]
     assert await states(room, sent) == {"Bo": "failed"}
     asked = {"project_key": PROJECT, "agent_name": "Ada", "message_id": number(sent)}
     [told] = (await room.mail.call("delivery_status", asked))["recipients"]

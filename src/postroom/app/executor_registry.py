@@ -103,7 +103,7 @@ class ExecutorRegistry:
         self._commands = CommandExecutor(
             self,
             folder=settings.data_dir / "runs",
-            house=str(settings.data_dir),
+            server_name=str(settings.data_dir),
             environment=self._environment,
             clock=clock,
             timer=timer,

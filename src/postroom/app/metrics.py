@@ -22,7 +22,7 @@ SERVER: Final = {
     "oldest_waiting_run_age_seconds": "How long the run waits that has been due for longest; 0 when none is.",
     "agents_with_runner": "Agents that the server runs when mail comes for them.",
     "agents_executing": "Agents whose program runs now.",
-    "unread_messages": "Messages that lie unread in an inbox, one for each inbox.",
+    "unread_messages": "Unread messages; one that is unread in two inboxes counts twice.",
     "backup_age_seconds": "Age of the newest backup, whoever made it; +Inf when there is none.",
     "open_descriptors": "Files and sockets that the server has open; NaN where the system does not tell.",
     "most_descriptors": "How many it may have open; +Inf without a limit.",
@@ -77,7 +77,7 @@ class Metrics:
             "Age of the oldest record that waits.",
             registry=self.registry,
         )
-        self._house = {
+        self._server = {
             name: Gauge(f"postroom_{name}", said, registry=self.registry) for name, said in SERVER.items()
         }
         self._outbox = {
@@ -121,7 +121,7 @@ class Metrics:
             "most_descriptors": math.inf if state.most_descriptors is None else state.most_descriptors,
         }
         for name, value in shown.items():
-            self._house[name].set(value)
+            self._server[name].set(value)
 
 
 class _Grouping(Collector):

@@ -91,7 +91,7 @@ class Application:
         self.runs = RunService(
             store.runs,
             registry=self.metrics.registry,
-            is_alone=store.is_alone,
+            is_exclusive=store.is_exclusive,
             budgets=declared.budgets,
         )
         self.executors = self._executors(declared.chats)
@@ -147,7 +147,7 @@ class Application:
         handlers: dict[str, Handler] = {LEFT_OVER: LeftOverAnswers(self.mail.own_context)}
         if self.settings.archive_enabled:
             handlers[ARCHIVE] = self.archive
-        return Relay(self.store.store, handlers, is_alone=self.store.is_alone)
+        return Relay(self.store.store, handlers, is_exclusive=self.store.is_exclusive)
 
     def _executors(self, chats: "GatewayFile | None") -> ExecutorRegistry:
         return ExecutorRegistry(

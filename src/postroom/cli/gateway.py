@@ -125,7 +125,7 @@ def dead(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what could not be delivered, and why."""
+    """List the dead letters: what could not be delivered, and why."""
     server = Server.find(data_dir=data_dir)
     if revive is not None:
         found = server.admin("POST", "/admin/gateway/dead", {"outbox_id": revive})

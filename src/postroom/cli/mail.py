@@ -33,10 +33,10 @@ def send(  # noqa: PLR0913 - the options of the command
     subject: Annotated[str, typer.Option("--subject", "-s", help="The subject.")],
     text: Text = None,
     to: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A reader; may be given again.")
+        list[str] | None, typer.Option(metavar="NAME", help="A recipient; may be given again.")
     ] = None,
-    cc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A reader of a copy.")] = None,
-    bcc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A hidden reader.")] = None,
+    cc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A recipient of a copy.")] = None,
+    bcc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A hidden recipient.")] = None,
     body_file: BodyFile = None,
     attach: Files = None,
     importance: Annotated[Importance, typer.Option(help="How urgent it is.")] = "normal",
@@ -48,7 +48,7 @@ def send(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send one message. Every reader is valid or nothing is sent."""
+    """Send one message. Every recipient is valid or nothing is sent."""
     _post(
         "send_message",
         {

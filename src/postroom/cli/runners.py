@@ -62,9 +62,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     max_steps: Annotated[int | None, typer.Option(help="model: how often it may be asked in a run.")] = None,
     tool: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="model: an operation of the mail room that it may call; repeatable."
-        ),
+        typer.Option(metavar="NAME", help="model: a mail operation that it may call; repeatable."),
     ] = None,
     url: Annotated[str | None, typer.Option(help="http: where runs are posted to.")] = None,
     secret_env: Annotated[

@@ -78,7 +78,7 @@ def replay(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the runs that were given up, oldest first, and why."""
+    """List the dead letters: runs that were given up, oldest first, and why."""
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/runs/dead")
     rows = [
         (one["dispatch_id"], one["thread_id"], one["since"], one["error"] or "")

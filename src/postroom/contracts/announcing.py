@@ -41,7 +41,7 @@ class Nudges:
 
     held_seq: int = 0
     """The newest message for which the end of a turn was held."""
-    told_at: int = 0
+    notified_at: int = 0
     """When a line was last given in the middle of a turn; 0 for never."""
 
 

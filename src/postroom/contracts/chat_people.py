@@ -127,5 +127,5 @@ class ChatPeople(Protocol):
         ...
 
     async def forget_requests(self, platform: str) -> int:
-        """Remove all requests of a platform, wrong guesses and its lock; return how many requests."""
+        """Remove all requests of a platform, its failures and its lock; return how many requests."""
         ...

@@ -127,10 +127,10 @@ class ChatTables(Protocol):
         """Remove all requests of a platform; return how many."""
         ...
 
-    def guesses(self, platform: str) -> tuple[int, int]:
-        """Return the wrong guesses on a platform, and until when it is locked."""
+    def pairing_failures(self, platform: str) -> tuple[int, int]:
+        """Return the wrong codes on a platform since a right one, and until when it is locked."""
         ...
 
-    def put_guesses(self, platform: str, *, wrong: int, locked_until: int) -> None:
-        """Store the wrong guesses on a platform, and until when it is locked."""
+    def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
+        """Store them, and until when it is locked."""
         ...

@@ -1,7 +1,7 @@
 """What is kept of agents that postroom runs itself, and of the messages that woke them.
 
-stored ─▶ announced ─▶ injected (a run has the message in its hands) ─▶ handled: read, and answered
-                                                                   └─▶ failed, with the reason
+stored ─▶ announced ─▶ delivered (a run has the message) ─▶ handled: read, and answered
+                                                         └─▶ failed, with the reason
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ class KeptRunner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handling:
+class MessageRun:
     """What a run makes, or made, of a message that woke its reader. The newest run's is kept."""
 
     message_id: int
     agent_id: int
     run_id: str
-    injected_at: int
+    delivered_at: int
     ended_at: int | None = None
     failure: str = ""
     """Why it was not done, when it was not."""
@@ -44,7 +44,7 @@ class AskedQuestion:
 
     id: str
     text: str
-    patience: int | None = None
+    timeout_ms: int | None = None
     """How long it waits for its answer, in milliseconds; None for ever."""
     on_timeout: OnTimeout = OnTimeout.WAIT
 
@@ -76,7 +76,7 @@ class WakingReads(Protocol):
         """Return which of these agents have a run at work that has a message of this thread in its hands."""
         ...
 
-    def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
+    def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
         """Return what runs made of each message, by recipient; every message is there."""
         ...
 
@@ -116,7 +116,7 @@ class WakingWrites(WakingReads, Protocol):
         """Have a person reached in no chat; False when they were in none."""
         ...
 
-    def put_handling(self, handling: Handling) -> None:
+    def put_message_run(self, message_run: MessageRun) -> None:
         """Store or replace what a run makes of a message.
 
         Raises:
@@ -124,8 +124,8 @@ class WakingWrites(WakingReads, Protocol):
         """
         ...
 
-    def begin_sitting(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
-        """Record that a run of an agent is at work; begun anew, it has asked nothing.
+    def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
+        """Record that a run of an agent is at work; begun again, it has no questions.
 
         One that is at work already was cut off before, with its server or its lease. `answered` are the
         questions whose answers it goes on with.
@@ -139,7 +139,7 @@ class WakingWrites(WakingReads, Protocol):
         """
         ...
 
-    def end_sitting(
+    def end_run(
         self, run_id: str, *, now: int, failed: bool = False, waits_for: Mapping[str, int] | None = None
     ) -> None:
         """Record that a run is not at work any more; nothing when it is not.

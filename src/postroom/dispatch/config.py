@@ -78,8 +78,8 @@ class MailboxConfig:
     """At most one of each scope's kind; the runs of one that is used up wait and ask."""
     pending_zone: bool = True
     """Whether input for a busy run waits durably until a step reads it."""
-    is_alone: bool = False
-    """Whether no other process serves this place: what others hold is then taken back at the start, and not
+    is_exclusive: bool = False
+    """Whether no other process works on this store: what others hold is then taken back at the start, and not
     when its lease ends."""
 
     def __post_init__(self) -> None:

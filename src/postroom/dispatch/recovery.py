@@ -72,7 +72,7 @@ class Recovery:
         Raises:
             StoreError: the store could not be looked through; what was taken up already stays so.
         """
-        if self._core.config.is_alone:
+        if self._core.config.is_exclusive:
             await self._take_over()
         taken_up = len(await self.reclaim())
         await self._completion.reconcile_all()

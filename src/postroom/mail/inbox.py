@@ -12,7 +12,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import URGENT, Agent, InboxEntry, Message, Project, Recipient
 from postroom.contracts.store import RecordReads
-from postroom.contracts.waking import Handling
+from postroom.contracts.waking import MessageRun
 from postroom.mail.commands import (
     AcknowledgeMessage,
     DeliveryStatus,
@@ -67,7 +67,7 @@ class RecipientStatus(TypedDict):
     announced_at: str | None
     announced_by: str | None
     run_id: str | None
-    injected_at: str | None
+    delivered_at: str | None
     failure: str | None
     read_at: str | None
     acked_at: str | None
@@ -214,42 +214,44 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
     message, recipients = visible_message(context, project, agent, asked.message_id)
     hidden = {one.agent_id for one in visible_hidden(message, recipients, agent)}
     shown = [one for one in recipients if one.kind != "bcc" or one.agent_id in hidden]
-    handled = context.tx.handlings([message.id])[message.id]
+    message_runs = context.tx.message_runs([message.id])[message.id]
     return {
         "message_id": message.id,
         "subject": message.subject,
         "recalled_at": maybe_iso(message.recalled_at),
         "recipients": [
-            _status(one, handled.get(one.agent_id), project, recalled=message.recalled_at is not None)
+            _status(one, message_runs.get(one.agent_id), project, recalled=message.recalled_at is not None)
             for one in shown
         ],
     }
 
 
-def _state(one: Recipient, handling: Handling | None, *, recalled: bool) -> str:
+def _state(one: Recipient, message_run: MessageRun | None, *, recalled: bool) -> str:
     """Return the furthest that a message came with one recipient."""
     reached = (
         ("recalled", recalled),
         ("acknowledged", one.acked_at is not None),
         ("read", one.read_at is not None),
-        ("failed", handling is not None and bool(handling.failure)),
-        ("injected", handling is not None),
+        ("failed", message_run is not None and bool(message_run.failure)),
+        ("delivered", message_run is not None),
         ("announced", one.announced_at is not None),
     )
     return next((state for state, is_so in reached if is_so), "stored")
 
 
-def _status(one: Recipient, handling: Handling | None, home: Project, *, recalled: bool) -> RecipientStatus:
-    state = _state(one, handling, recalled=recalled)
+def _status(
+    one: Recipient, message_run: MessageRun | None, home: Project, *, recalled: bool
+) -> RecipientStatus:
+    state = _state(one, message_run, recalled=recalled)
     return {
         "name": address_of(one.name, one.project_slug, home.slug),
         "kind": one.kind,
         "state": state,
         "announced_at": maybe_iso(one.announced_at),
         "announced_by": one.announced_by,
-        "run_id": handling.run_id if handling else None,
-        "injected_at": maybe_iso(handling.injected_at if handling else None),
-        "failure": (handling.failure or None) if handling else None,
+        "run_id": message_run.run_id if message_run else None,
+        "delivered_at": maybe_iso(message_run.delivered_at if message_run else None),
+        "failure": (message_run.failure or None) if message_run else None,
         "read_at": maybe_iso(one.read_at),
         "acked_at": maybe_iso(one.acked_at),
     }

@@ -53,8 +53,8 @@ def _rest_of_word(text: str, start: int) -> str:
     return match[0] if match else ""
 
 
-def _has_letters(text: str) -> bool:
-    """Whether an index would keep anything of it: letters and digits, as its tokenizer sees them."""
+def _is_indexed(text: str) -> bool:
+    """Whether the index keeps anything of it: it keeps letters and digits."""
     return any(character.isalnum() for character in text)
 
 
@@ -136,11 +136,11 @@ class _Reader:
 def _word(text: str) -> Query | None:
     prefix = text.endswith("*")
     word = text.rstrip("*") if prefix else text
-    return Term(word, prefix=prefix) if _has_letters(word) else None
+    return Term(word, prefix=prefix) if _is_indexed(word) else None
 
 
 def _phrase(text: str) -> Query | None:
-    words = tuple(word for word in text.split() if _has_letters(word))
+    words = tuple(word for word in text.split() if _is_indexed(word))
     return Phrase(words) if words else None
 
 

@@ -275,12 +275,12 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
         return _SILENT
     active = _activity(context, actor.agent)
     nudges = context.tx.nudges(actor.agent.id)
-    if event.call.acts_as or 0 <= context.now - nudges.told_at < TOLD_INTERVAL:
+    if event.call.acts_as or 0 <= context.now - nudges.notified_at < TOLD_INTERVAL:
         return replace(_SILENT, notes=active)
     told = _prompt(context, event, actor)
     if not told.notes:
         return replace(_SILENT, notes=active)
-    noted = replace(nudges, told_at=context.now)
+    noted = replace(nudges, notified_at=context.now)
     return replace(
         told, notes=(*active, *told.notes, lambda writing: writing.tx.set_nudges(actor.agent.id, noted))
     )

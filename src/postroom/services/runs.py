@@ -33,11 +33,11 @@ class RunService:
         stores: RunStores,
         *,
         registry: CollectorRegistry,
-        is_alone: bool,
+        is_exclusive: bool,
         timer: Timer | None = None,
         budgets: Sequence[Budget] = (),
     ) -> None:
-        """Make the queue; `is_alone` says that no other process takes up its runs.
+        """Make the queue; `is_exclusive` says that no other process takes up its runs.
 
         `budgets` are what runs may use up before a person is asked.
         """
@@ -54,7 +54,7 @@ class RunService:
                 drain_grace=timedelta(0),
                 stop_wait_ms=STOP_WAIT_MS,
                 cancel_wait_ms=STOP_WAIT_MS,
-                is_alone=is_alone,
+                is_exclusive=is_exclusive,
                 budgets=tuple(budgets),
             ),
             metrics=MailboxMetrics(registry),

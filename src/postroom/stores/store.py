@@ -196,13 +196,13 @@ class SqlStore(Store):
 class Stores(StoredMail):
     """One store as those see it who know one kind of tables only; by itself it is the port of mail."""
 
-    def __init__(self, store: SqlStore, *, is_alone: bool) -> None:
+    def __init__(self, store: SqlStore, *, is_exclusive: bool) -> None:
         super().__init__(store)
         self.store = store
-        self.is_alone = is_alone
+        self.is_exclusive = is_exclusive
         """Whether no other process writes to the same place."""
         self._runs = SqlRunStores(store)
-        self._chat = StoredChats(store, is_shared=not is_alone)
+        self._chat = StoredChats(store, is_shared=not is_exclusive)
 
     @property
     def runs(self) -> SqlRunStores:

@@ -11,7 +11,7 @@ from typing import Literal
 from postroom.contracts.errors import UnknownThread
 from postroom.contracts.mail import Agent, Message, Project, Recipient, Reservation
 from postroom.contracts.store import MailReads
-from postroom.contracts.waking import Handling
+from postroom.contracts.waking import MessageRun
 from postroom.web import conversation
 from postroom.web.reading import inbox_of, known_agent, known_project, newest_of, sent_by
 
@@ -92,19 +92,19 @@ def _of_messages(
     """Return what happened with messages, and who has them in hand; of one agent, what it did itself."""
     ids = [one.id for one in messages]
     readers = {number: _seen(found) for number, found in reads.recipients(ids).items()}
-    handled = reads.handlings(ids)
+    message_runs = reads.message_runs(ids)
     found: list[Happening] = []
     at_work: list[AtWork] = []
     for message in messages:
         found.append(_wrote(reads, message, readers[message.id]))
         for one in readers[message.id]:
-            handling = handled[message.id].get(one.agent_id)
-            if handling is None or (whose is not None and one.agent_id != whose.id):
+            message_run = message_runs[message.id].get(one.agent_id)
+            if message_run is None or (whose is not None and one.agent_id != whose.id):
                 continue
-            found.extend(_handled(message, one, handling))
-            if handling.ended_at is None:
+            found.extend(_handled(message, one, message_run))
+            if message_run.ended_at is None:
                 work = AtWork(
-                    who=one.name, message=message, run_id=handling.run_id, since=handling.injected_at
+                    who=one.name, message=message, run_id=message_run.run_id, since=message_run.delivered_at
                 )
                 at_work.append(work)
     return found, at_work
@@ -159,17 +159,19 @@ def _wrote(reads: MailReads, message: Message, readers: Sequence[Recipient]) -> 
     )
 
 
-def _handled(message: Message, reader: Recipient, handling: Handling) -> Iterator[Happening]:
-    run_id = handling.run_id
-    yield Happening(at=handling.injected_at, kind="began", who=reader.name, message=message, run_id=run_id)
-    if handling.ended_at is not None:
+def _handled(message: Message, reader: Recipient, message_run: MessageRun) -> Iterator[Happening]:
+    run_id = message_run.run_id
+    yield Happening(
+        at=message_run.delivered_at, kind="began", who=reader.name, message=message, run_id=run_id
+    )
+    if message_run.ended_at is not None:
         yield Happening(
-            at=handling.ended_at,
-            kind="failed" if handling.failure else "done",
+            at=message_run.ended_at,
+            kind="failed" if message_run.failure else "done",
             who=reader.name,
             message=message,
             run_id=run_id,
-            reason=handling.failure,
+            reason=message_run.failure,
         )
 
 

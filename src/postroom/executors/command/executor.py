@@ -26,10 +26,10 @@ KEY: Final = "postroom.executors.command"
 class CommandExecutor(ProgramExecutor):
     """Runs each agent by the program that its runner names.
 
-    `folder` is for its private files and is made for its owner alone. `house` names this server among all
-    that ever run on the machine: what carries the name and is not known here is ended as left behind, so that
-    no two servers that run at once may share it. `environment` is the server's, of which a program is given
-    what its runner says; `environment_of` tells more of a run, as its project.
+    `folder` is for its private files and is made for its owner alone. `server_name` names this server among
+    all that ever run on the machine: what carries the name and is not known here is ended as left behind, so
+    that no two servers that run at once may share it. `environment` is the server's, of which a program is
+    given what its runner says; `environment_of` tells more of a run, as its project.
     """
 
     kind = RunnerKind.COMMAND
@@ -39,7 +39,7 @@ class CommandExecutor(ProgramExecutor):
         runners: Runners,
         *,
         folder: Path,
-        house: str,
+        server_name: str,
         environment: Mapping[str, str],
         clock: Clock | None = None,
         timer: Timer | None = None,
@@ -49,11 +49,11 @@ class CommandExecutor(ProgramExecutor):
         """Keep what it works with; nothing is started or written.
 
         Raises:
-            ConfigError: the house has no name, the folder is not absolute, or the system has no sessions of
+            ConfigError: the server has no name, the folder is not absolute, or the system has no sessions of
                 processes.
         """
         process_runner = ProcessRunner.at(
-            folder, house=house, server=environment, clock=clock, timer=timer, limits=limits
+            folder, server_name=server_name, server=environment, clock=clock, timer=timer, limits=limits
         )
         super().__init__(runners, process_runner, name="command executor", environment_of=environment_of)
 

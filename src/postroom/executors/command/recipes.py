@@ -1,4 +1,4 @@
-"""What the house knows of each program: its command, how it goes on with a session, how its output is read.
+"""What is known of each program: its command, how it goes on with a session, how its output is read.
 
 As `readers`, written from documentation and not run. What a program's newer release does otherwise is put
 right in its runner: `argv` there takes the place of the command here.

@@ -13,7 +13,7 @@ PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SH
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 SERVER: Final = "POSTROOM_SERVER"
-HOUSE: Final = "POSTROOM_HOUSE"
+FORMER_SERVER: Final = "POSTROOM_HOUSE"
 """The former name of `SERVER`: programs read it, and those that an earlier version started have it alone."""
 INSTANCE: Final = "POSTROOM_INSTANCE"
 RUN: Final = "POSTROOM_RUN"
@@ -39,14 +39,14 @@ def child_environment(
     return {**taken, **runner.env, **said}
 
 
-def marks(activation: RunActivation, *, house: str, instance: str) -> dict[str, str]:
+def marks(activation: RunActivation, *, server_name: str, instance: str) -> dict[str, str]:
     """Return the variables by which a program is found again and knows what it runs for."""
     return {
         "POSTROOM_THREAD": activation.thread_id,
         RUN: activation.run_id or "",
         DISPATCH: activation.trace.dispatch_id or "",
-        SERVER: house,
-        HOUSE: house,
+        SERVER: server_name,
+        FORMER_SERVER: server_name,
         INSTANCE: instance,
     }
 

@@ -96,7 +96,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @property
     def process_runner(self) -> ProcessRunner:
-        """The runner of programs, for another executor of the same house."""
+        """The runner of programs, for another executor of the same server."""
         return self._with
 
     @property
@@ -220,7 +220,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return False
 
     async def find_and_end_orphans(self) -> tuple[Orphan, ...]:
-        """End what a former server of this house has left running, and return it; to be called at the start.
+        """End what this server has left running before it was started again, and return it; call it first.
 
         A process counts by its marker, or by its pid together with the instant it was started at. Where the
         system shows no processes of others nothing can be proved, and nothing is ended.
@@ -228,7 +228,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return await self._orphans.end(self._with.instances)
 
     async def orphans(self) -> tuple[int, ...]:
-        """Return the processes that a former server of this house has left running, and end none."""
+        """Return the processes that an earlier process of this server has left running, and end none."""
         return await self._orphans.look(self._with.instances)
 
     def program_of(self, runner: Runner) -> str:

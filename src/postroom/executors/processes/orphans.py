@@ -1,6 +1,6 @@
 """Finds and ends what a dead server left running: by notes and markers, never by a pid alone.
 
-A process is an orphan when it carries the house's name and an instance that nobody here runs, or when a note
+A process is an orphan when it carries the server's name and an instance that nobody here runs, or when a note
 names its pid together with the instant it was started at. What another server that lives has started is left
 alone, but for a run that is about to be started here: that one has lost it.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from postroom.contracts.clock import Timer
-from postroom.executors.processes.child_environment import DISPATCH, HOUSE, INSTANCE, RUN
+from postroom.executors.processes.child_environment import DISPATCH, FORMER_SERVER, INSTANCE, RUN
 from postroom.executors.processes.ending import end_all
 from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.machine import Machine, Wanted
@@ -47,14 +47,14 @@ class Orphans:
         self,
         records: Records,
         machine: Machine,
-        house: str,
+        server_name: str,
         *,
         limits: CommandLimits,
         timer: Timer,
     ) -> None:
         self._records = records
         self._machine = machine
-        self._house = house
+        self._server_name = server_name
         self._limits = limits
         self._timer = timer
 
@@ -77,7 +77,9 @@ class Orphans:
         return tuple(process.pid for process in self._machine.find(self._wanted(one)))
 
     def _wanted(self, one: _Found) -> Wanted:
-        return Wanted(leader=one.leader, variables=((HOUSE, self._house), (INSTANCE, one.instance)))
+        return Wanted(
+            leader=one.leader, variables=((FORMER_SERVER, self._server_name), (INSTANCE, one.instance))
+        )
 
     def _find(self, running: Callable[[], Collection[str]], run_id: str | None) -> tuple[_Found, ...]:
         found: dict[str, _Found] = {}
@@ -85,7 +87,7 @@ class Orphans:
         for record in self._records.all():
             is_another_run = run_id is not None and record.run_id != run_id
             is_anothers = run_id is None and record.is_owned_by_another(self._machine)
-            if record.house != self._house or is_another_run or is_anothers:
+            if record.server_name != self._server_name or is_another_run or is_anothers:
                 spared.add(record.instance)
                 continue
             found[record.instance] = _Found(
@@ -100,10 +102,10 @@ class Orphans:
         return tuple(one for one in found.values() if one.instance not in mine)
 
     def _add_marked(self, found: dict[str, _Found], spared: set[str]) -> None:
-        """Add processes that have the house's marker but no note."""
+        """Add processes that have the server's marker but no note."""
         for variables in self._machine.marked(INSTANCE):
             instance = variables[INSTANCE]
-            if variables.get(HOUSE) == self._house and instance not in spared:
+            if variables.get(FORMER_SERVER) == self._server_name and instance not in spared:
                 one = _Found(
                     instance=instance, run_id=variables.get(RUN, ""), dispatch_id=variables.get(DISPATCH, "")
                 )

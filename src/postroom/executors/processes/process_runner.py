@@ -23,7 +23,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.executor import RunControl
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
-from postroom.executors.processes.child_environment import HOUSE, INSTANCE, child_environment, marks
+from postroom.executors.processes.child_environment import FORMER_SERVER, INSTANCE, child_environment, marks
 from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.machine import Machine
 from postroom.executors.processes.orphans import Orphans
@@ -37,14 +37,14 @@ _LOG = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRunner:
-    """Starts and watches the programs of one house; shared by its executors."""
+    """Starts and watches the programs of one server; shared by its executors."""
 
     clock: Clock
     timer: Timer
     machine: Machine
     records: Records
     limits: CommandLimits
-    house: str
+    server_name: str
     server: Mapping[str, str] = field(repr=False)
     running: list[ActiveRuns] = field(default_factory=list)
     """The runs of each executor of this server: their programs are no orphans."""
@@ -54,29 +54,31 @@ class ProcessRunner:
         cls,
         folder: Path,
         *,
-        house: str,
+        server_name: str,
         server: Mapping[str, str],
         clock: Clock | None = None,
         timer: Timer | None = None,
         limits: CommandLimits | None = None,
     ) -> "ProcessRunner":
-        """Return the runner of a house; nothing is started or written.
+        """Return the runner of a server; nothing is started or written.
 
         Raises:
-            ConfigError: the house has no name, the folder is not absolute, or the system has no sessions of
+            ConfigError: the server has no name, the folder is not absolute, or the system has no sessions of
                 processes.
         """
         if sys.platform == "win32":
             raise ConfigError("programs as agents need process groups", remedy="run it on Linux or macOS")
-        if not house.strip() or "\0" in house or not folder.is_absolute():
-            raise ConfigError("programs as agents need a house's name and an absolute folder", value=house)
+        if not server_name.strip() or "\0" in server_name or not folder.is_absolute():
+            raise ConfigError(
+                "programs as agents need a server's name and an absolute folder", value=server_name
+            )
         return cls(
             clock=clock or SystemClock(),
             timer=timer or SystemTimer(),
             machine=Machine(),
             records=Records(folder),
             limits=limits or CommandLimits(),
-            house=house,
+            server_name=server_name,
             server=dict(server),
         )
 
@@ -86,7 +88,7 @@ class ProcessRunner:
 
     def orphans(self) -> Orphans:
         """Return the finder of programs that other servers left behind."""
-        return Orphans(self.records, self.machine, self.house, limits=self.limits, timer=self.timer)
+        return Orphans(self.records, self.machine, self.server_name, limits=self.limits, timer=self.timer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,9 @@ class Program:
     def __init__(self, process_runner: ProcessRunner, work: Work) -> None:
         self._with = process_runner
         self._work = work
-        self._marks = marks(work.activation, house=process_runner.house, instance=work.active.instance)
+        self._marks = marks(
+            work.activation, server_name=process_runner.server_name, instance=work.active.instance
+        )
         self.environment = child_environment(work.runner, process_runner.server, work.told, self._marks)
 
     async def run(self, launch: Launch, talk: Talk, errors: Tail) -> ProgramEnd | None:
@@ -144,7 +148,7 @@ class Program:
         with notes_kept():
             record = records.begin(
                 instance=self._work.active.instance,
-                house=self._with.house,
+                server_name=self._with.server_name,
                 run_id=identity.run_id,
                 dispatch_id=identity.dispatch_id or "",
             )
@@ -162,7 +166,7 @@ class Program:
             clock=self._with.clock,
             timer=self._with.timer,
             machine=self._with.machine,
-            marks=tuple((name, self._marks[name]) for name in (HOUSE, INSTANCE)),
+            marks=tuple((name, self._marks[name]) for name in (FORMER_SERVER, INSTANCE)),
         )
 
 

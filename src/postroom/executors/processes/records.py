@@ -26,7 +26,7 @@ class Record:
     """One program, its owner and its run. Without a pid it was about to be started."""
 
     instance: str
-    house: str
+    server_name: str
     run_id: str
     dispatch_id: str
     boot: str
@@ -50,7 +50,7 @@ class Record:
 
 
 class Records:
-    """The notes of one house in its folder."""
+    """The notes of one server in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,12 +64,12 @@ class Records:
         """Return the file for a prompt that is passed by file."""
         return self._path(instance, _PROMPT)
 
-    def begin(self, *, instance: str, house: str, run_id: str, dispatch_id: str) -> Record:
+    def begin(self, *, instance: str, server_name: str, run_id: str, dispatch_id: str) -> Record:
         """Note that a program is about to be started."""
         self.prepare()
         record = Record(
             instance=instance,
-            house=house,
+            server_name=server_name,
             run_id=run_id,
             dispatch_id=dispatch_id,
             boot=boot_id(),
@@ -116,13 +116,15 @@ class Records:
 
 def _read(path: Path) -> Record:
     plain = json.loads(path.read_bytes())
+    if isinstance(plain, dict) and "house" in plain:  # an earlier version wrote it
+        plain["server_name"] = plain.pop("house")
     if not isinstance(plain, dict) or plain.keys() != {one.name for one in fields(Record)}:
         raise ValueError("it is no note of a program")
     numbers = (plain["owner_pid"], plain["owner_started"], plain["started"])
     if not all(isinstance(one, int) for one in numbers) or not isinstance(plain["pid"], int | None):
         raise ValueError("a number in it is none")
     if not all(
-        isinstance(plain[name], str) for name in ("instance", "house", "run_id", "dispatch_id", "boot")
+        isinstance(plain[name], str) for name in ("instance", "server_name", "run_id", "dispatch_id", "boot")
     ):
         raise ValueError("a text in it is none")
     return Record(**plain)

@@ -47,11 +47,11 @@ class MessageEffects:
         tickets = run.waiting.tickets if run.waiting else ()
         asked = {one.tool_call_id: one.updated_at for one in tickets}
         waits = None if run.status is RunStatus.DONE else asked
-        tx.mail.end_sitting(run.run_id, now=tx.now(), failed=failed, waits_for=waits)
+        tx.mail.end_run(run.run_id, now=tx.now(), failed=failed, waits_for=waits)
 
     def put_back(self, tx: Transaction, run_id: str) -> None:
         """Note that a run is not at work until it is tried again."""
-        tx.mail.end_sitting(run_id, now=tx.now(), failed=True)
+        tx.mail.end_run(run_id, now=tx.now(), failed=True)
 
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return no effects: the answer is in the database."""

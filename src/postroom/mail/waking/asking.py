@@ -38,7 +38,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     question = AskedQuestion(
         id=hashlib.sha256(told.encode()).hexdigest()[:_DIGITS],
         text=asked.question,
-        patience=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
+        timeout_ms=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
         on_timeout=OnTimeout(asked.on_timeout),
     )
     if not context.tx.ask(asked.run_id, agent.id, question, context.now):

@@ -14,7 +14,7 @@ from postroom.mail.waking.completion import RunCompletion
 if TYPE_CHECKING:
     from postroom.mail.service import Mail
 
-_HOUSE = Caller(postroom=True)
+_SERVER = Caller(postroom=True)
 
 
 class StoredChatDelivery:
@@ -81,8 +81,8 @@ class StoredChatDelivery:
             )
         me = {"project_key": PEOPLE_SLUG, "message_id": message}
         asked = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
-        sent = await self._mail.call("reply_message", asked, caller=_HOUSE)
-        await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_HOUSE)
+        sent = await self._mail.call("reply_message", asked, caller=_SERVER)
+        await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_SERVER)
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
 

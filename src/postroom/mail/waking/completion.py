@@ -9,7 +9,7 @@ import structlog
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.store import MailWrites
-from postroom.contracts.waking import Handling
+from postroom.contracts.waking import MessageRun
 from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import WriteContext
 from postroom.mail.sending import NewMessage, post, reply_subject
@@ -89,14 +89,14 @@ class RunCompletion:
         if context.tx.answer(*key) is not None:
             return []
         context.tx.insert_answer(*key, "", b"null", context.now)
-        messages, before = context.tx.messages(self.message_ids), context.tx.handlings(self.message_ids)
+        messages, before = context.tx.messages(self.message_ids), context.tx.message_runs(self.message_ids)
         found = [(one, before[one].get(agent.id)) for one in self.message_ids if one in messages]
         return [messages[one] for one, known in found if known is None or known.run_id == self.run_id]
 
     def _handled(self, context: WriteContext, agent: Agent) -> list[Message]:
         """Return the messages that this end is told of now, marked."""
         tx, found = context.tx, list[Message]()
-        messages, before = tx.messages(self.message_ids), tx.handlings(self.message_ids)
+        messages, before = tx.messages(self.message_ids), tx.message_runs(self.message_ids)
         readers = tx.recipients(self.message_ids)
         for message_id in self.message_ids:
             mine = next((one for one in readers[message_id] if one.agent_id == agent.id), None)
@@ -106,21 +106,21 @@ class RunCompletion:
             if known is None or known.run_id != self.run_id:
                 if self.failed is None or mine.read_at is not None:
                     continue  # it was read before this run came to it, and needs nothing more
-                known = Handling(
-                    message_id=message_id, agent_id=agent.id, run_id=self.run_id, injected_at=context.now
+                known = MessageRun(
+                    message_id=message_id, agent_id=agent.id, run_id=self.run_id, delivered_at=context.now
                 )
             if known.ended_at is None:
                 found.append(messages[message_id])
                 self._mark(context, known)
         return found
 
-    def _mark(self, context: WriteContext, known: Handling) -> None:
-        context.tx.put_handling(
-            Handling(
+    def _mark(self, context: WriteContext, known: MessageRun) -> None:
+        context.tx.put_message_run(
+            MessageRun(
                 message_id=known.message_id,
                 agent_id=known.agent_id,
                 run_id=self.run_id,
-                injected_at=known.injected_at,
+                delivered_at=known.delivered_at,
                 ended_at=context.now,
                 failure=self.failed or "",
             )

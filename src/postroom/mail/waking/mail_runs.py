@@ -73,37 +73,37 @@ class MailRunExecutor(ExecutorAround):
         before = await _former(activation)
         activation = await _asked_again(activation, before)
         said = _decided(activation, before)
-        taking = MailClaims(self._clock, whose, run_id)
-        begun = await self._begun(taking, activation, before, goes_on=bool(said))
+        claims = MailClaims(self._clock, whose, run_id)
+        begun = await self._begun(claims, activation, before, goes_on=bool(said))
         self._ring()
         if not begun.has_work and not said:
             return AgentRunResult(run_id=run_id)
         told = replace(
-            self._reading(activation, begun, taking),
+            self._reading(activation, begun, claims),
             messages=(*begun.messages, *said),
             agent_id=f"{name}@{slug}",
         )
         follows = await self._followed(run_id, begun.mail)
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
-            result = await self._sat(told, sink, span)
+            result = await self._executed(told, sink, span)
             if _failed(result):
                 span.failed(result.termination.type.value)
             return result
 
     async def _begun(
-        self, taking: MailClaims, activation: RunActivation, before: RunRecord | None, *, goes_on: bool
+        self, claims: MailClaims, activation: RunActivation, before: RunRecord | None, *, goes_on: bool
     ) -> RunInput:
         """Return what the run is to read; that it has it is noted, with its claim or now."""
         control, messages = activation.control, activation.messages
         if isinstance(control, RunControl) and control.is_noted:
-            return await self._store.read(lambda tx: taking.noted(tx, messages))
+            return await self._store.read(lambda tx: claims.noted(tx, messages))
         answered = [call_id for call_id, _ in activation.decisions]
         return await self._store.write(
-            lambda tx: taking.begun(tx, messages, before, answered=answered, goes_on=goes_on)
+            lambda tx: claims.begun(tx, messages, before, answered=answered, goes_on=goes_on)
         )
 
-    async def _sat(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
+    async def _executed(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
         """Execute the run and take up what it asked; what follows from it goes on from where it is."""
         run_id = told.run_id or ""
         try:
@@ -125,12 +125,12 @@ class MailRunExecutor(ExecutorAround):
             return []
         return await self._store.read(lambda tx: followed(tx, run_id, messages))
 
-    def _reading(self, activation: RunActivation, begun: RunInput, taking: MailClaims) -> RunActivation:
+    def _reading(self, activation: RunActivation, begun: RunInput, claims: MailClaims) -> RunActivation:
         """Return the request with what waits for the run as the run may read it: messages of its thread."""
         control, mail_thread = activation.control, begun.mail_thread
         if mail_thread is None or not isinstance(control, RunControl) or control.pending is None:
             return activation
-        pending = LiveMail(control.pending, self._store, mail_thread, taking.taken, self._ring)
+        pending = LiveMail(control.pending, self._store, mail_thread, claims.taken, self._ring)
         return replace(activation, control=replace(control, pending=pending))
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
@@ -142,7 +142,7 @@ class MailRunExecutor(ExecutorAround):
                 tool_name=ASK,
                 reason=one.text,
                 updated_at=now,
-                expires_at=None if one.patience is None else now + one.patience,
+                expires_at=None if one.timeout_ms is None else now + one.timeout_ms,
                 on_timeout=one.on_timeout,
             )
             for one in asked

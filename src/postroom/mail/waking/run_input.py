@@ -8,7 +8,7 @@ from postroom.contracts.mail import Agent
 from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.store import MailReads, MailWrites
-from postroom.contracts.waking import Handling
+from postroom.contracts.waking import MessageRun
 from postroom.mail.waking.prompts import messages_named
 
 AgentName = tuple[str, str]
@@ -60,18 +60,18 @@ class MailClaims:
         earlier = [one for one in _messages_before(before) if one not in now]
         kept = [one for one in earlier if self._is_open(tx, agent, one)]
         if agent is not None and (messages or kept or goes_on):
-            tx.begin_sitting(self._run_id, agent.id, self._clock.now(), answered=answered)
+            tx.begin_run(self._run_id, agent.id, self._clock.now(), answered=answered)
         return self._input(tx, messages, kept)
 
     def noted(self, tx: MailReads, messages: Sequence[Message]) -> RunInput:
         """Return what a run is to read whose beginning is noted already."""
         project = tx.project(self._whose[0])
         agent = None if project is None else tx.agent(project.id, self._whose[1])
-        handlings = tx.handlings(messages_named([one.id or "" for one in messages]))
+        message_runs = tx.message_runs(messages_named([one.id or "" for one in messages]))
 
         def is_mine(message: Message) -> bool:
             mail = messages_named([message.id or ""])
-            known = handlings[mail[0]].get(agent.id) if mail and agent is not None else None
+            known = message_runs[mail[0]].get(agent.id) if mail and agent is not None else None
             return not mail or (known is not None and known.run_id == self._run_id)
 
         return self._input(tx, tuple(filter(is_mine, messages)), ())
@@ -104,7 +104,7 @@ class MailClaims:
         message = tx.message(message_id)
         if agent is None or message is None or message.recalled_at is not None:
             return False
-        known = tx.handlings([message_id])[message_id].get(agent.id)
+        known = tx.message_runs([message_id])[message_id].get(agent.id)
         if known is not None and known.run_id == self._run_id and known.ended_at is None:
             return True  # the run was cut off with it in its hands, and may have read it itself
         if agent.retired_at is not None or tx.runner(agent.id) is None:
@@ -113,10 +113,10 @@ class MailClaims:
         mine = next((one for one in readers if one.agent_id == agent.id), None)
         if mine is None or mine.read_at is not None:
             return False
-        handling = Handling(
-            message_id=message_id, agent_id=agent.id, run_id=self._run_id, injected_at=self._clock.now()
+        message_run = MessageRun(
+            message_id=message_id, agent_id=agent.id, run_id=self._run_id, delivered_at=self._clock.now()
         )
-        tx.put_handling(handling)
+        tx.put_message_run(message_run)
         return True
 
 

@@ -89,15 +89,15 @@ class StoredPeople(ChatPeople):
         def change(tx: Transaction) -> Person | None:
             _lock(tx, platform)
             at = _at(tx, now)
-            wrong = _refuse_locked(tx, platform, at)
+            failures = _refuse_locked(tx, platform, at)
             found = tx.chats.request_with_code(platform, code_hash, at)
             if found is None:
-                if wrong + 1 >= rules.most_wrong:
-                    tx.chats.put_guesses(platform, wrong=0, locked_until=at + rules.locked_ms)
+                if failures + 1 >= rules.most_wrong:
+                    tx.chats.put_pairing_failures(platform, failures=0, locked_until=at + rules.locked_ms)
                 else:
-                    tx.chats.put_guesses(platform, wrong=wrong + 1, locked_until=0)
+                    tx.chats.put_pairing_failures(platform, failures=failures + 1, locked_until=0)
                 return None
-            tx.chats.put_guesses(platform, wrong=0, locked_until=0)
+            tx.chats.put_pairing_failures(platform, failures=0, locked_until=0)
             tx.chats.drop_request(platform, found.user_id)
             return tx.chats.put_person(
                 Person(platform=platform, user_id=found.user_id, role=role, name=found.name, added_at=at)
@@ -118,7 +118,7 @@ class StoredPeople(ChatPeople):
     async def forget_requests(self, platform: str) -> int:
         def change(tx: Transaction) -> int:
             _lock(tx, platform)
-            tx.chats.put_guesses(platform, wrong=0, locked_until=0)
+            tx.chats.put_pairing_failures(platform, failures=0, locked_until=0)
             return tx.chats.drop_requests(platform)
 
         return await self._store.write(change, key=platform)
@@ -135,12 +135,12 @@ def _refuse_too_soon(former: PairingRequest | None, rules: PairingRules, now: in
 
 
 def _refuse_locked(tx: Transaction, platform: str, now: int) -> int:
-    """Return the wrong guesses on a platform.
+    """Return how many wrong codes were given on a platform since a right one.
 
     Raises:
         QueueFull: they have locked it.
     """
-    wrong, locked_until = tx.chats.guesses(platform)
+    failures, locked_until = tx.chats.pairing_failures(platform)
     if now < locked_until:
         raise QueueFull(
             f"pairing on {platform!r} is locked after too many wrong codes",
@@ -148,7 +148,7 @@ def _refuse_locked(tx: Transaction, platform: str, now: int) -> int:
             remedy="try again later, or have an owner let the person in",
             details={"locked_until": locked_until},
         )
-    return wrong
+    return failures
 
 
 def _lock(tx: Transaction, platform: str) -> None:

@@ -23,7 +23,7 @@ def page(limit: int) -> int:
 
 
 def inbound(row: Row) -> InboundMessage:
-    """Map a row of `chat_lines`.
+    """Map a row of `inbound_messages`.
 
     Raises:
         StoreCorrupt: the row is no such record.
@@ -43,7 +43,7 @@ def inbound(row: Row) -> InboundMessage:
             reason=told(row[13]),
         )
     except (ValueError, StoreCorrupt) as error:
-        raise unreadable("line", str(row[0]), error) from error
+        raise unreadable("inbound", str(row[0]), error) from error
 
 
 def of_key(key: InboundKey) -> dict[str, str]:

@@ -90,7 +90,7 @@ class SqlChatTables(ChatTables):
     @override
     def put_body(self, message: InboundMessage) -> None:
         values = {
-            "line_id": message.inbound_id,
+            "inbound_id": message.inbound_id,
             "body": encode(message.body),
             "revision": message.revision,
             "now": message.updated_at,
@@ -187,14 +187,14 @@ class SqlChatTables(ChatTables):
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
     @override
-    def guesses(self, platform: str) -> tuple[int, int]:
-        row = self._tx.one("chats.guesses", {"platform": platform})
+    def pairing_failures(self, platform: str) -> tuple[int, int]:
+        row = self._tx.one("chats.pairing_failures", {"platform": platform})
         return (row[0], row[1]) if row else (0, 0)
 
     @override
-    def put_guesses(self, platform: str, *, wrong: int, locked_until: int) -> None:
-        values = {"platform": platform, "wrong": wrong, "locked_until": locked_until}
-        self._tx.run("chats.put_guesses", values)
+    def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
+        values = {"platform": platform, "failures": failures, "locked_until": locked_until}
+        self._tx.run("chats.put_pairing_failures", values)
 
 
 def _possible(inbound_ids: Collection[int]) -> list[int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from postroom.contracts.events import EventTables
 from postroom.contracts.mail import Agent, ContactLink, ContactPolicy, Message, RecipientKind, Reservation
 from postroom.contracts.project_log import HIDDEN, OF_CONTACT, OTHER, Detail, EventKind, Happening
-from postroom.contracts.waking import Handling
+from postroom.contracts.waking import MessageRun
 from postroom.stores.sql_transaction import SqlTransaction
 
 
@@ -94,19 +94,19 @@ class EventRecorder:
         )
         self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
 
-    def handling(self, handling: Handling, reader: RecipientKind) -> None:
+    def of_message_run(self, message_run: MessageRun, reader: RecipientKind) -> None:
         """Tell what a run makes, or has made, of a message."""
         kind: EventKind = "delivery.handled"
-        if handling.ended_at is None:
+        if message_run.ended_at is None:
             kind = "delivery.delivered"
-        elif handling.failure:
+        elif message_run.failure:
             kind = "delivery.failed"
         happening = Happening(
             kind=kind,
-            at=handling.injected_at if handling.ended_at is None else handling.ended_at,
-            agent_id=handling.agent_id,
-            message_id=handling.message_id,
-            run_id=handling.run_id,
+            at=message_run.delivered_at if message_run.ended_at is None else message_run.ended_at,
+            agent_id=message_run.agent_id,
+            message_id=message_run.message_id,
+            run_id=message_run.run_id,
         )
         self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
 

@@ -506,7 +506,7 @@ class MailTables(Waking, MailWrites):
 
     @override
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
-        values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "told_at": nudges.told_at}
+        values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
         self._tx.run("mail.set_nudges", values)
 
     # Reservations, live ones and those that have ended.

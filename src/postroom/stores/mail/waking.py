@@ -9,12 +9,12 @@ from postroom.contracts.errors import StoreError
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.project_log import EventKind
 from postroom.contracts.runs import OnTimeout
-from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner, RunnerSource, WakingWrites
+from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun, RunnerSource, WakingWrites
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.sql_transaction import SqlTransaction
 
-_COLUMNS = tuple(field.name for field in fields(Handling))
+_COLUMNS = tuple(field.name for field in fields(MessageRun))
 
 
 class Waking(WakingWrites):
@@ -43,10 +43,10 @@ class Waking(WakingWrites):
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     @override
-    def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
-        found: dict[int, dict[int, Handling]] = {message_id: {} for message_id in message_ids}
-        for row in self._tx.all("mail.handlings", {"ids": message_ids}):
-            one = Handling(**dict(zip(_COLUMNS, row, strict=True)))
+    def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
+        found: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
+        for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
+            one = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
             found[one.message_id][one.agent_id] = one
         return found
 
@@ -58,7 +58,7 @@ class Waking(WakingWrites):
     @override
     def questions(self, run_id: str) -> list[AskedQuestion]:
         return [
-            AskedQuestion(id=row[0], text=row[1], patience=row[2], on_timeout=OnTimeout(row[3]))
+            AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
@@ -104,23 +104,23 @@ class Waking(WakingWrites):
         return known
 
     @override
-    def put_handling(self, handling: Handling) -> None:
-        values = {name: getattr(handling, name) for name in _COLUMNS}
+    def put_message_run(self, message_run: MessageRun) -> None:
+        values = {name: getattr(message_run, name) for name in _COLUMNS}
         reader = self._tx.one("mail.recipient_kind", values)
         if reader is None:
             raise StoreError(
-                f"agent {handling.agent_id} did not receive message {handling.message_id}",
-                value=handling.message_id,
+                f"agent {message_run.agent_id} did not receive message {message_run.message_id}",
+                value=message_run.message_id,
             )
-        self._tx.run("mail.put_handling", values)
-        self._events.handling(handling, reader[0])
+        self._tx.run("mail.put_message_run", values)
+        self._events.of_message_run(message_run, reader[0])
 
     @override
-    def begin_sitting(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
-        former = self._tx.one("mail.end_sitting", {"run_id": run_id})
+    def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
+        former = self._tx.one("mail.end_run", {"run_id": run_id})
         if former is not None:  # it lost its lease, or its server, while it was at work
             self._events.of_run("run.cut_off", run_id, former[0], now)
-        self._tx.run("mail.begin_sitting", {"run_id": run_id, "agent_id": agent_id, "now": now})
+        self._tx.run("mail.begin_run", {"run_id": run_id, "agent_id": agent_id, "now": now})
         self._events.run_began(run_id, agent_id, now, answered)
 
     @override
@@ -131,22 +131,22 @@ class Waking(WakingWrites):
             "question_id": question.id,
             "text": question.text,
             "now": now,
-            "patience": question.patience,
+            "timeout_ms": question.timeout_ms,
             "on_timeout": question.on_timeout.value,
         }
         if self._tx.changed("mail.ask", values):
             self._events.of_run("question.asked", run_id, agent_id, now, question.id)
-        return self._tx.one("mail.sits", values) is not None
+        return self._tx.one("mail.is_active", values) is not None
 
     @override
-    def end_sitting(
+    def end_run(
         self, run_id: str, *, now: int, failed: bool = False, waits_for: Mapping[str, int] | None = None
     ) -> None:
         told = {one.id for one in self.questions(run_id)} if waits_for else ()
-        sat = self._tx.one("mail.end_sitting", {"run_id": run_id})
-        if sat is None:
+        ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
+        if ended_run is None:
             return
-        agent_id, began_at = sat
+        agent_id, began_at = ended_run
         for question_id, asked_at in (waits_for or {}).items():
             if asked_at >= began_at and question_id not in told:
                 self._events.of_run("question.asked", run_id, agent_id, now, question_id)

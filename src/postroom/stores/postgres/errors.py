@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses, as the errors of the house: one table from its states to our types."""
+"""What PostgreSQL refuses, as errors of postroom: one table from its states to our types."""
 
 import re
 from dataclasses import dataclass

@@ -50,4 +50,4 @@ class PostgresStore(Stores):
         changes = ChangeNotifier()
         address = Address(dsn=dsn, schema=schema, prepare=prepare)
         engine = PostgresEngine.open(address, clock=clock, readers=readers, changes=changes, alone=alone)
-        return cls(SqlStore(engine, changes), is_alone=alone)
+        return cls(SqlStore(engine, changes), is_exclusive=alone)

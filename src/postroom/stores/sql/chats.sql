@@ -1,66 +1,66 @@
 -- Chats: inbound messages by key, by id and by what is open; sessions and their threads; people and who asks.
 
 -- inbound
-SELECT * FROM chat_lines
+SELECT * FROM inbound_messages
  WHERE platform = :platform AND account = :account AND chat_id = :chat_id AND message_id = :message_id;
 
 -- receive
-INSERT INTO chat_lines (platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
+INSERT INTO inbound_messages (platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
                         updated_at, revision, is_open)
 VALUES (:platform, :account, :chat_id, :message_id, :session_key, :sender_id, :body, 'waiting', :now, :now, 1, 1)
 RETURNING *;
 
 -- inbound_by_id
-SELECT * FROM chat_lines WHERE line_id IN {ints :ids} ORDER BY line_id;
+SELECT * FROM inbound_messages WHERE inbound_id IN {ints :ids} ORDER BY inbound_id;
 
 -- readable_inbound
-SELECT * FROM chat_lines
- WHERE line_id IN {ints :ids}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
- ORDER BY line_id;
+SELECT * FROM inbound_messages
+ WHERE inbound_id IN {ints :ids}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
+ ORDER BY inbound_id;
 
 -- move
-UPDATE chat_lines
+UPDATE inbound_messages
    SET status = :status, is_open = :is_open, thread_id = coalesce(:thread_id, thread_id),
        reason = coalesce(:reason, reason), updated_at = :now
- WHERE line_id IN {ints :ids} AND status <> :status;
+ WHERE inbound_id IN {ints :ids} AND status <> :status;
 
 -- edit
-UPDATE chat_lines SET body = :body, revision = :revision, updated_at = :now WHERE line_id = :line_id;
+UPDATE inbound_messages SET body = :body, revision = :revision, updated_at = :now WHERE inbound_id = :inbound_id;
 
 -- open_inbound
-SELECT * FROM chat_lines {index chat_lines_open}
- WHERE is_open = 1 AND line_id > :after AND (CAST(:status AS text) IS NULL OR status = :status)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
- ORDER BY line_id LIMIT :limit;
+SELECT * FROM inbound_messages {index inbound_messages_open}
+ WHERE is_open = 1 AND inbound_id > :after AND (CAST(:status AS text) IS NULL OR status = :status)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
+ ORDER BY inbound_id LIMIT :limit;
 
 -- open_inbound_of_session
-SELECT * FROM chat_lines {index chat_lines_open_of_session}
- WHERE is_open = 1 AND session_key = :session_key AND line_id > :after
+SELECT * FROM inbound_messages {index inbound_messages_open_of_session}
+ WHERE is_open = 1 AND session_key = :session_key AND inbound_id > :after
    AND (CAST(:status AS text) IS NULL OR status = :status)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
- ORDER BY line_id LIMIT :limit;
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
+ ORDER BY inbound_id LIMIT :limit;
 
 -- newest
-SELECT * FROM chat_lines {index chat_lines_newest}
+SELECT * FROM inbound_messages {index inbound_messages_newest}
  WHERE platform = :platform
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
- ORDER BY line_id DESC LIMIT :limit;
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
+ ORDER BY inbound_id DESC LIMIT :limit;
 
 -- counts
-SELECT status, count(*) FROM chat_lines {index chat_lines_open} WHERE is_open = 1 GROUP BY status
+SELECT status, count(*) FROM inbound_messages {index inbound_messages_open} WHERE is_open = 1 GROUP BY status
  UNION ALL
-SELECT status, count(*) FROM chat_lines {index chat_lines_ended} WHERE is_open = 0 GROUP BY status;
+SELECT status, count(*) FROM inbound_messages {index inbound_messages_ended} WHERE is_open = 0 GROUP BY status;
 
 -- purge
-DELETE FROM chat_lines
- WHERE line_id IN (SELECT line_id FROM chat_lines {index chat_lines_ended}
+DELETE FROM inbound_messages
+ WHERE inbound_id IN (SELECT inbound_id FROM inbound_messages {index inbound_messages_ended}
                     WHERE is_open = 0 AND updated_at < :older_than
-                    ORDER BY updated_at, line_id LIMIT :limit)
-RETURNING line_id;
+                    ORDER BY updated_at, inbound_id LIMIT :limit)
+RETURNING inbound_id;
 
 -- forget_purged
-DELETE FROM run_quarantine WHERE kind = 'line' AND id IN {texts :ids};
+DELETE FROM run_quarantine WHERE kind = 'inbound' AND id IN {texts :ids};
 
 -- session
 SELECT * FROM chat_sessions WHERE session_key = :session_key;
@@ -119,12 +119,12 @@ RETURNING *;
 -- shut_out
 DELETE FROM chat_people WHERE platform = :platform AND user_id = :user_id;
 
--- guesses
-SELECT wrong, locked_until FROM chat_guesses WHERE platform = :platform;
+-- pairing_failures
+SELECT failures, locked_until FROM pairing_failures WHERE platform = :platform;
 
--- put_guesses
-INSERT INTO chat_guesses (platform, wrong, locked_until) VALUES (:platform, :wrong, :locked_until)
-ON CONFLICT (platform) DO UPDATE SET wrong = excluded.wrong, locked_until = excluded.locked_until;
+-- put_pairing_failures
+INSERT INTO pairing_failures (platform, failures, locked_until) VALUES (:platform, :failures, :locked_until)
+ON CONFLICT (platform) DO UPDATE SET failures = excluded.failures, locked_until = excluded.locked_until;
 
 -- request_of
 SELECT * FROM chat_requests WHERE platform = :platform AND user_id = :user_id;

@@ -114,26 +114,26 @@ SELECT coalesce(max(id), 0) + 1 FROM messages;
 SELECT nextval(pg_get_serial_sequence('messages', 'id'));
 
 -- index_is_behind @sqlite
-SELECT coalesce((SELECT max(id) FROM messages), 0) > (SELECT settled_to FROM settled);
+SELECT coalesce((SELECT max(id) FROM messages), 0) > (SELECT indexed_to FROM search_index_progress);
 
 -- index_step @sqlite
-SELECT max(id) FROM (SELECT id FROM messages WHERE id > (SELECT settled_to FROM settled) ORDER BY id LIMIT :limit);
+SELECT max(id) FROM (SELECT id FROM messages WHERE id > (SELECT indexed_to FROM search_index_progress) ORDER BY id LIMIT :limit);
 
 -- index_search @sqlite
 INSERT INTO messages_fts (rowid, subject, body_md, sender_name, topic)
 SELECT id, subject, body_md, sender_name, topic FROM messages
- WHERE id > (SELECT settled_to FROM settled) AND id <= :newest;
+ WHERE id > (SELECT indexed_to FROM search_index_progress) AND id <= :newest;
 
 -- index_threads @sqlite
 INSERT INTO threads (project_id, thread_id, first_id, last_id, messages)
 SELECT project_id, thread_id, min(id), max(id), count(*) FROM messages
- WHERE id > (SELECT settled_to FROM settled) AND id <= :newest
+ WHERE id > (SELECT indexed_to FROM search_index_progress) AND id <= :newest
  GROUP BY project_id, thread_id
 ON CONFLICT (project_id, thread_id) DO UPDATE
    SET last_id = excluded.last_id, messages = threads.messages + excluded.messages;
 
 -- indexed @sqlite
-UPDATE settled SET settled_to = :newest;
+UPDATE search_index_progress SET indexed_to = :newest;
 
 -- next_inbox_seq
 UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id;
@@ -339,11 +339,11 @@ DELETE FROM client_sessions WHERE (client, session_id) IN
     ORDER BY bound_at, client, session_id LIMIT :limit);
 
 -- nudges
-SELECT held_seq, told_at FROM agent_nudges WHERE agent_id = :agent_id;
+SELECT held_seq, notified_at FROM agent_nudges WHERE agent_id = :agent_id;
 
 -- set_nudges
-INSERT INTO agent_nudges (agent_id, held_seq, told_at) VALUES (:agent_id, :held_seq, :told_at)
-ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, told_at = excluded.told_at;
+INSERT INTO agent_nudges (agent_id, held_seq, notified_at) VALUES (:agent_id, :held_seq, :notified_at)
+ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, notified_at = excluded.notified_at;
 
 -- mark_recalled
 UPDATE messages SET recalled_at = coalesce(recalled_at, :now), subject = '', body_md = '', topic = '' WHERE id = :id;
@@ -509,7 +509,7 @@ SELECT r.message_id, r.agent_id
  {cross} agents a ON a.id = r.agent_id
  WHERE r.read_at IS NULL AND r.announced_at IS NULL AND m.recalled_at IS NULL AND a.retired_at IS NULL
    AND (r.message_id > :message_id OR (r.message_id = :message_id AND r.agent_id > :agent_id))
-   AND NOT EXISTS (SELECT 1 FROM handlings h WHERE h.message_id = r.message_id AND h.agent_id = r.agent_id)
+   AND NOT EXISTS (SELECT 1 FROM message_runs s WHERE s.message_id = r.message_id AND s.agent_id = r.agent_id)
  ORDER BY r.message_id, r.agent_id LIMIT :limit;
 
 -- put_runner
@@ -535,40 +535,40 @@ ON CONFLICT (agent_id) DO UPDATE
 DELETE FROM chat_addresses WHERE agent_id = :agent_id;
 
 -- working_on
-SELECT DISTINCT s.agent_id FROM sittings s
+SELECT DISTINCT a.agent_id FROM active_runs a
  {cross} messages m ON m.project_id = :project_id AND m.thread_id = :thread_id
- {cross} handlings h ON h.message_id = m.id AND h.agent_id = s.agent_id AND h.run_id = s.run_id
- WHERE s.agent_id IN {ints :ids};
+ {cross} message_runs r ON r.message_id = m.id AND r.agent_id = a.agent_id AND r.run_id = a.run_id
+ WHERE a.agent_id IN {ints :ids};
 
--- handlings
-SELECT message_id, agent_id, run_id, injected_at, ended_at, failure FROM handlings
+-- message_runs
+SELECT message_id, agent_id, run_id, delivered_at, ended_at, failure FROM message_runs
  WHERE message_id IN {ints :ids};
 
--- put_handling
-INSERT INTO handlings (message_id, agent_id, run_id, injected_at, ended_at, failure)
-VALUES (:message_id, :agent_id, :run_id, :injected_at, :ended_at, :failure)
+-- put_message_run
+INSERT INTO message_runs (message_id, agent_id, run_id, delivered_at, ended_at, failure)
+VALUES (:message_id, :agent_id, :run_id, :delivered_at, :ended_at, :failure)
 ON CONFLICT (message_id, agent_id) DO UPDATE
-   SET run_id = excluded.run_id, injected_at = excluded.injected_at, ended_at = excluded.ended_at,
+   SET run_id = excluded.run_id, delivered_at = excluded.delivered_at, ended_at = excluded.ended_at,
        failure = excluded.failure;
 
--- begin_sitting
-INSERT INTO sittings (run_id, agent_id, began_at) VALUES (:run_id, :agent_id, :now);
+-- begin_run
+INSERT INTO active_runs (run_id, agent_id, began_at) VALUES (:run_id, :agent_id, :now);
 
 -- ask
-INSERT INTO questions (run_id, question_id, text, asked_at, patience, on_timeout)
-SELECT run_id, CAST(:question_id AS text), CAST(:text AS text), CAST(:now AS bigint), CAST(:patience AS bigint),
+INSERT INTO questions (run_id, question_id, text, asked_at, timeout_ms, on_timeout)
+SELECT run_id, CAST(:question_id AS text), CAST(:text AS text), CAST(:now AS bigint), CAST(:timeout_ms AS bigint),
        CAST(:on_timeout AS text)
-  FROM sittings WHERE run_id = :run_id AND agent_id = :agent_id
+  FROM active_runs WHERE run_id = :run_id AND agent_id = :agent_id
 ON CONFLICT (run_id, question_id) DO NOTHING;
 
--- sits
-SELECT 1 FROM sittings WHERE run_id = :run_id AND agent_id = :agent_id;
+-- is_active
+SELECT 1 FROM active_runs WHERE run_id = :run_id AND agent_id = :agent_id;
 
 -- questions
-SELECT question_id, text, patience, on_timeout FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
+SELECT question_id, text, timeout_ms, on_timeout FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
 
--- end_sitting
-DELETE FROM sittings WHERE run_id = :run_id RETURNING agent_id, began_at;
+-- end_run
+DELETE FROM active_runs WHERE run_id = :run_id RETURNING agent_id, began_at;
 
 -- answering_run
 SELECT run_id FROM run_answers WHERE message_id = :message_id;

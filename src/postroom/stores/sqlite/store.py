@@ -11,7 +11,7 @@ class SqliteStore(Stores):
     """Everything in one file that this process alone owns, or in memory."""
 
     def __init__(self, engine: SqliteEngine) -> None:
-        super().__init__(SqlStore(engine), is_alone=True)
+        super().__init__(SqlStore(engine), is_exclusive=True)
         self.path = engine.path
 
     @classmethod

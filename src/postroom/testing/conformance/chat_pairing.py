@@ -269,7 +269,7 @@ async def requests_at_the_same_time_are_no_more_than_may_wait(stores: ChatStores
 
 
 async def all_requests_of_a_platform_are_forgotten(stores: ChatStores, clock: ManualClock) -> None:
-    """With the wrong guesses and the lock; those of others stay."""
+    """With the failures and the lock; those of others stay."""
     for user in ("u1", "u2"):
         await stores.people.ask(request(user), RULES)
     other = await stores.people.ask(request(platform="other"), RULES)

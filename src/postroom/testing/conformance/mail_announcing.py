@@ -178,7 +178,7 @@ async def nudges_read_back_as_they_were_noted(store: MailStore, clock: ManualClo
     """An agent without a record was never held up nor told anything."""
     here = await an_office(store)
     assert await store.read(lambda tx: tx.nudges(here.ada.id)) == Nudges()
-    first, second = Nudges(held_seq=3, told_at=clock.now()), Nudges(held_seq=4, told_at=1)
+    first, second = Nudges(held_seq=3, notified_at=clock.now()), Nudges(held_seq=4, notified_at=1)
     await store.write(lambda tx: tx.set_nudges(here.ada.id, first))
     assert await store.read(lambda tx: tx.nudges(here.ada.id)) == first
     await store.write(lambda tx: tx.set_nudges(here.ada.id, second))

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from postroom.contracts.project_log import EventKind, LogBounds
 from postroom.contracts.store import MailStore, MailWrites
-from postroom.contracts.waking import AskedQuestion, Handling
+from postroom.contracts.waking import AskedQuestion, MessageRun
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import (
     MINUTE,
@@ -115,17 +115,19 @@ async def each_step_of_a_delivery_is_told_once(store: MailStore, clock: ManualCl
     here, there = await an_office(store), await an_office(store, "shore")
     reader = there.ada.id
     sent = await store.write(lambda tx: put_message(tx, here.ada, [there.ada], now=5).id)
-    handling = Handling(message_id=sent, agent_id=reader, run_id="r", injected_at=7)
+    message_run = MessageRun(message_id=sent, agent_id=reader, run_id="r", delivered_at=7)
     steps: list[Callable[[MailWrites], object]] = [
         lambda tx: tx.mark_announced(reader, [sent, 99], by="hook", now=6),
-        lambda tx: tx.put_handling(handling),
+        lambda tx: tx.put_message_run(message_run),
         lambda tx: tx.mark_acked(sent, reader, 8),
         lambda tx: tx.mark_read(sent, reader, 9),
     ]
     for step in [one for one in steps for _ in range(2) if one is not steps[1]] + [steps[1]]:
         await store.write(step)
-    ended = Handling(message_id=sent, agent_id=reader, run_id="r", injected_at=7, ended_at=11, failure="why")
-    await store.write(lambda tx: tx.put_handling(ended))
+    ended = MessageRun(
+        message_id=sent, agent_id=reader, run_id="r", delivered_at=7, ended_at=11, failure="why"
+    )
+    await store.write(lambda tx: tx.put_message_run(ended))
     told = [
         ("delivery.announced", 6, reader, {"by": "hook"}),
         ("delivery.read", 8, reader, {}),
@@ -155,9 +157,9 @@ async def what_comes_of_a_hidden_copy_is_marked(store: MailStore, clock: ManualC
     """Whoever may not know of the copy can be kept from it."""
     here = await an_office(store)
     sent = await store.write(lambda tx: put_message(tx, here.ada, [here.ben], kind="bcc", now=5).id)
-    handled = Handling(message_id=sent, agent_id=here.ben.id, run_id="r", injected_at=6, ended_at=7)
+    handled = MessageRun(message_id=sent, agent_id=here.ben.id, run_id="r", delivered_at=6, ended_at=7)
     await store.write(lambda tx: tx.mark_announced(here.ben.id, [sent], by="hook", now=6))
-    await store.write(lambda tx: tx.put_handling(handled))
+    await store.write(lambda tx: tx.put_message_run(handled))
     await store.write(lambda tx: tx.mark_acked(sent, here.ben.id, 8))
     told = [(kind, detail.get("hidden")) for kind, _, _, detail in await _told(store, here.project.id)]  # type: ignore[attr-defined]
     assert told == [
@@ -218,20 +220,20 @@ async def a_run_and_its_questions_are_told(store: MailStore, clock: ManualClock)
     """
     here = await an_office(store)
     ada, question = here.ada.id, AskedQuestion(id="q", text="SECRET")
-    await store.write(lambda tx: tx.begin_sitting("r", ada, 5))
+    await store.write(lambda tx: tx.begin_run("r", ada, 5))
     for now in (6, 7):
         await store.write(lambda tx, now=now: tx.ask("r", ada, question, now))  # type: ignore[misc]
-    await store.write(lambda tx: tx.end_sitting("r", now=8, waits_for={"q": 8}))
-    await store.write(lambda tx: tx.end_sitting("r", now=9))
-    await store.write(lambda tx: tx.begin_sitting("r", ada, 10, answered=["q"]))
-    await store.write(lambda tx: tx.end_sitting("r", now=11, failed=True))
-    await store.write(lambda tx: tx.begin_sitting("s", ada, 12))
-    await store.write(lambda tx: tx.begin_sitting("s", ada, 13))
-    await store.write(lambda tx: tx.end_sitting("s", now=14, waits_for={"p": 13, "q": 14}))
-    await store.write(lambda tx: tx.begin_sitting("s", ada, 15, answered=["p"]))
-    await store.write(lambda tx: tx.end_sitting("s", now=16, waits_for={"q": 14}))
-    await store.write(lambda tx: tx.begin_sitting("s", ada, 17))
-    await store.write(lambda tx: tx.end_sitting("s", now=18))
+    await store.write(lambda tx: tx.end_run("r", now=8, waits_for={"q": 8}))
+    await store.write(lambda tx: tx.end_run("r", now=9))
+    await store.write(lambda tx: tx.begin_run("r", ada, 10, answered=["q"]))
+    await store.write(lambda tx: tx.end_run("r", now=11, failed=True))
+    await store.write(lambda tx: tx.begin_run("s", ada, 12))
+    await store.write(lambda tx: tx.begin_run("s", ada, 13))
+    await store.write(lambda tx: tx.end_run("s", now=14, waits_for={"p": 13, "q": 14}))
+    await store.write(lambda tx: tx.begin_run("s", ada, 15, answered=["p"]))
+    await store.write(lambda tx: tx.end_run("s", now=16, waits_for={"q": 14}))
+    await store.write(lambda tx: tx.begin_run("s", ada, 17))
+    await store.write(lambda tx: tx.end_run("s", now=18))
     assert await _told(store, here.project.id) == [
         ("run.began", 5, ada, {}),
         ("question.asked", 6, ada, {"question_id": "q"}),

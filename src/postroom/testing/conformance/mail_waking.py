@@ -6,7 +6,7 @@ from postroom.contracts.errors import StoreError
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.store import MailStore, MailWrites
-from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
+from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import an_office, put_message, refused
 
@@ -47,17 +47,17 @@ async def what_a_run_makes_of_a_message_is_kept_by_recipient(store: MailStore, c
     """The newest run's is kept; nobody else's message can be handled."""
     here = await an_office(store)
     sent = await store.write(lambda tx: put_message(tx, here.ada, [here.ben, here.ada], now=5).id)
-    first = Handling(message_id=sent, agent_id=here.ben.id, run_id="r1", injected_at=6)
+    first = MessageRun(message_id=sent, agent_id=here.ben.id, run_id="r1", delivered_at=6)
     own = replace(first, agent_id=here.ada.id, failure="née", ended_at=9)
-    again = replace(first, run_id="r2", injected_at=7)
+    again = replace(first, run_id="r2", delivered_at=7)
     for one in (first, own, again):
-        await store.write(lambda tx, one=one: tx.put_handling(one))  # type: ignore[misc]
-    found = await store.read(lambda tx: tx.handlings([sent, 99]))
+        await store.write(lambda tx, one=one: tx.put_message_run(one))  # type: ignore[misc]
+    found = await store.read(lambda tx: tx.message_runs([sent, 99]))
     assert found == {sent: {here.ben.id: again, here.ada.id: own}, 99: {}}
     other = await store.write(lambda tx: put_message(tx, here.ada, [here.ben], now=5).id)
     for stranger in (replace(own, message_id=other), replace(first, message_id=99)):
         with refused(StoreError):
-            await store.write(lambda tx, one=stranger: tx.put_handling(one))  # type: ignore[misc]
+            await store.write(lambda tx, one=stranger: tx.put_message_run(one))  # type: ignore[misc]
 
 
 async def a_message_that_tells_the_end_of_a_run_is_known(store: MailStore, clock: ManualClock) -> None:
@@ -78,24 +78,24 @@ async def what_a_run_at_work_asks_is_known_until_it_ends(store: MailStore, clock
     here = await an_office(store)
     ada, ben = here.ada.id, here.ben.id
     first = AskedQuestion(id="b", text="May I? é")
-    second = AskedQuestion(id="a", text="And this?", patience=60_000, on_timeout=OnTimeout.NO)
+    second = AskedQuestion(id="a", text="And this?", timeout_ms=60_000, on_timeout=OnTimeout.NO)
 
     async def asked(run_id: str) -> list[AskedQuestion]:
         return await store.read(lambda tx: tx.questions(run_id))
 
     assert not await store.write(lambda tx: tx.ask("r", ada, first, 1))
-    await store.write(lambda tx: tx.begin_sitting("r", ada, 1))
+    await store.write(lambda tx: tx.begin_run("r", ada, 1))
     assert not await store.write(lambda tx: tx.ask("r", ben, first, 1))
     for question, at in ((first, 2), (second, 3), (first, 4)):
         assert await store.write(lambda tx, one=question, now=at: tx.ask("r", ada, one, now))  # type: ignore[misc]
-    await store.write(lambda tx: tx.begin_sitting("other", ada, 1))
+    await store.write(lambda tx: tx.begin_run("other", ada, 1))
     assert await asked("r") == [first, second]
     assert await asked("other") == []
-    await store.write(lambda tx: tx.end_sitting("r", now=9))
+    await store.write(lambda tx: tx.end_run("r", now=9))
     assert await asked("r") == []
-    await store.write(lambda tx: tx.begin_sitting("r", ada, 5))
+    await store.write(lambda tx: tx.begin_run("r", ada, 5))
     assert await store.write(lambda tx: tx.ask("r", ada, first, 5))
-    await store.write(lambda tx: tx.begin_sitting("r", ada, 6))
+    await store.write(lambda tx: tx.begin_run("r", ada, 6))
     assert await asked("r") == []
 
 
@@ -112,16 +112,18 @@ async def who_works_on_a_thread_is_known(store: MailStore, clock: ManualClock) -
 
     def begun(tx: MailWrites) -> None:
         for agent_id, run_id, message_id in ((ada, "a", other.id), (ben, "b", mine.id)):
-            tx.put_handling(Handling(message_id=message_id, agent_id=agent_id, run_id=run_id, injected_at=6))
-        tx.begin_sitting("b", ben, 6)
-        tx.begin_sitting("other", ada, 6)
+            tx.put_message_run(
+                MessageRun(message_id=message_id, agent_id=agent_id, run_id=run_id, delivered_at=6)
+            )
+        tx.begin_run("b", ben, 6)
+        tx.begin_run("other", ada, 6)
 
     assert await working("t", ada, ben) == set()
     await store.write(begun)
     assert await working("t", ada, ben) == {ben}
     assert await working("t", ada) == await working("t") == await working("u", ada, ben) == set()
     assert await store.read(lambda tx: tx.working_on([ben], mine.project_id + 1, "t")) == set()
-    await store.write(lambda tx: tx.end_sitting("b", now=7))
+    await store.write(lambda tx: tx.end_run("b", now=7))
     assert await working("t", ada, ben) == set()
 
 
@@ -163,8 +165,8 @@ async def messages_that_have_woken_nobody_are_found(store: MailStore, clock: Man
     assert (await found(), await found(*every[2], limit=2)) == (every, every[3:5])
     await store.write(lambda tx: tx.mark_read(sent[0], ada, 6))
     await store.write(lambda tx: tx.mark_announced(ben, sent[:1], by="chat", now=6))
-    handling = Handling(message_id=sent[1], agent_id=ada, run_id="r", injected_at=6, ended_at=7)
-    await store.write(lambda tx: tx.put_handling(handling))
+    message_run = MessageRun(message_id=sent[1], agent_id=ada, run_id="r", delivered_at=6, ended_at=7)
+    await store.write(lambda tx: tx.put_message_run(message_run))
     await store.write(lambda tx: tx.mark_recalled(sent[2], 6))
     assert await found() == [(sent[1], ben)]
     await store.write(lambda tx: tx.set_agent_retired(ben, 7, now=7))

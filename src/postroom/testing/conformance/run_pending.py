@@ -240,7 +240,7 @@ async def adding_at_the_same_time_loses_nothing(stores: RunStores, clock: Manual
         assert (first[0], second[0], first[1:]) == ("a", "b", second[1:])
 
 
-async def reading_and_taking_back_have_one_winner(stores: RunStores, clock: ManualClock) -> None:
+async def reading_and_withdrawing_have_one_winner(stores: RunStores, clock: ManualClock) -> None:
     """A message is read or withdrawn, never both, never neither."""
     await a_thread(stores)
     for number in range(8):
@@ -282,5 +282,5 @@ PROMISES: tuple[Promise, ...] = (
     what_is_read_leaves_the_zone,
     threads_with_something_to_read_are_listed,
     adding_at_the_same_time_loses_nothing,
-    reading_and_taking_back_have_one_winner,
+    reading_and_withdrawing_have_one_winner,
 )
