@@ -19,10 +19,10 @@ HOME = Path(postroom.__file__).resolve().parent
 _OPENS = {"stores.store.SqlStore.read", "stores.store.SqlStore.write"}
 _PASS_ON = {  # a call through these counts as its caller's
     "dispatch.metrics.MailboxMetrics.observed",
-    "stores.mail.store.StoredMail.read",
-    "stores.mail.store.StoredMail.read.<locals>.<lambda>",
-    "stores.mail.store.StoredMail.write",
-    "stores.mail.store.StoredMail.write.<locals>.<lambda>",
+    "stores.mail.tables.StoredMail.read",
+    "stores.mail.tables.StoredMail.read.<locals>.<lambda>",
+    "stores.mail.tables.StoredMail.write",
+    "stores.mail.tables.StoredMail.write.<locals>.<lambda>",
 }
 _WRITES = {
     "stores.sqlite.sql_transaction.SqliteTransaction.run",

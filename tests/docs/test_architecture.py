@@ -25,7 +25,7 @@ DEEPEST = 7
 DEEPER = {
     "app": 8,
     "contracts": 10,
-    "mail": 9,
+    "mail": 8,
     "stores": 12,
 }
 """Rooms that are deeper, and how deep; the numbers may only go down."""

@@ -13,7 +13,7 @@ from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.batch import gather
 from postroom.mail.archive.rebuild import rebuild_database
-from postroom.mail.outgoing import ARCHIVE, archive_draft
+from postroom.mail.outgoing import ARCHIVE, to_archive
 from postroom.mail.service import Mail
 from postroom.relay import Relay
 from postroom.stores.sqlite import SqliteStore
@@ -311,7 +311,7 @@ async def test_a_damaged_archive_is_refused_whole(mail: Mail, clock: ManualClock
 
 async def test_a_row_whose_project_is_unknown_does_not_stay_for_ever(mail: Mail, tmp_path: Path) -> None:
     await relay_of(mail, archive_of(mail, tmp_path)).drain()
-    await mail.store.write(lambda tx: tx.outbox.enqueue([archive_draft("message:1", 999)]))
+    await mail.store.write(lambda tx: to_archive(mail.own_context(tx), "message", 1, 999))
     assert await relay_of(mail, archive_of(mail, tmp_path)).drain() == 1
     assert await waiting(mail) == 0
 

@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.mail import Project
-from postroom.mail import sending
+from postroom.mail import identity, sending
 from postroom.mail.commands import AttachmentIn
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS, Operation
@@ -451,7 +451,7 @@ async def test_thousands_of_bad_names_are_refused_at_once(
         compared.append(name)
         return UnknownAgent(f"no {name}", value=name)
 
-    monkeypatch.setattr(sending, "unknown_agent", counted)
+    monkeypatch.setattr(identity, "unknown_agent", counted)
     error = await memory.refused(TooLarge, "send_message", **MESSAGE, to=[f"N{n}" for n in range(1_001)])
     assert error.value == 1_001
     await memory.refused(

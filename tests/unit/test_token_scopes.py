@@ -25,7 +25,6 @@ from postroom.http_api.routes import application
 from postroom.mail.commands import HealthCheck
 from postroom.mail.context import Caller
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
-from postroom.mail.projects import projects_for
 from postroom.mcp_server import resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES
@@ -246,14 +245,14 @@ async def test_within_one_project_no_other_has_a_name(edge: Edge) -> None:
     told = grant("mail:read", project_id=bound.id)
 
     def look(tx: Any) -> tuple[Any, ...]:
-        seen = projects_for(tx, told)
+        seen = edge.mail.context(tx, Caller(grant=told)).projects
         return (
             [seen.project(key) for key in (SHORE, HARBOR, "projects-harbor")],
             seen.projects(limit=9),
             seen.projects(limit=9, after=bound.id),
             seen.projects_spelled(HARBOR),
             seen.projects_spelled(SHORE),
-            projects_for(tx, grant("mail:read")) is tx,
+            edge.mail.context(tx, Caller(grant=grant("mail:read"))).projects is tx,
         )
 
     assert await edge.store.read(look) == ([bound, None, None], [bound], [], [], [bound], True)

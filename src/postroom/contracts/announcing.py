@@ -63,10 +63,6 @@ class AnnouncingReads(Protocol):
         """Return what is known of a session of this client."""
         ...
 
-    def with_client_session(self, agent_ids: Sequence[int]) -> set[int]:
-        """Return which of these agents a session of some client acts as."""
-        ...
-
     def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
         """Return when a session of some client was last noted to act as each of these agents.
 

@@ -6,7 +6,7 @@ read. A writer that names an idempotency key gets the event of its first call ba
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -177,6 +177,13 @@ class EventTables(Protocol):
 
         Raises:
             IdempotencyConflict, VersionConflict: as `EventStore.append` says.
+        """
+        ...
+
+    def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
+        """Add one internal event to the end of one scope, without a key; nothing is looked at before.
+
+        The scope's key holds nothing that JSON escapes.
         """
         ...
 

@@ -7,6 +7,8 @@ decided in the mail room; the tables repeat the invariants.
 from dataclasses import dataclass
 from typing import Literal
 
+from postroom.contracts.records import Record
+
 Importance = Literal["low", "normal", "high", "urgent"]
 RecipientKind = Literal["to", "cc", "bcc"]
 ContactPolicy = Literal["open", "same_owner", "approval", "closed"]
@@ -16,8 +18,7 @@ SearchOrder = Literal["newest", "best"]
 URGENT: tuple[Importance, ...] = ("high", "urgent")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
+class Project(Record, frozen=True, kw_only=True):
     """A shared workspace, named by its absolute path and its slug."""
 
     id: int
@@ -30,8 +31,7 @@ class Project:
     owner: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class Agent(Record, frozen=True, kw_only=True):
     """A named identity in a project."""
 
     id: int
@@ -51,8 +51,7 @@ class Agent:
     """Entries up to this number were purged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Record, frozen=True, kw_only=True):
     """A message; immutable once sent, except that it may be recalled while nobody has read it."""
 
     id: int
@@ -71,8 +70,7 @@ class Message:
     recalled_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipient:
+class Recipient(Record, frozen=True, kw_only=True):
     """One reader of one message, and what is known of the delivery."""
 
     message_id: int
@@ -80,7 +78,8 @@ class Recipient:
     name: str
     project_slug: str
     kind: RecipientKind
-    seq: int
+    seq: int = 0
+    """Its number in the reader's inbox; 0 where a message is only about to be shown to its sender."""
     read_at: int | None = None
     acked_at: int | None = None
     announced_at: int | None = None
@@ -88,8 +87,7 @@ class Recipient:
     """Who told the recipient that the message is there: hook, watch, runner."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboxEntry:
+class InboxEntry(Record, frozen=True, kw_only=True):
     """A message as one recipient sees it."""
 
     message: Message
@@ -99,8 +97,7 @@ class InboxEntry:
     acked_at: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attachment:
+class Attachment(Record, frozen=True, kw_only=True):
     """A file that came with a message; its bytes are stored once under their SHA-256."""
 
     sha256: str
@@ -110,8 +107,7 @@ class Attachment:
     preview_sha256: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(Record, frozen=True, kw_only=True):
     """A lease on a path or glob of a project; live until `expires_at` or `released_at`, the first of them."""
 
     id: int
@@ -135,8 +131,7 @@ LivePattern = tuple[int, str]
 """Id and pattern of a live reservation: thousands are read to decide one conflict."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContactLink:
+class ContactLink(Record, frozen=True, kw_only=True):
     """What one agent has asked of, or granted to, another."""
 
     from_id: int
@@ -147,8 +142,19 @@ class ContactLink:
     decided_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadHead:
+class Reach(Record, frozen=True, kw_only=True):
+    """What decides whether and how a message reaches an agent."""
+
+    agent_id: int
+    granted: ContactStatus | None
+    """What it has granted to the sender."""
+    is_woken: bool
+    """It has a runner, or a chat."""
+    has_session: bool
+    """A session of a client program acts as it."""
+
+
+class ThreadHead(Record, frozen=True, kw_only=True):
     """A thread as a list shows it."""
 
     thread_id: str
@@ -160,8 +166,7 @@ class ThreadHead:
     last_sender: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchHit:
+class SearchHit(Record, frozen=True, kw_only=True):
     """A message that a search found, with the place where."""
 
     message: Message
@@ -169,8 +174,7 @@ class SearchHit:
     rank: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredAnswer:
+class StoredAnswer(Record, frozen=True, kw_only=True):
     """The first answer given under an idempotency key."""
 
     digest: str

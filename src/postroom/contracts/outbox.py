@@ -100,6 +100,10 @@ class OutboxTables(Protocol):
         """
         ...
 
+    def put(self, draft: OutboxDraft, *, now: int) -> None:
+        """Store an effect that has no dedupe key."""
+        ...
+
     def open(self, kind: str, *, limit: int) -> tuple[OutboxMessage, ...]:
         """Return the effects of a kind that wait or are claimed, oldest first."""
         ...

@@ -22,6 +22,7 @@ from postroom.contracts.mail import (
     Message,
     Project,
     Query,
+    Reach,
     Recipient,
     RecipientKind,
     Reservation,
@@ -76,6 +77,9 @@ T = TypeVar("T")
 
 class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, WakingReads, Protocol):
     """Look-ups of what belongs to a project, by ids."""
+
+    outbox: OutboxTables
+    """Effects outside the database."""
 
     def project_by_id(self, project_id: int) -> Project | None:
         """Return the project with this id."""
@@ -221,13 +225,12 @@ class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waki
         """Return every link from or to an agent, oldest first."""
         ...
 
-    def answer(self, scope: str, key: str) -> StoredAnswer | None:
-        """Return the first answer given under an idempotency key."""
+    def reach(self, sender_id: int, reader_ids: Sequence[int]) -> dict[int, Reach]:
+        """Return what decides whether and how a sender's message reaches agents; unknown ids are left out."""
         ...
 
-    @property
-    def outbox(self) -> OutboxTables:
-        """Effects outside the database."""
+    def answer(self, scope: str, key: str) -> StoredAnswer | None:
+        """Return the first answer given under an idempotency key."""
         ...
 
 
@@ -298,8 +301,8 @@ class RecordWrites(
         """Store a message; without a thread it begins one named after its id (`msg-<id>`)."""
         ...
 
-    def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> int:
-        """Store a recipient and return the message's sequence number in that inbox."""
+    def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> None:
+        """Put a message into an inbox, at its next sequence number."""
         ...
 
     def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from postroom.contracts.errors import NameTaken, StateError
+from postroom.contracts.errors import AgentRetired, NameTaken, StateError
 from postroom.contracts.mail import Agent, Project
 from postroom.mail.commands import (
     CreateAgentIdentity,
@@ -22,7 +22,6 @@ from postroom.mail.identity import (
     check_token,
     find_address,
     refuse_making,
-    refuse_retired,
     refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
@@ -133,7 +132,8 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
             remedy=f"use {known.name!r}, or a name such as '{name}-2'",
         )
     check_token(context, known)
-    refuse_retired(known)
+    if known.retired_at is not None:
+        raise AgentRetired(f"agent {known.name} is retired", value=known.name)
     context.tx.touch_agent(
         known.id, context.now
     )  # what follows notes the activity and leaves the reservations

@@ -1,15 +1,12 @@
 """Who may write to whom: one pure function over facts, which cannot be bypassed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from postroom.contracts.errors import AgentRetired, ContactBlocked, ContactRequired, PostroomError
-from postroom.contracts.mail import Agent, ContactPolicy, ContactStatus, Message, Project, RecipientKind
+from postroom.contracts.mail import Agent, ContactPolicy, Message, Project, Reach, RecipientKind
 from postroom.mail.context import WriteContext
 from postroom.mail.projects import address_of
-
-FEW: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +61,16 @@ def refusals(
     sender: Agent,
     addressees: Sequence[Addressee],
     *,
+    reach: Mapping[int, Reach] | None = None,
     reply_to: Message | None = None,
 ) -> dict[int, PostroomError]:
-    """Return by agent those who may not be written to, with the reason."""
-    links = _granted(context, sender, addressees)
+    """Return by agent those who may not be written to, with the reason; `reach` is what is known already."""
+    if reach is None:
+        reach = context.tx.reach(sender.id, [one.agent.id for one in addressees])
     answered = None if reply_to is None else _written_to(context, sender, reply_to)
     found: dict[int, PostroomError] = {}
     for one in addressees:
-        granted = links.get(one.agent.id)
+        granted = reach[one.agent.id].granted
         facts = ContactFacts(
             policy=one.agent.contact_policy,
             same_agent=one.agent.id == sender.id,
@@ -86,19 +85,6 @@ def refusals(
             name = address_of(one.agent.name, one.project.slug, home.slug)
             found[one.agent.id] = kind(f"{name} does not take this message", value=name)
     return found
-
-
-def _granted(
-    context: WriteContext, sender: Agent, addressees: Sequence[Addressee]
-) -> dict[int, ContactStatus]:
-    """Return by agent what the sender was granted, or refused."""
-    if len(addressees) <= FEW:  # a look-up each is cheaper than reading all that the sender has
-        granted: dict[int, ContactStatus] = {}
-        for one in addressees:
-            if (link := context.tx.contact(sender.id, one.agent.id)) is not None:
-                granted[link.to_id] = link.status
-        return granted
-    return {link.to_id: link.status for link in context.tx.contacts(sender.id) if link.from_id == sender.id}
 
 
 def _written_to(context: WriteContext, sender: Agent, message: Message) -> int | None:

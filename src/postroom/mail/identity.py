@@ -24,9 +24,8 @@ from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import ProjectReads, RecordReads
 from postroom.mail.context import ReadContext, WriteContext, token_hash
 from postroom.mail.names import nearest, shown
-from postroom.mail.projects import HUMAN, PEOPLE_KEY, find_project
+from postroom.mail.projects import CHAT, HUMAN, PEOPLE_KEY, PERSONS, find_project
 
-CHAT: Final = "chat:"
 _MOST: Final = 10_000
 ACTIVITY_INTERVAL = 30_000
 """Milliseconds within which a second sign of life is not written again; a shorter lease may end meanwhile."""
@@ -52,11 +51,6 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
         value=name,
         details={"nearest": close, "project": project.slug},
     )
-
-
-def is_persons(address: str) -> bool:
-    """Say whether an address names a person or a chat."""
-    return address.startswith((HUMAN, CHAT))
 
 
 def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[Project, Agent]:
@@ -91,7 +85,7 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
     Raises:
         UnknownProject, UnknownAgent: there is none of that name.
     """
-    if is_persons(address):
+    if address.startswith(PERSONS):
         return find_person(context.tx, context.projects, address)
     name, at, key = address.partition("@")  # the first: no name holds one, but the path of a folder may
     if not at:
@@ -162,28 +156,22 @@ def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, 
     return project, agent
 
 
-def acting_active(context: WriteContext, project_key: str, name: str) -> tuple[Project, Agent]:
+def acting_active(
+    context: WriteContext, project_key: str, name: str, *, may_be_retired: bool = False
+) -> tuple[Project, Agent]:
     """Return project and agent of a call that changes something, and note the agent's activity.
+
+    A sign of life keeps the agent's reservations; it is written at most once in the interval.
 
     Raises:
         AgentRetired: the agent is retired.
     """
     project, agent = acting(context, project_key, name)
-    refuse_retired(agent)
-    note_activity(context, agent)
-    return project, agent
-
-
-def refuse_retired(agent: Agent) -> None:
-    """Raise unless the agent is active."""
-    if agent.retired_at is not None:
+    if agent.retired_at is not None and not may_be_retired:
         raise AgentRetired(f"agent {agent.name} is retired", value=agent.name)
-
-
-def note_activity(context: WriteContext, agent: Agent) -> None:
-    """Write a sign of life, which keeps the agent's reservations, at most once in the interval."""
     if context.now - agent.last_active_at >= ACTIVITY_INTERVAL:
         context.tx.touch_agent(agent.id, context.now)
+    return project, agent
 
 
 def as_reason(error: PostroomError) -> dict[str, object]:

@@ -22,7 +22,7 @@ from postroom.mail.commands import (
     MarkMessageRead,
 )
 from postroom.mail.context import ReadContext, WriteContext
-from postroom.mail.identity import acting, note_activity, visible_message
+from postroom.mail.identity import acting, acting_active, visible_message
 from postroom.mail.projects import address_of
 from postroom.mail.views import (
     InboxView,
@@ -181,7 +181,7 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
 
 def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView:
     """Mark a message as read by its recipient; the first mark stands."""
-    agent = _recipient(context, asked.project_key, asked.agent_name)
+    _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
     read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
     if read_at is None:
         raise _not_received(agent, asked.message_id)
@@ -190,7 +190,7 @@ def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView
 
 def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> AckView:
     """Acknowledge a message for its recipient; the first acknowledgement stands."""
-    agent = _recipient(context, asked.project_key, asked.agent_name)
+    _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
     acked_at = context.tx.mark_acked(asked.message_id, agent.id, context.now)
     read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
     if acked_at is None or read_at is None:
@@ -202,12 +202,6 @@ def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> Ack
         "read": True,
         "read_at": iso(read_at),
     }
-
-
-def _recipient(context: WriteContext, project_key: str, name: str) -> Agent:
-    _, agent = acting(context, project_key, name)
-    note_activity(context, agent)
-    return agent
 
 
 def _not_received(agent: Agent, message_id: int) -> UnknownMessage:

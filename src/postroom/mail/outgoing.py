@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from postroom.contracts.messages import Json
 from postroom.contracts.outbox import NO_END, OutboxDraft
 from postroom.mail.context import WriteContext
 
@@ -13,12 +14,9 @@ ArchiveKind = Literal["agent", "message", "reservation"]
 
 def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project_id: int) -> None:
     """Let the archive write a record as it stands when its turn comes."""
-    context.tx.outbox.enqueue([archive_draft(f"{kind}:{record_id}", project_id)])
-
-
-def archive_draft(record: str, project_id: int) -> OutboxDraft:
-    """Return what has the archive of a project write a record."""
-    return OutboxDraft(kind=ARCHIVE, target=str(project_id), payload={"record": record}, max_attempts=NO_END)
+    payload: dict[str, Json] = {"record": f"{kind}:{record_id}"}
+    draft = OutboxDraft(kind=ARCHIVE, target=str(project_id), payload=payload, max_attempts=NO_END)
+    context.tx.outbox.put(draft, now=context.now)
 
 
 def wake_key(message_id: int, agent_id: int) -> str:

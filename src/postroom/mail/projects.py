@@ -1,4 +1,6 @@
-"""Projects: which paths may name one, their slugs, the spellings of one folder, and which a caller may name.
+"""Projects: which paths may name one, their slugs, which a caller may name, and which a command is about.
+
+The change of a command keeps other changes of its projects out before it looks.
 
 A bound token is held to its project once, where names become projects: no operation has to think of it, and
 another project is to such a caller what a project is that nobody has made.
@@ -6,15 +8,17 @@ another project is to such a caller what a project is that nobody has made.
 
 import hashlib
 import re
+from contextlib import suppress
 from itertools import chain, count
 from typing import Final
 
+import msgspec
 from typing_extensions import override
 
 from postroom.contracts.errors import InvalidPath, NotPermitted, UnknownProject
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailWrites, ProjectReads, ProjectWrites
-from postroom.contracts.tokens import Grant
+from postroom.contracts.store import MailReads, MailWrites, ProjectReads, ProjectWrites
+from postroom.mail.commands import Command, RecallMessage, ReplyMessage
 from postroom.mail.names import nearest, shown
 
 _DRIVE = re.compile(r"^([A-Za-z]):[\\/]")
@@ -29,8 +33,12 @@ PEOPLE_KEY = "/postroom/people"
 PEOPLE_SLUG = "postroom-people"
 """The project of people, which is no folder; no other project gets its slug."""
 UNBOUND: Final = "use a token that is bound to no project, or the server's own"
-HUMAN = "human:"
-"""Before a person's name: their address."""
+HUMAN: Final = "human:"
+CHAT: Final = "chat:"
+PERSONS: Final = (HUMAN, CHAT)
+"""Before the name of a person, or of a chat: their address."""
+_TO_BE_MADE = 0
+"""Stands for every project that nobody has made yet."""
 
 
 def checked_path(human_key: str) -> str:
@@ -132,9 +140,51 @@ def address_of(name: str, slug: str, home_slug: str) -> str:
     return name if slug == home_slug else f"{name}@{slug}"
 
 
-def projects_for(tx: MailWrites, grant: Grant | None) -> ProjectWrites:
-    """Return the projects of an open transaction as a caller with this grant may name them."""
-    return tx if grant is None or grant.project_id is None else OneProject(tx, grant.project_id)
+def home_of(command: Command) -> str:
+    """Return the project where a command is given, as it is named there."""
+    named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
+    return named
+
+
+def lock_projects_of(tx: MailWrites, command: Command) -> None:
+    """Keep other changes of the projects out that a command may change, before it looks at anything."""
+    named = projects_of(tx, command)
+    tx.lock_projects(named)
+    if _TO_BE_MADE in named:  # somebody may have made it before this one had the lock
+        tx.lock_projects(projects_of(tx, command))
+
+
+def projects_of(tx: MailReads, command: Command) -> set[int]:
+    """Return the ids of the projects whose logs, agents or messages a command may change."""
+    keys, fields = {home_of(command)}, msgspec.structs.asdict(command)
+    for name in ("to", "cc", "bcc", "requester"):
+        named = fields.get(name) or ()
+        for address in [named] if isinstance(named, str) else named:
+            if address.startswith(PERSONS):
+                keys.add(PEOPLE_KEY)
+            elif "@" in address:
+                keys.add(address.partition("@")[2])
+    found = set[int]()
+    for key in keys:
+        project = tx.project(key)
+        if project is None:
+            with suppress(InvalidPath):  # then nobody has it
+                project = tx.project(checked_path(key))
+        found.add(_TO_BE_MADE if project is None else project.id)
+    message_id = fields.get("message_id")
+    return found | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else found
+
+
+def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
+    """Return the projects of the message that a command is about; an answer goes to its readers as well."""
+    message = tx.message(message_id)
+    if message is None:
+        return set()
+    if not isinstance(command, ReplyMessage | RecallMessage):
+        return {message.project_id}
+    readers = [one.agent_id for one in tx.recipients([message.id])[message.id]]
+    agents = tx.agents_by_id([message.sender_id, *readers]).values()
+    return {message.project_id} | {one.project_id for one in agents}
 
 
 class OneProject(ProjectWrites):

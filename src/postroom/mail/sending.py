@@ -1,7 +1,7 @@
 """Operations that write messages: send, reply, recall. All recipients are valid, or nothing is sent."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -20,6 +20,7 @@ from postroom.contracts.mail import (
     Importance,
     Message,
     Project,
+    Reach,
     Recipient,
     RecipientKind,
 )
@@ -31,14 +32,12 @@ from postroom.mail.identity import (
     acting_active,
     as_reason,
     find_address,
-    is_persons,
-    unknown_agent,
     visible_message,
 )
 from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG
-from postroom.mail.tracing import note_trace
+from postroom.mail.tracing import message_trace
 from postroom.mail.views import MessageView, message_view
 from postroom.mail.waking.runners import reads_at_work
 
@@ -267,17 +266,18 @@ def _participants(
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
     """Store a message with its recipients, its outbox row and what wakes its readers, or nothing at all."""
     _check_size(context, new)
-    refused = refusals(context, new.project, new.sender, new.addressees, reply_to=new.reply_to)
+    tx = context.tx
+    reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
+    refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, reply_to=new.reply_to)
     if problems := [*bad, *refused.values()]:
         raise _invalid(problems)
     if not new.addressees:
         raise InvalidRecipients(
             "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
         )
-    tx = context.tx
-    ids = [one.agent.id for one in new.addressees]
-    runners = tx.with_runner(ids)
-    woken = [(one.project, one.agent) for one in new.addressees if one.agent.id in runners] if runners else []
+    woken: list[tuple[Project, Agent]] = []
+    if context.waking is not None:
+        woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
     if context.waking is not None and woken:
         context.waking.expect(woken)
     message = tx.insert_message(
@@ -293,35 +293,18 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         reply_to=new.reply_to.id if new.reply_to else None,
         now=context.now,
     )
-    note_trace(context, message.id, new.trace)
+    if (trace := new.trace or context.caller.trace) is not None:
+        tx.put_trace(message_trace(message.id), trace)
     if new.answering_run is not None:
         tx.note_answer(message.id, new.answering_run)
-    recipients = _delivered(context, message, new.addressees)
+    for one in new.addressees:
+        tx.insert_recipient(message.id, one.agent, one.kind)
     attachments = _attached(context, message) if context.loaded else []
     to_archive(context, "message", message.id, new.project.id)
-    hooks = tx.with_client_session(ids)
-    seen = _seen_by(tx, message, recipients, runners, hooks)  # before a run begins with it
+    sent = _sent(context, new, message, attachments, reach)  # before a run begins with it
     if context.waking is not None and woken:
         context.waking.wake(message, new.sender, woken)
-    home = new.project.slug
-    payload = message_view(message, recipients, attachments, viewer=new.sender, home_slug=home, bodies=False)
-    return _sent(payload, recipients, seen, skipped)
-
-
-def _delivered(context: WriteContext, message: Message, addressees: Sequence[Addressee]) -> list[Recipient]:
-    """Put a message into the inbox of each of these."""
-    recipients: list[Recipient] = []
-    for one in addressees:
-        recipient = Recipient(
-            message_id=message.id,
-            agent_id=one.agent.id,
-            name=one.agent.name,
-            project_slug=one.project.slug,
-            kind=one.kind,
-            seq=context.tx.insert_recipient(message.id, one.agent, one.kind),
-        )
-        recipients.append(recipient)
-    return recipients
+    return {**sent, "skipped": skipped}
 
 
 def _attached(context: WriteContext, message: Message) -> list[Attachment]:
@@ -337,41 +320,55 @@ def _attached(context: WriteContext, message: Message) -> list[Attachment]:
 
 
 def _sent(
-    payload: MessageView, recipients: Sequence[Recipient], seen: Mapping[int, str], skipped: list[str]
+    context: WriteContext,
+    new: NewMessage,
+    message: Message,
+    attachments: Sequence[Attachment],
+    reach: Mapping[int, Reach],
 ) -> Sent:
+    """Return what a sender is told of a message."""
+    recipients: list[Recipient] = []
+    for one in new.addressees:
+        reader = Recipient(
+            message_id=message.id,
+            agent_id=one.agent.id,
+            name=one.agent.name,
+            project_slug=one.project.slug,
+            kind=one.kind,
+        )
+        recipients.append(reader)
+    home = new.project.slug
+    payload = message_view(message, recipients, attachments, viewer=new.sender, home_slug=home, bodies=False)
+    seen = _seen_by(context.tx, message, recipients, reach)
     deliveries: dict[str, Delivery] = {}
-    for one in recipients:
-        slug = one.project_slug
+    for reader in recipients:
+        slug = reader.project_slug
         if slug not in deliveries:
             deliveries[slug] = {"project": slug, "recipients": [], "payload": payload, "seen": []}
-        deliveries[slug]["recipients"].append(one.name)
-        deliveries[slug]["seen"].append(seen[one.agent_id])
-    return {"count": len(recipients), "deliveries": list(deliveries.values()), "skipped": skipped}
+        deliveries[slug]["recipients"].append(reader.name)
+        deliveries[slug]["seen"].append(seen[reader.agent_id])
+    return {"count": len(recipients), "deliveries": list(deliveries.values()), "skipped": []}
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
     """Return how each of these will see the message, by the reader's id, as far as that is known now."""
-    ids = [one.agent_id for one in readers]
-    return _seen_by(tx, message, readers, tx.with_runner(ids), tx.with_client_session(ids))
+    return _seen_by(tx, message, readers, tx.reach(message.sender_id, [one.agent_id for one in readers]))
 
 
 def _seen_by(
-    tx: RecordReads,
-    message: Message,
-    readers: Sequence[Recipient],
-    runners: Collection[int],
-    hooks: Collection[int],
+    tx: RecordReads, message: Message, readers: Sequence[Recipient], reach: Mapping[int, Reach]
 ) -> dict[int, str]:
-    """Return how each of these will see the message; some have `runners`, some `hooks`."""
-    at_work = tx.working_on(list(runners), message.project_id, message.thread_id) if runners else set[int]()
+    """Return how each of these will see the message."""
+    woken = {agent_id for agent_id, one in reach.items() if one.is_woken}
+    at_work = tx.working_on(list(woken), message.project_id, message.thread_id) if woken else set[int]()
     seen: dict[int, str] = {}
     for one in readers:
         if one.agent_id in at_work and _is_steered(tx, one.agent_id):
             seen[one.agent_id] = LIVE
-        elif one.agent_id in runners:
+        elif one.agent_id in woken:
             seen[one.agent_id] = CHAT if one.project_slug == PEOPLE_SLUG else RUNNER
         else:
-            seen[one.agent_id] = HOOK if one.agent_id in hooks else INBOX
+            seen[one.agent_id] = HOOK if reach[one.agent_id].has_session else INBOX
     return seen
 
 
@@ -403,13 +400,13 @@ def _check_size(context: WriteContext, new: NewMessage) -> None:
             remedy="attach the text as a file, or send several messages on one thread",
         )
     if not new.broadcast:
-        _check_number(context, len(new.addressees))
+        _check_number(len(new.addressees), rules.max_recipients)
 
 
-def _check_number(context: WriteContext, recipients: int) -> None:
-    if recipients > context.rules.max_recipients:
+def _check_number(recipients: int, limit: int) -> None:
+    if recipients > limit:
         raise TooLarge(
-            f"{recipients} recipients, the limit is {context.rules.max_recipients}",
+            f"{recipients} recipients, the limit is {limit}",
             value=recipients,
             remedy="use broadcast, or send several messages",
         )
@@ -428,19 +425,18 @@ def _addressees(
     for kind, names in mentions:
         for name in names:
             kinds.setdefault(name.strip(), kind)
-    _check_number(context, len(kinds))
+    _check_number(len(kinds), context.rules.max_recipients)
     local: dict[str, Agent] = {}
-    for agent in context.tx.agents_named(home.id, list(kinds)):
-        local[agent.name.casefold()] = agent
+    for known in context.tx.agents_named(home.id, list(kinds)):
+        local[known.name.casefold()] = known
     found: dict[int, Addressee] = {}
     bad: list[PostroomError] = []
     for name, kind in kinds.items():
         try:
-            named = (
-                _participants(context, home, sender, name, kind)
-                if name.startswith(THREAD)
-                else [_addressee(context, home, local, name, kind)]
-            )
+            if agent := local.get(name.casefold()):
+                named = [Addressee(project=home, agent=agent, kind=kind)]
+            else:
+                named = _elsewhere(context, home, sender, name, kind)
         except PostroomError as error:
             error.value = name  # as it was given, its project with it
             bad.append(error)
@@ -452,15 +448,14 @@ def _addressees(
     return list(found.values()), bad
 
 
-def _addressee(
-    context: WriteContext, home: Project, local: dict[str, Agent], address: str, kind: RecipientKind
-) -> Addressee:
-    if agent := local.get(address.casefold()):
-        return Addressee(project=home, agent=agent, kind=kind)
-    if "@" not in address and not is_persons(address):
-        raise unknown_agent(context.tx, home, address)
+def _elsewhere(
+    context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
+) -> list[Addressee]:
+    """Return whom an address means that is no name of an agent of the project."""
+    if address.startswith(THREAD):
+        return _participants(context, home, sender, address, kind)
     project, agent = find_address(context, home, address)
-    return Addressee(project=project, agent=agent, kind=kind)
+    return [Addressee(project=project, agent=agent, kind=kind)]
 
 
 def _invalid(problems: Sequence[PostroomError]) -> PostroomError:

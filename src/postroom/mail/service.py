@@ -44,10 +44,16 @@ from postroom.mail.context import (
 )
 from postroom.mail.git_identity import read_git_identity
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
-from postroom.mail.locking import home_of, lock_projects_of
 from postroom.mail.notifying import ChangeNotifier
 from postroom.mail.operations import OPERATIONS, Operation
-from postroom.mail.projects import checked_path, find_project, projects_for, spelling
+from postroom.mail.projects import (
+    OneProject,
+    checked_path,
+    find_project,
+    home_of,
+    lock_projects_of,
+    spelling,
+)
 from postroom.mail.tracing import message_trace
 
 T = TypeVar("T")
@@ -135,7 +141,8 @@ class Mail:
         Raises:
             InsufficientScope, NotPermitted: the caller's named token is not one for this.
         """
-        operation.check(caller.grant)
+        if caller.grant is not None:
+            operation.check(caller.grant)
         if isinstance(command, RotateAgentToken):
             return await self._rotate(command, caller)
         if operation.settled:
@@ -149,12 +156,15 @@ class Mail:
 
             return await self.store.read(look)
         answer = await self._changed(operation, command, caller)
-        self.tell_of_change(may_wake=isinstance(command, UnretireAgent))
+        if isinstance(command, UnretireAgent):
+            self.tell_of_change()  # messages may have waited for it
+        else:
+            self.changes.ring()
         return answer
 
-    def tell_of_change(self, *, may_wake: bool = True) -> None:
-        """Let those look again who wait for messages or, if it `may_wake` somebody, wake readers."""
-        if may_wake and (waker := self._waker()) is not None:
+    def tell_of_change(self) -> None:
+        """Let those look again who wait for messages, and those who wake readers."""
+        if (waker := self._waker()) is not None:
             waker.wake()
         self.changes.ring()
 
@@ -276,9 +286,10 @@ class Mail:
         waking: Waking | None = None,
     ) -> OperationContext[Any, Any]:
         """Return what the operations of a caller work with."""
+        bound = caller.grant.project_id if caller.grant is not None else None
         return OperationContext(
             tx=tx,
-            projects=projects_for(tx, caller.grant),
+            projects=OneProject(tx, bound) if bound is not None else tx,
             now=self.clock.now(),
             rules=self.rules,
             caller=caller,
@@ -291,18 +302,21 @@ class Mail:
         """Make a change; under a key it is made once, and each call gets the answer to the first."""
         keyed = isinstance(command, Change) and command.idempotency_key is not None
         place = _place_of(operation, command) if keyed else None
-        if place is not None and _needs_preparation(command):
+        attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
+        is_slow = bool(attached) or isinstance(command, EnsureProject | StartSession)
+        if place is not None and is_slow:
             # What the first call read from files may be gone by now; its answer is there.
             before = await self.store.read(lambda tx: self._answer_before(tx, place, command, caller))
             if before is not None:
                 return before
-        loaded = await self._prepared(command, caller) if _needs_preparation(command) else ()
+        loaded = await self._prepared(command, caller) if is_slow else ()
         purges = (self._changes + 1) % PURGE_EVERY == 0
 
         def change(tx: MailWrites, waking: Waking | None = None) -> Any:
             lock_projects_of(tx, command)
             context = self.context(tx, caller, loaded, waking)
-            refuse_unknown_token(context)
+            if caller.agent_token is not None:
+                refuse_unknown_token(context)
             if place is None:
                 return operation.run(context, command)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
@@ -398,10 +412,6 @@ class Mail:
 
 def _is_bound(caller: Caller) -> bool:
     return caller.grant is not None and caller.grant.project_id is not None
-
-
-def _needs_preparation(command: Command) -> bool:
-    return isinstance(command, EnsureProject | StartSession) or bool(getattr(command, "attachments", ()))
 
 
 def _named(command: Command) -> tuple[str, str]:

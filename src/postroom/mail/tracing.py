@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from postroom.contracts.store import RecordReads
-from postroom.mail.context import WriteContext
 
 
 def message_trace(message_id: int | str) -> str:
@@ -14,13 +13,6 @@ def message_trace(message_id: int | str) -> str:
 def run_trace(run_id: str) -> str:
     """Return the name under which a run's place in a trace is kept."""
     return f"run/{run_id}"
-
-
-def note_trace(context: WriteContext, message_id: int, traceparent: str | None) -> None:
-    """Keep where in a trace a message was written; nothing where nobody watches."""
-    kept = traceparent or context.caller.trace
-    if kept is not None:
-        context.tx.put_trace(message_trace(message_id), kept)
 
 
 def followed(tx: RecordReads, run_id: str, messages: Sequence[int]) -> list[str]:

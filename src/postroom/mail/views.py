@@ -178,7 +178,7 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
         "topic": message.topic,
         "created_ts": iso(message.created_at),
         "reply_to": message.reply_to,
-        "recalled_at": maybe_iso(message.recalled_at),
+        "recalled_at": None if message.recalled_at is None else iso(message.recalled_at),
         "attachments": list(map(attachment_view, attachments)),
     }
     if named["bcc"]:

@@ -7,8 +7,8 @@ from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.mail import Importance, Message
 from postroom.contracts.store import MailReads
 from postroom.mail.context import Caller
-from postroom.mail.identity import find_person, is_persons
-from postroom.mail.projects import HUMAN, PEOPLE_SLUG
+from postroom.mail.identity import find_person
+from postroom.mail.projects import HUMAN, PEOPLE_SLUG, PERSONS
 from postroom.mail.sending import THREAD, reply_subject
 from postroom.mail.service import Mail
 from postroom.services.calls import Calls
@@ -158,6 +158,6 @@ def _joined(tx: MailReads, original: Message, limits: Limits, *, everybody: bool
 
 def _address(written: str, slug: str) -> str:
     """Return whom a person means who writes a name on the pages of a project."""
-    if "@" in written or is_persons(written) or written.startswith(THREAD):
+    if "@" in written or written.startswith(PERSONS) or written.startswith(THREAD):
         return written
     return f"{written}@{slug}"

@@ -1,5 +1,7 @@
-"""Records as JSON text, for the stores that keep them so; what does not read back is named as corrupt."""
+"""Records from rows and as JSON text; what does not read back is named as corrupt."""
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +21,22 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
 }
 _ESCAPE = "\x1a"
 """Stands in free text before what stands for U+0000, and before itself."""
+
+
+def record(kind: type[T], row: Sequence[Any]) -> T:
+    """Return the record whose fields a row begins with, in the order of the class."""
+    names, truths = _fields(kind)  # type: ignore[arg-type] # a class is hashable
+    values = dict(zip(names, row, strict=False))
+    for name in truths:
+        values[name] = bool(values[name])
+    return kind(**values)
+
+
+@cache
+def _fields(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields of a record, and those of them that are true or false: 0 or 1 in a row."""
+    types: dict[str, Any] = kind.__annotations__
+    return tuple(types), tuple(name for name, kept_as in types.items() if kept_as is bool)
 
 
 def encode(value: object) -> str:

@@ -15,12 +15,12 @@ from postroom.contracts.errors import (
     VersionConflict,
 )
 from postroom.contracts.events import (
-    AppendOptions,
     CanonicalEvent,
     CanonicalEventDraft,
     EventPage,
     EventVisibility,
 )
+from postroom.contracts.messages import Json
 from postroom.stores.codec import decode_json, encode, unreadable
 from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
@@ -67,17 +67,24 @@ class EventTables(Tables, events.EventTables):
         self, drafts: Sequence[CanonicalEventDraft], *, at: int | None = None
     ) -> tuple[CanonicalEvent, ...]:
         now = self._now() if at is None else at
-        if len(drafts) == 1 and len(drafts[0].scopes) == 1 and drafts[0].options == AppendOptions():
-            # No key, and one log that nobody says anything of: its end is all there is to look at.
-            one, scope = WrittenEvent.of(drafts[0], self._new_id), drafts[0].scopes[0].key
-            [[newest]] = self._sql.all("events.newest", {"scope": scope})
-            event = _numbered(one, {scope: newest}, now)
-            appended = Appended((event,), ((one, event),))
-        else:
-            written = tuple(WrittenEvent.of(draft, self._new_id) for draft in drafts)
-            appended = appending(written, self._asked(event_looks(written)), now)
+        written = tuple(WrittenEvent.of(draft, self._new_id) for draft in drafts)
+        appended = appending(written, self._asked(event_looks(written)), now)
         self.write(appended)
         return appended.events
+
+    @override
+    def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
+        values = {
+            "scope": scope,
+            "event_id": f"evt_{self._new_id()}",
+            "event_kind": kind,
+            "payload": encode(payload),
+            "created_at": at,
+            "origin": origin,
+        }
+        self._sql.run("events.note", values)
+        self._sql.run("events.place_next", values)
+        self._tell(scope)
 
     def write(self, appended: "Appended") -> None:
         """Write what was decided to be new, and tell those who follow its scopes."""

@@ -53,6 +53,12 @@ class OutboxTables(Tables, outbox.OutboxTables):
         self.write(stored)
         return stored.effects
 
+    @override
+    def put(self, draft: OutboxDraft, *, now: int) -> None:
+        values = _columns(draft, f"out_{self._new_id()}", now)
+        self._sql.run("outbox.enqueue", {**values, "payload": encode(draft.payload)})
+        self._tell(OUTBOX)
+
     def write(self, stored: "Stored") -> None:
         """Write what was decided to be new."""
         for values in stored.new:
@@ -169,16 +175,7 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
         draft, payload = one.draft, decode_json(one.payload, where="payload")
         effect = firsts.get(one.key) if firsts else None
         if effect is None:
-            values: dict[str, Any] = {
-                "outbox_id": one.outbox_id,
-                "kind": draft.kind,
-                "target": draft.target,
-                "available_at": draft.available_at,
-                "created_at": now,
-                "dedupe_key": draft.dedupe_key,
-                "max_attempts": draft.max_attempts,
-                "order_key": draft.order_key,
-            }
+            values = _columns(draft, one.outbox_id, now)
             effect = OutboxMessage(**values, payload=payload, status=OutboxStatus.PENDING)
             new.append({**values, "payload": one.payload})
             if draft.dedupe_key is not None:
@@ -187,6 +184,20 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
             raise IdempotencyConflict("the key was used with another payload", value=draft.dedupe_key)
         effects.append(effect)
     return Stored(tuple(effects), tuple(new))
+
+
+def _columns(draft: OutboxDraft, outbox_id: str, now: int) -> dict[str, Any]:
+    """Return what an effect and its row have in common."""
+    return {
+        "outbox_id": outbox_id,
+        "kind": draft.kind,
+        "target": draft.target,
+        "available_at": draft.available_at,
+        "created_at": now,
+        "dedupe_key": draft.dedupe_key,
+        "max_attempts": draft.max_attempts,
+        "order_key": draft.order_key,
+    }
 
 
 def _claimed(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessage:

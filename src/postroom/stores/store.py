@@ -23,8 +23,7 @@ from postroom.stores.chats.stores import StoredChats
 from postroom.stores.chats.tables import SqlChatTables
 from postroom.stores.engine import Engine
 from postroom.stores.events import EventTables
-from postroom.stores.mail.store import StoredMail
-from postroom.stores.mail.tables import MailTables
+from postroom.stores.mail.tables import MailTables, StoredMail
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.ports import SqlRunStores
 from postroom.stores.runs.tables import RunTables

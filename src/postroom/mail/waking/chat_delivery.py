@@ -1,5 +1,7 @@
 """What becomes of messages in people's chats: shown there, lost on the way, or answered."""
 
+from typing import TYPE_CHECKING
+
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.people import ChatAddress
@@ -7,8 +9,10 @@ from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
 from postroom.mail.outgoing import woken_by
 from postroom.mail.projects import PEOPLE_SLUG
-from postroom.mail.service import Mail
 from postroom.mail.waking.completion import RunCompletion
+
+if TYPE_CHECKING:
+    from postroom.mail.service import Mail
 
 _SERVER = Caller(postroom=True)
 
@@ -16,7 +20,7 @@ _SERVER = Caller(postroom=True)
 class StoredChatDelivery:
     """Keeps the messages of people who are reached in chats."""
 
-    def __init__(self, mail: Mail, clock: Clock) -> None:
+    def __init__(self, mail: "Mail", clock: Clock) -> None:
         self._mail = mail
         self._clock = clock
 

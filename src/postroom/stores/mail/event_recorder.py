@@ -1,34 +1,31 @@
 """Tells the logs of projects what one change of mail does, within its transaction."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from postroom.contracts.events import CanonicalEventDraft, EventScope, EventTables, EventVisibility
+from postroom.contracts.events import EventTables
 from postroom.contracts.mail import Agent, ContactLink, ContactPolicy, Message, RecipientKind, Reservation
 from postroom.contracts.project_log import HIDDEN, OF_CONTACT, OTHER, Detail, EventKind, Happening
 from postroom.contracts.waking import MessageRun
 from postroom.stores.sql_transaction import SqlTransaction
 
 
+@dataclass(slots=True, eq=False)
 class EventRecorder:
     """Writes the entries of one change, each with the next number of its log. One object a change."""
 
-    def __init__(self, tx: SqlTransaction, log: EventTables) -> None:
-        self._tx = tx
-        self._log = log
-        self._locked: set[int] = set()
-        self._sent: dict[int, tuple[Happening, set[int]]] = {}
-        """The messages of this change, and the projects whose logs tell of each."""
-        self._concerned: dict[tuple[int | None, int | None, int | None], list[int]] = {}
+    _tx: SqlTransaction
+    _log: EventTables
+    _locked: set[int] = field(default_factory=set)
+    _sent: dict[int, tuple[Happening, set[int]]] = field(default_factory=dict)
+    """The messages of this change, and the projects whose logs tell of each."""
+    _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
 
     def lock(self, project_ids: Iterable[int]) -> None:
         """Keep other changes of these projects out, so that their logs are numbered by this one alone."""
-        missing: list[str] = []
-        for project_id in sorted(set(project_ids) - self._locked):
-            missing.append(EventScope.project(project_id).key)
-            self._locked.add(project_id)
-        if missing:
-            self._tx.lock(*missing)
+        if missing := set(project_ids) - self._locked:
+            self._locked |= missing
+            self._tx.lock(*map("project:{}".format, sorted(missing)))
 
     def lock_concerned(self, message_id: int, agent_id: int) -> None:
         """Keep others out of the projects that will be told of a delivery, before its row is written."""
@@ -177,22 +174,15 @@ class EventRecorder:
 
     def _record(self, project_ids: Sequence[int], happening: Happening) -> None:
         self.lock(project_ids)
-        payload = {
+        told = {
             "agent_id": happening.agent_id,
             "message_id": happening.message_id,
             "reservation_id": happening.reservation_id,
             "run_id": happening.run_id,
             "detail": dict(happening.detail),
         }
-        for project_id in project_ids:
-            draft = CanonicalEventDraft(
-                scopes=(EventScope.project(project_id),),
-                event_kind=happening.kind,
-                payload=payload,
-                origin="mail",
-                visibility=EventVisibility.INTERNAL,  # who sees it is decided by `mail.event_log`
-            )
-            self._log.append((draft,), at=happening.at)
+        for project_id in project_ids:  # who sees it is decided by `mail.event_log`
+            self._log.note(f"project:{project_id}", happening.kind, told, origin="mail", at=happening.at)
 
 
 def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:

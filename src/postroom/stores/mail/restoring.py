@@ -1,18 +1,13 @@
 """Whole rows by table, put back with their ids when a store is rebuilt from an archive."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-from typing_extensions import override
-
 from postroom.contracts.errors import StateError
-from postroom.contracts.store import MailWrites
-from postroom.stores.mail.part import Part
-from postroom.stores.mail.search_index import INDEXES
 
 _NEEDED: Final = None
 """What a column is when the row lacks it: the table refuses it where it must be given."""
-_TABLES: Final[Mapping[str, Mapping[str, object]]] = {
+TABLES: Final[Mapping[str, Mapping[str, object]]] = {
     "projects": {
         **dict.fromkeys(("id", "slug", "human_key", "created_at"), _NEEDED),
         **dict.fromkeys(("spelling", "git_identity", "owner"), ""),
@@ -45,23 +40,9 @@ _TABLES: Final[Mapping[str, Mapping[str, object]]] = {
 """The tables of an archive, those that others refer to first, and their columns with their defaults."""
 
 
-class Restoring(Part, MailWrites):
-    """Fills an empty store."""
-
-    @override
-    def restore_rows(self, rows: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
-        if self._tx.one("mail.any_project"):
-            raise StateError("the database already holds mail", remedy="rebuild into a new, empty database")
-        if unknown := rows.keys() - _TABLES.keys():
-            raise StateError(f"{sorted(unknown)} can not be rebuilt", value=sorted(unknown))
-        for table in _TABLES:
-            records = [_whole(table, record) for record in rows.get(table, ())]
-            self._tx.run_many(f"mail.restore_{table}", records)
-        INDEXES[self._tx.dialect].fill(self._tx)
-
-
-def _whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
-    columns = _TABLES[table]
+def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a row with every column of its table."""
+    columns = TABLES[table]
     if unknown := record.keys() - columns.keys():
         raise StateError(f"{table} has no column {sorted(unknown)}", value=sorted(unknown))
     return {**columns, **record}

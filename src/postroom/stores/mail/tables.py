@@ -1,41 +1,767 @@
-"""The mail port over the named statements of one transaction."""
+"""The mail port over the named statements of one transaction, and over a store.
 
-from postroom.contracts.events import EventTables
+Nothing is decided here; `EventRecorder` tells the logs of projects what a change does.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar, cast
+
+from typing_extensions import override
+
+from postroom.contracts.announcing import Arrival, ClientSession, Nudges
+from postroom.contracts.errors import (
+    InputError,
+    StateError,
+    UnknownAgent,
+    UnknownMessage,
+    UnknownProject,
+    UnknownReservation,
+)
+from postroom.contracts.events import CanonicalEvent, EventScope, EventTables
+from postroom.contracts.mail import (
+    Agent,
+    Attachment,
+    ContactLink,
+    ContactPolicy,
+    ContactStatus,
+    Importance,
+    InboxEntry,
+    LivePattern,
+    Message,
+    Project,
+    Query,
+    Reach,
+    Recipient,
+    RecipientKind,
+    Reservation,
+    SearchHit,
+    SearchOrder,
+    StoredAnswer,
+    ThreadHead,
+)
 from postroom.contracts.outbox import OutboxTables
-from postroom.stores.mail.announcements import Announcements
-from postroom.stores.mail.effects import Effects
+from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
+from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.contracts.tokens import KeptToken
+from postroom.contracts.transactions import Store
+from postroom.stores.codec import record
+from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
-from postroom.stores.mail.messages import Messages
-from postroom.stores.mail.people import People
-from postroom.stores.mail.project_log import ProjectLog
-from postroom.stores.mail.reservations import Reservations
-from postroom.stores.mail.restoring import Restoring
-from postroom.stores.mail.tokens import Tokens, Traces
+from postroom.stores.mail.restoring import TABLES, whole
 from postroom.stores.mail.waking import Waking
-from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.sql_transaction import Row, SqlTransaction
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+_FEW = 4
+_NO_LIMIT = 2**62
+_INBOX = {
+    # unread only, newest first
+    (False, True): "mail.inbox_newest",
+    (False, False): "mail.inbox_after",
+    (True, True): "mail.inbox_unread_newest",
+    (True, False): "mail.inbox_unread_after",
+}
+_COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "runners", "unread")
+_OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
-class MailTables(
-    People,
-    Messages,
-    Reservations,
-    Announcements,
-    Waking,
-    Tokens,
-    Traces,
-    ProjectLog,
-    Effects,
-    Restoring,
-):
-    """Look-ups and changes of mail within one transaction; one object a transaction.
-
-    Every part adds the methods of one kind of record; `EventRecorder` tells the logs of projects.
-    """
+class MailTables(Waking, MailWrites):
+    """Look-ups and changes of mail within one transaction; one object a transaction."""
 
     def __init__(self, tx: SqlTransaction, outbox: OutboxTables, log: EventTables) -> None:
         self._tx = tx
-        self._outbox = outbox
+        self.outbox = outbox
         self._log = log
         self._events = EventRecorder(tx, log)
-        self._known = {}
-        self._positions = {}
+        self._known: dict[str, Project] = {}
+        """Projects that this transaction has found, by the key that named them; they hardly ever change."""
+        self._positions: dict[int, int] = {}
+        """The place of the next recipient of each message that this change addresses."""
+
+    def _one(self, kind: type[R], statement: str, /, **values: object) -> R | None:
+        row = self._tx.one(statement, values)
+        return record(kind, row) if row else None
+
+    def _all(self, kind: type[R], statement: str, /, **values: object) -> list[R]:
+        return [record(kind, row) for row in self._tx.all(statement, values)]
+
+    def _update(self, statement: str, values: Mapping[str, object], kind: type[InputError]) -> None:
+        """Change the row `values["id"]`; raise an error of this kind when there is none."""
+        if not self._tx.changed(statement, values):
+            raise _unknown(kind, values["id"])
+
+    # Projects, agents, and who may write to whom.
+
+    @override
+    def lock_projects(self, project_ids: Iterable[int]) -> None:
+        self._events.lock(project_ids)
+
+    @override
+    def project(self, key: str) -> Project | None:
+        if key in self._known:
+            return self._known[key]
+        for by in ("mail.project_by_path", "mail.project_by_slug", "mail.project_by_alias"):
+            if found := self._one(Project, by, key=key):
+                self._known[key] = found
+                return found
+        return None
+
+    @override
+    def project_by_id(self, project_id: int) -> Project | None:
+        return self._one(Project, "mail.project_by_id", id=project_id)
+
+    @override
+    def projects_spelled(self, spelling: str) -> list[Project]:
+        return self._all(Project, "mail.projects_spelled", spelling=spelling)
+
+    @override
+    def projects(self, *, limit: int, after: int = 0) -> list[Project]:
+        return self._all(Project, "mail.projects", after=after, limit=limit)
+
+    @override
+    def insert_project(
+        self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
+    ) -> Project:
+        values = {
+            "slug": slug,
+            "human_key": human_key,
+            "spelling": spelling,
+            "git_identity": git_identity,
+            "owner": owner,
+            "now": now,
+        }
+        [made] = self._all(Project, "mail.insert_project", **values)
+        self._events.project_made(made.id, now)
+        return made
+
+    @override
+    def add_project_alias(self, project_id: int, human_key: str) -> None:
+        self._tx.run("mail.add_project_alias", {"human_key": human_key, "project_id": project_id})
+
+    @override
+    def set_git_identity(self, project_id: int, git_identity: str) -> None:
+        self._known.clear()
+        values = {"id": project_id, "git_identity": git_identity}
+        self._update("mail.set_git_identity", values, UnknownProject)
+
+    @override
+    def agent(self, project_id: int, name: str) -> Agent | None:
+        return self._one(Agent, "mail.agent_named", project_id=project_id, name_key=name.casefold())
+
+    @override
+    def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
+        keys = sorted(set(map(str.casefold, names)))
+        if len(keys) == 1:
+            only = self.agent(project_id, keys[0])
+            return [] if only is None else [only]
+        if len(keys) > _FEW:
+            return self._all(Agent, "mail.agents_named", project_id=project_id, name_keys=keys)
+        # A look-up each is cheaper than reading a list.
+        looks = [("mail.agent_named", {"project_id": project_id, "name_key": key}) for key in keys]
+        found = [record(Agent, row) for answer in self._tx.ask(*looks) for row in answer]
+        return sorted(found, key=lambda agent: agent.id)
+
+    @override
+    def agents_by_id(self, agent_ids: Sequence[int]) -> dict[int, Agent]:
+        return {one.id: one for one in self._all(Agent, "mail.agents_by_id", ids=agent_ids)}
+
+    @override
+    def agents(self, project_id: int, *, include_retired: bool, limit: int, after: int = 0) -> list[Agent]:
+        values = {"project_id": project_id, "after": after, "retired": include_retired, "limit": limit}
+        return self._all(Agent, "mail.agents", **values)
+
+    @override
+    def agent_by_token(self, token_hash: str) -> Agent | None:
+        return self._one(Agent, "mail.agent_by_token", token_hash=token_hash)
+
+    @override
+    def insert_agent(
+        self, project_id: int, *, name: str, program: str, model: str, task_description: str, now: int
+    ) -> Agent:
+        values = {
+            "project_id": project_id,
+            "name": name,
+            "name_key": name.casefold(),
+            "program": program,
+            "model": model,
+            "task_description": task_description,
+            "now": now,
+        }
+        [made] = self._all(Agent, "mail.insert_agent", **values)
+        self._events.agent_registered(made)
+        return made
+
+    @override
+    def update_agent(
+        self, agent_id: int, *, program: str, model: str, task_description: str, now: int
+    ) -> Agent:
+        values = {
+            "id": agent_id,
+            "program": program,
+            "model": model,
+            "task_description": task_description,
+            "now": now,
+        }
+        if self._tx.one("mail.agent_differs", values):
+            self._events.of_agent("agent.changed", agent_id, now)
+        updated = self._one(Agent, "mail.update_agent", **values)
+        if updated is None:
+            raise _unknown(UnknownAgent, agent_id)
+        return updated
+
+    @override
+    def set_agent_retired(self, agent_id: int, retired_at: int | None, *, now: int) -> None:
+        before = self.agents_by_id([agent_id]).get(agent_id)
+        self._update("mail.set_agent_retired", {"id": agent_id, "retired_at": retired_at}, UnknownAgent)
+        self._events.agent_retired(before, retired_at, now)
+
+    @override
+    def set_agent_token(self, agent_id: int, token_hash: str | None) -> None:
+        self._update("mail.set_agent_token", {"id": agent_id, "token_hash": token_hash}, UnknownAgent)
+
+    @override
+    def set_contact_policy(self, agent_id: int, policy: ContactPolicy, *, now: int) -> None:
+        before = self.agents_by_id([agent_id]).get(agent_id)
+        self._update("mail.set_contact_policy", {"id": agent_id, "policy": policy}, UnknownAgent)
+        self._events.policy_set(before, policy, now)
+
+    @override
+    def touch_agent(self, agent_id: int, now: int) -> None:
+        values = {"id": agent_id, "now": now}
+        self._update("mail.touch_agent", values, UnknownAgent)
+        self._tx.run("mail.touch_reservations", values)
+
+    @override
+    def contact(self, from_id: int, to_id: int) -> ContactLink | None:
+        return self._one(ContactLink, "mail.contact", from_id=from_id, to_id=to_id)
+
+    @override
+    def contacts(self, agent_id: int) -> list[ContactLink]:
+        return self._all(ContactLink, "mail.contacts", agent_id=agent_id)
+
+    @override
+    def put_contact(
+        self, from_id: int, to_id: int, *, status: ContactStatus, reason: str, now: int
+    ) -> ContactLink:
+        values = {
+            "from_id": from_id,
+            "to_id": to_id,
+            "status": status,
+            "reason": reason,
+            "now": now,
+            "decided_at": None if status == "pending" else now,
+        }
+        before = self.contact(from_id, to_id)
+        [link] = self._all(ContactLink, "mail.put_contact", **values)
+        self._events.contact(before, link, now)
+        return link
+
+    @override
+    def reach(self, sender_id: int, reader_ids: Sequence[int]) -> dict[int, Reach]:
+        found = self._tx.all("mail.reach", {"sender_id": sender_id, "ids": reader_ids})
+        return {row[0]: record(Reach, row) for row in found}
+
+    # Messages, inboxes, threads and attachments.
+
+    @override
+    def message(self, message_id: int) -> Message | None:
+        return self._one(Message, "mail.message", id=message_id)
+
+    @override
+    def messages(self, message_ids: Sequence[int]) -> dict[int, Message]:
+        return {one.id: one for one in self._all(Message, "mail.messages", ids=message_ids)}
+
+    @override
+    def recipients(self, message_ids: Sequence[int]) -> dict[int, list[Recipient]]:
+        found: dict[int, list[Recipient]] = {message_id: [] for message_id in message_ids}
+        for one in self._all(Recipient, "mail.recipients", ids=message_ids):
+            found[one.message_id].append(one)
+        return found
+
+    @override
+    def inbox(
+        self,
+        agent_id: int,
+        *,
+        limit: int,
+        after: int | None = None,
+        since: int | None = None,
+        unread_only: bool = False,
+        importance: Sequence[Importance] = (),
+    ) -> list[InboxEntry]:
+        values = {
+            "agent_id": agent_id,
+            "limit": limit,
+            "after": after,
+            "since": since,
+            "importance": importance,
+            "any_importance": not importance,
+        }
+        return list(map(_inbox_entry, self._tx.all(_INBOX[unread_only, after is None], values)))
+
+    @override
+    def inbox_events(self, agent_id: int, *, after: int, limit: int) -> list[InboxEntry]:
+        values = {"agent_id": agent_id, "after": after, "limit": limit}
+        return list(map(_inbox_entry, self._tx.all("mail.inbox_events", values)))
+
+    @override
+    def unread_count(self, agent_id: int) -> int:
+        [[count]] = self._tx.all("mail.unread_count", {"agent_id": agent_id})
+        return int(count)
+
+    @override
+    def thread(self, project_id: int, thread_id: str, *, limit: int, after: int = 0) -> list[Message]:
+        values = {"project_id": project_id, "thread_id": thread_id, "after": after, "limit": limit}
+        return self._all(Message, "mail.thread", **values)
+
+    @override
+    def thread_tail(self, project_id: int, thread_id: str, *, limit: int) -> list[Message]:
+        values = {"project_id": project_id, "thread_id": thread_id, "limit": limit}
+        return self._all(Message, "mail.thread_tail", **values)[::-1]
+
+    @override
+    def thread_size(self, project_id: int, thread_id: str) -> int:
+        [[size]] = self._tx.all("mail.thread_size", {"project_id": project_id, "thread_id": thread_id})
+        return int(size)
+
+    @override
+    def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
+        return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
+
+    @override
+    def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
+        return self._all(Message, "mail.project_messages", project_id=project_id, after=after, limit=limit)
+
+    @override
+    def insert_message(
+        self,
+        *,
+        project_id: int,
+        sender: Agent,
+        thread_id: str | None,
+        subject: str,
+        body_md: str,
+        importance: Importance,
+        ack_required: bool,
+        topic: str,
+        broadcast: bool,
+        reply_to: int | None,
+        now: int,
+    ) -> Message:
+        self._events.lock([project_id])  # within a project, ids grow in the order in which they are seen
+        # The id is taken beforehand: a thread that is filled in afterwards is written to its index twice.
+        [[message_id]] = self._tx.all("mail.next_message")
+        values: dict[str, Any] = {
+            "id": message_id,
+            "project_id": project_id,
+            "sender_id": sender.id,
+            "sender_name": sender.name,
+            "thread_id": thread_id or f"msg-{message_id}",
+            "subject": subject,
+            "body_md": body_md,
+            "importance": importance,
+            "ack_required": ack_required,
+            "created_at": now,
+            "topic": topic,
+            "broadcast": broadcast,
+            "reply_to": reply_to,
+        }
+        self._tx.run("mail.insert_message", values)
+        message = Message(**values)
+        if self._tx.dialect == "postgres":  # SQLite's writer does it after it has answered
+            search_index.add(self._tx, message)
+        self._positions[message_id] = 0
+        self._events.sent(message)
+        return message
+
+    @override
+    def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> None:
+        if (position := self._positions.get(message_id)) is None:
+            [[position]] = self._tx.all("mail.recipients_named", {"message_id": message_id})
+        self._positions[message_id] = position + 1
+        values = {"message_id": message_id, "agent_id": agent.id, "kind": kind, "position": position}
+        self._tx.run("mail.next_inbox_seq", values)
+        self._tx.run("mail.insert_recipient", values)
+        self._events.reached(message_id, agent, kind)
+
+    @override
+    def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:
+        values = {"message_id": message_id, "agent_id": agent_id, "now": now}
+        if row := self._tx.one("mail.mark_read", values):
+            self._events.delivery("delivery.read", message_id, agent_id, row[0], now)
+            return now
+        row = self._tx.one("mail.read_mark", values)
+        return int(row[0]) if row else None
+
+    @override
+    def mark_acked(self, message_id: int, agent_id: int, now: int) -> int | None:
+        self.mark_read(message_id, agent_id, now)
+        values = {"message_id": message_id, "agent_id": agent_id, "now": now}
+        if row := self._tx.one("mail.mark_acked", values):
+            self._events.delivery("delivery.acknowledged", message_id, agent_id, row[0], now)
+            return now
+        row = self._tx.one("mail.acked_mark", values)
+        return int(row[0]) if row else None
+
+    @override
+    def mark_recalled(self, message_id: int, now: int) -> None:
+        stored = self.attachments([message_id])[message_id]
+        message = self.message(message_id)
+        if message is None:
+            raise _unknown(UnknownMessage, message_id)
+        if message.recalled_at is None:
+            self._events.recalled(message, now)
+        self._tx.run("mail.mark_recalled", {"id": message_id, "now": now})
+        if self._tx.dialect == "postgres":  # on SQLite a trigger does it
+            self._tx.run("mail.forget_words", {"message_id": message_id})
+        if stored:
+            hashes = {one.sha256 for one in stored} | {one.preview_sha256 for one in stored}
+            self._tx.run("mail.drop_attachments", {"message_id": message_id})
+            self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
+
+    @override
+    def search(
+        self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
+    ) -> list[SearchHit]:
+        return search_index.find(self._tx, project_id, query, order, limit=limit, cursor=cursor)
+
+    @override
+    def attachments(self, message_ids: Sequence[int]) -> dict[int, list[Attachment]]:
+        found: dict[int, list[Attachment]] = {message_id: [] for message_id in message_ids}
+        for row in self._tx.all("mail.attachments", {"ids": message_ids}):
+            found[row[0]].append(record(Attachment, row[1:]))
+        return found
+
+    @override
+    def blob(self, sha256: str) -> bytes | None:
+        row = self._tx.one("mail.blob", {"sha256": sha256})
+        return bytes(row[0]) if row else None
+
+    @override
+    def insert_blob(self, sha256: str, content: bytes) -> None:
+        self._tx.run("mail.insert_blob", {"sha256": sha256, "content": content})
+
+    @override
+    def insert_attachment(self, message_id: int, attachment: Attachment) -> None:
+        values = {
+            "message_id": message_id,
+            "sha256": attachment.sha256,
+            "name": attachment.name,
+            "media_type": attachment.media_type,
+            "size": attachment.size,
+            "preview_sha256": attachment.preview_sha256,
+        }
+        self._tx.run("mail.insert_attachment", values)
+
+    # What recipients were told of, and which agent a client's session acts as.
+
+    @override
+    def unannounced(self, agent_id: int, *, limit: int) -> list[Arrival]:
+        return self._all(Arrival, "mail.unannounced", agent_id=agent_id, limit=limit)
+
+    @override
+    def directed_unread(self, agent_id: int) -> tuple[int, int]:
+        [[count, newest]] = self._tx.all("mail.directed_unread", {"agent_id": agent_id})
+        return int(count), int(newest)
+
+    @override
+    def client_session(self, client: str, session_id: str) -> ClientSession | None:
+        return self._one(ClientSession, "mail.client_session", client=client, session_id=session_id)
+
+    @override
+    def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        return {row[0]: row[1] for row in self._tx.all("mail.sessions_seen", {"ids": agent_ids})}
+
+    @override
+    def nudges(self, agent_id: int) -> Nudges:
+        return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
+
+    @override
+    def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
+        # One by one: with a list of ids SQLite would go through the whole inbox, however long it is.
+        new = 0
+        for message_id in message_ids:
+            self._events.lock_concerned(message_id, agent_id)
+            values = {"message_id": message_id, "agent_id": agent_id, "now": now, "by": by}
+            if row := self._tx.one("mail.mark_announced", values):
+                self._events.delivery("delivery.announced", message_id, agent_id, row[0], now, by)
+                new += 1
+        return new
+
+    @override
+    def bind_client_session(self, client: str, session_id: str, agent_id: int, now: int) -> None:
+        values = {"client": client, "session_id": session_id, "agent_id": agent_id, "now": now}
+        self._tx.run("mail.bind_client_session", values)
+
+    @override
+    def end_client_session(self, client: str, session_id: str) -> None:
+        self._tx.run("mail.end_client_session", {"client": client, "session_id": session_id})
+
+    @override
+    def purge_client_sessions(self, before: int, *, limit: int) -> int:
+        return self._tx.changed("mail.purge_client_sessions", {"before": before, "limit": limit})
+
+    @override
+    def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
+        values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
+        self._tx.run("mail.set_nudges", values)
+
+    # Reservations, live ones and those that have ended.
+
+    @override
+    def reservation(self, reservation_id: int) -> Reservation | None:
+        return self._one(Reservation, "mail.reservation", id=reservation_id)
+
+    @override
+    def live_reservations(
+        self,
+        project_id: int,
+        *,
+        now: int,
+        near: str | None = None,
+        agent_id: int | None = None,
+        limit: int | None = None,
+    ) -> list[Reservation]:
+        values = _near(project_id, now, near)
+        values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
+        if agent_id is not None:
+            return self._all(Reservation, "mail.reservations_held", **values)
+        statement = "mail.live_reservations_near" if near else "mail.live_reservations"
+        return self._all(Reservation, statement, **values)
+
+    @override
+    def live_patterns(
+        self, project_id: int, *, now: int, near: str, but: int, exclusive_only: bool
+    ) -> list[LivePattern]:
+        values = _near(project_id, now, near) | {"but": but, "exclusive_only": exclusive_only}
+        found = self._tx.all("mail.live_patterns_near" if near else "mail.live_patterns", values)
+        return [(row[0], row[1]) for row in found]
+
+    @override
+    def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
+        return self._all(Reservation, "mail.reservations_by_id", ids=reservation_ids)
+
+    @override
+    def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
+        return self._all(Reservation, "mail.reservations", project_id=project_id, after=after, limit=limit)
+
+    @override
+    def insert_reservation(
+        self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int
+    ) -> Reservation:
+        values = {
+            "project_id": agent.project_id,
+            "agent_id": agent.id,
+            "pattern": pattern,
+            "prefix": prefix,
+            "exclusive": exclusive,
+            "reason": reason,
+            "now": now,
+            "expires_at": now + ttl,
+            "ttl": ttl,
+        }
+        [[reservation_id]] = self._tx.all("mail.insert_reservation", values)
+        made = self._stored(reservation_id)
+        self._events.reserved("reservation.made", made, now)
+        return made
+
+    @override
+    def extend_reservation(
+        self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str, now: int
+    ) -> Reservation:
+        values = {
+            "id": reservation_id,
+            "expires_at": expires_at,
+            "ttl": ttl,
+            "exclusive": exclusive,
+            "reason": reason,
+        }
+        self._tx.run("mail.extend_reservation", values)
+        extended = self._stored(reservation_id)
+        self._events.reserved("reservation.renewed", extended, now)
+        return extended
+
+    @override
+    def release_reservation(self, reservation_id: int, *, now: int, by: str, reason: str) -> Reservation:
+        values = {"id": reservation_id, "now": now, "by": by, "reason": reason}
+        is_new = self._tx.changed("mail.release_reservation", values) > 0
+        released = self._stored(reservation_id)
+        if is_new:
+            self._events.released(released, now, by)
+        return released
+
+    @override
+    def expire_reservations(self, project_id: int, now: int) -> list[Reservation]:
+        over = self._all(Reservation, "mail.expired_reservations", project_id=project_id, now=now)
+        self._tx.run_many("mail.expire_reservation", [{"id": one.id} for one in over])
+        for one in over:
+            self._events.expired(one, now)
+        return over
+
+    def _stored(self, reservation_id: int) -> Reservation:
+        found = self.reservation(reservation_id)
+        if found is None:
+            raise _unknown(UnknownReservation, reservation_id)
+        return found
+
+    # Named tokens, and where in a trace messages were written and runs were at work.
+
+    @override
+    def token(self, token_id: str) -> KeptToken | None:
+        row = self._tx.one("mail.token", {"id": token_id})
+        return _token(row) if row else None
+
+    @override
+    def tokens_named(self, name: str) -> list[KeptToken]:
+        return list(map(_token, self._tx.all("mail.tokens_named", {"name": name})))
+
+    @override
+    def tokens(self, *, limit: int, after: str = "") -> list[KeptToken]:
+        return list(map(_token, self._tx.all("mail.tokens", {"after": after, "limit": limit})))
+
+    @override
+    def put_token(self, token: KeptToken) -> None:
+        values = {name: getattr(token, name) for name in _OF_TOKENS}
+        self._tx.run("mail.put_token", {**values, "scopes": " ".join(sorted(token.scopes))})
+
+    @override
+    def note_token_uses(self, uses: Mapping[str, int]) -> None:
+        rows = [{"id": token_id, "used_at": used_at} for token_id, used_at in sorted(uses.items())]
+        self._tx.run_many("mail.note_token_use", rows)
+
+    @override
+    def traces(self, names: Sequence[str]) -> dict[str, str]:
+        return {row[0]: row[1] for row in self._tx.all("mail.traces", {"names": names})}
+
+    @override
+    def put_trace(self, name: str, traceparent: str) -> None:
+        self._tx.run("mail.put_trace", {"name": name, "traceparent": traceparent})
+
+    # The logs of projects; what is told in them is decided by the event recorder.
+
+    @override
+    def project_events(
+        self, project_id: int, *, after: int, limit: int, kinds: Sequence[EventKind] = ()
+    ) -> list[ProjectEvent]:
+        scope = EventScope.project(project_id).key
+        found = self._log.of_scope(scope, after=after, limit=limit, kinds=kinds)
+        return [_entry(project_id, seq, event) for seq, event in found]
+
+    @override
+    def log_bounds(self, project_id: int) -> LogBounds:
+        oldest, newest = self._log.bounds(EventScope.project(project_id).key)
+        return LogBounds(oldest=oldest - 1, newest=newest)
+
+    @override
+    def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
+        values = {"agent_id": agent_id, "ids": message_ids}
+        written, received = self._tx.ask(
+            ("project_log.messages_written", values), ("project_log.messages_received", values)
+        )
+        return {row[0] for row in written}, {row[0] for row in received}
+
+    @override
+    def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:
+        self._events.lock([project_id])
+        return self._log.trim(EventScope.project(project_id).key, keep=keep, limit=limit)
+
+    # Answers kept by idempotency key, what is counted, and whole rows of an archive.
+
+    @override
+    def answer(self, scope: str, key: str) -> StoredAnswer | None:
+        row = self._tx.one("mail.answer", {"scope": scope, "key": key})
+        return StoredAnswer(digest=row[0], answer=bytes(row[1])) if row else None
+
+    @override
+    def insert_answer(self, scope: str, key: str, digest: str, answer: bytes, now: int) -> None:
+        values = {"scope": scope, "key": key, "digest": digest, "answer": answer, "now": now}
+        self._tx.run("mail.insert_answer", values)
+
+    @override
+    def purge_answers(self, before: int, *, limit: int) -> int:
+        return self._tx.changed("mail.purge_answers", {"before": before, "limit": limit})
+
+    @override
+    def counts(self) -> dict[str, int]:
+        [found] = self._tx.all("mail.counts")
+        return dict(zip(_COUNTED, found, strict=True))
+
+    @override
+    def restore_rows(self, rows: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
+        if self._tx.one("mail.any_project"):
+            raise StateError("the database already holds mail", remedy="rebuild into a new, empty database")
+        if unknown := rows.keys() - TABLES.keys():
+            raise StateError(f"{sorted(unknown)} can not be rebuilt", value=sorted(unknown))
+        for table in TABLES:
+            self._tx.run_many(f"mail.restore_{table}", [whole(table, one) for one in rows.get(table, ())])
+        search_index.fill(self._tx)
+
+
+class StoredMail(MailStore):
+    """Transactions of a store, of which only the mail is seen."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @override
+    async def read(self, look: Callable[[MailReads], T]) -> T:
+        return await self._store.read(lambda tx: look(tx.mail))
+
+    @override
+    async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
+        return await self._store.write(lambda tx: change(tx.mail), key=f"mail:{key}")
+
+    @override
+    async def settle(self) -> None:
+        await self._store.settle()
+
+    @override
+    async def probe(self) -> None:
+        await self._store.probe()
+
+
+def _unknown(kind: type[InputError], row_id: object) -> InputError:
+    """Return the error for a row that is not there."""
+    return kind(f"nothing has the id {row_id}", value=row_id)
+
+
+def _inbox_entry(row: Row) -> InboxEntry:
+    """Map a message's columns followed by its recipient's."""
+    kind, seq, read_at, acked_at = row[-4:]
+    return InboxEntry(message=record(Message, row), kind=kind, seq=seq, read_at=read_at, acked_at=acked_at)
+
+
+def _near(project_id: int, now: int, near: str | None) -> dict[str, object]:
+    """Return the parameters that find reservations whose prefix lies on the way to `near`, or below it."""
+    parts = near.split("/") if near else []
+    ancestors = ["", *("/".join(parts[: count + 1]) for count in range(len(parts)))]
+    return {
+        "project_id": project_id,
+        "now": now,
+        "anywhere": not near,
+        "ancestors": ancestors if near else [],
+        "below": f"{near}/",
+        "beyond": f"{near}0",  # "0" follows "/" in every encoding
+    }
+
+
+def _token(row: Row) -> KeptToken:
+    found = dict(zip(_OF_TOKENS, row, strict=True))
+    return KeptToken(**{**found, "scopes": frozenset(found["scopes"].split(" "))})
+
+
+def _entry(project_id: int, seq: int, event: CanonicalEvent) -> ProjectEvent:
+    told = event.payload
+    happening = Happening(
+        kind=cast("EventKind", event.event_kind),
+        at=event.created_at,
+        agent_id=told["agent_id"],
+        message_id=told["message_id"],
+        reservation_id=told["reservation_id"],
+        run_id=told["run_id"],
+        detail=told["detail"],
+    )
+    return ProjectEvent(project_id=project_id, seq=seq, happening=happening)

@@ -10,23 +10,28 @@ from postroom.contracts.people import ChatAddress
 from postroom.contracts.project_log import EventKind
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun, RunnerSource, WakingWrites
-from postroom.stores.mail import rows
-from postroom.stores.mail.part import Part
+from postroom.stores.codec import record
+from postroom.stores.mail.event_recorder import EventRecorder
+from postroom.stores.sql_transaction import SqlTransaction
 
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
 
 
-class Waking(Part, WakingWrites):
+class Waking(WakingWrites):
     """Runners, runs at work, their questions, and what they made of messages."""
+
+    _tx: SqlTransaction
+    _events: EventRecorder
 
     @override
     def runner(self, agent_id: int) -> KeptRunner | None:
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
-        return rows.runner(row) if row else None
+        return record(KeptRunner, row) if row else None
 
     @override
     def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
-        return [rows.runner(row) for row in self._tx.all("mail.runners", {"after": after, "limit": limit})]
+        found = self._tx.all("mail.runners", {"after": after, "limit": limit})
+        return [record(KeptRunner, row) for row in found]
 
     @override
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:

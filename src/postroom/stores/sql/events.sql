@@ -22,6 +22,17 @@ VALUES (:event_id, :event_kind, :payload, :sequences, :created_at, :causation_id
 -- place
 INSERT INTO event_scopes (scope, seq, event_id) VALUES (:scope, :seq, :event_id);
 
+-- note
+INSERT INTO events (event_id, event_kind, payload, sequences, created_at, origin, visibility, schema_version)
+VALUES (:event_id, :event_kind, :payload,
+        '{"' || CAST(:scope AS text) || '":' ||
+        (SELECT coalesce(max(seq), 0) + 1 FROM event_scopes WHERE scope = CAST(:scope AS text)) || '}',
+        :created_at, :origin, 'internal', 1);
+
+-- place_next
+INSERT INTO event_scopes (scope, seq, event_id)
+VALUES (:scope, (SELECT coalesce(max(seq), 0) + 1 FROM event_scopes WHERE scope = :scope), :event_id);
+
 -- event
 SELECT event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility,
        schema_version

@@ -105,7 +105,7 @@ SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, impo
 INSERT INTO messages (id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
                       created_ts, topic, broadcast, reply_to)
 VALUES (:id, :project_id, :sender_id, :sender_name, :thread_id, :subject, :body_md, :importance, :ack_required,
-        :now, :topic, :broadcast, :reply_to);
+        :created_at, :topic, :broadcast, :reply_to);
 
 -- next_message
 SELECT coalesce(max(id), 0) + 1 FROM messages;
@@ -136,11 +136,11 @@ ON CONFLICT (project_id, thread_id) DO UPDATE
 UPDATE search_index_progress SET indexed_to = :newest;
 
 -- next_inbox_seq
-UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id RETURNING inbox_seq;
+UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id;
 
 -- insert_recipient
 INSERT INTO recipients (message_id, agent_id, kind, seq, position)
-VALUES (:message_id, :agent_id, :kind, :seq, :position);
+VALUES (:message_id, :agent_id, :kind, (SELECT inbox_seq FROM agents WHERE id = :agent_id), :position);
 
 -- recipients_named
 SELECT count(*) FROM recipients WHERE message_id = :message_id;
@@ -322,9 +322,6 @@ SELECT kind FROM recipients WHERE message_id = :message_id AND agent_id = :agent
 -- client_session
 SELECT client, session_id, agent_id, bound_at FROM client_sessions WHERE client = :client AND session_id = :session_id;
 
--- with_client_session
-SELECT DISTINCT agent_id FROM client_sessions WHERE agent_id IN {ints :ids};
-
 -- sessions_seen
 SELECT agent_id, max(bound_at) FROM client_sessions
  WHERE agent_id IN {ints :ids} GROUP BY agent_id;
@@ -459,6 +456,13 @@ SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive,
 
 -- expire_reservation
 UPDATE file_reservations SET released_at = expires_at, release_reason = 'expired' WHERE id = :id;
+
+-- reach
+SELECT id, (SELECT status FROM contacts WHERE from_id = :sender_id AND to_id = a.id),
+       CASE WHEN EXISTS (SELECT 1 FROM runners WHERE agent_id = a.id)
+              OR EXISTS (SELECT 1 FROM chat_addresses WHERE agent_id = a.id) THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM client_sessions WHERE agent_id = a.id) THEN 1 ELSE 0 END
+  FROM agents a WHERE id IN {ints :ids};
 
 -- contact
 SELECT from_id, to_id, status, reason, created_at, decided_at FROM contacts WHERE from_id = :from_id AND to_id = :to_id;

@@ -145,8 +145,9 @@ async def a_session_acts_as_one_agent(store: MailStore, clock: ManualClock) -> N
     )
     assert await store.read(lambda tx: tx.client_session("claude", "t")) is None
     asked = [here.ada.id, here.ben.id, here.cyd.id, 99]
-    assert await store.read(lambda tx: tx.with_client_session(asked)) == {here.ben.id, here.cyd.id}
-    assert await store.read(lambda tx: tx.with_client_session([])) == set()
+    reach = await store.read(lambda tx: tx.reach(here.ada.id, asked))
+    assert [one for one, known in reach.items() if known.has_session] == [here.ben.id, here.cyd.id]
+    assert await store.read(lambda tx: tx.reach(here.ada.id, [])) == {}
     seen = {here.ben.id: now + 1, here.cyd.id: now}
     assert await store.read(lambda tx: tx.sessions_seen(asked)) == seen
     assert await store.read(lambda tx: tx.sessions_seen([])) == {}

@@ -169,11 +169,9 @@ async def a_change_that_raises_is_undone_whole(store: MailStore, clock: ManualCl
 
     def send(tx: MailWrites) -> tuple[int, int, int]:
         sent = put_message(tx, here.ada, [])
-        return (
-            sent.id,
-            tx.insert_recipient(sent.id, here.ben, "to"),
-            given.agent(tx, here.project.id, "Dot").id,
-        )
+        tx.insert_recipient(sent.id, here.ben, "to")
+        seq = tx.recipients([sent.id])[sent.id][0].seq
+        return sent.id, seq, given.agent(tx, here.project.id, "Dot").id
 
     sent, seq, made = await store.write(send)
     assert (sent > 1, seq, made > here.cyd.id) == (True, 2, True)

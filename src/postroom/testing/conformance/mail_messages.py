@@ -114,12 +114,13 @@ async def each_inbox_counts_its_messages_without_gaps(store: MailStore, clock: M
     """Sequence numbers begin at 1 for each agent, and the agent knows the newest."""
     here = await an_office(store)
 
-    def send(tx: MailWrites) -> list[int]:
-        message = put_message(tx, here.ada, [])
-        return [tx.insert_recipient(message.id, reader, "to") for reader in (here.ben, here.cyd)]
+    async def sent() -> list[int]:
+        message = await store.write(lambda tx: put_message(tx, here.ada, [here.ben, here.cyd]))
+        readers = (await store.read(lambda tx: tx.recipients([message.id])))[message.id]
+        return [one.seq for one in readers]
 
-    assert await store.write(send) == [1, 1]
-    assert await store.write(send) == [2, 2]
+    assert await sent() == [1, 1]
+    assert await sent() == [2, 2]
     ben = (await store.read(lambda tx: tx.agents_by_id([here.ben.id])))[here.ben.id]
     assert (ben.inbox_seq, ben.inbox_floor) == (2, 0)
 

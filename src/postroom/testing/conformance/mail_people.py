@@ -261,6 +261,11 @@ async def a_contact_link_has_a_direction(store: MailStore, clock: ManualClock) -
     assert (link.reason, link.created_at, link.decided_at) == ("hello", clock.now(), None)
     assert await store.read(lambda tx: tx.contact(here.ada.id, here.ben.id)) == link
     assert await store.read(lambda tx: tx.contact(here.ben.id, here.ada.id)) is None
+    reach = await store.read(lambda tx: tx.reach(here.ada.id, [here.ben.id, here.cyd.id]))
+    assert {agent_id: one.granted for agent_id, one in reach.items()} == {
+        here.ben.id: "pending",
+        here.cyd.id: None,
+    }
 
 
 async def a_contact_link_keeps_its_beginning(store: MailStore, clock: ManualClock) -> None:
