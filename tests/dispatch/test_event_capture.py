@@ -286,7 +286,7 @@ async def test_wrap_dispatch_with_buffer_stages_into_buffer_not_writer(room: Roo
     event = ToolCallReady(id="c1", name="search", arguments={"q": "x"})
     await sink.emit(event)
     assert len(buffer) == 1
-    (draft,) = buffer.waiting()
+    (draft,) = buffer.drafts
     assert (draft.event_kind, draft.correlation_id) == ("ToolCallReady", "d-buf")
     assert (draft.scope_id("thread"), draft.scope_id("run")) == ("t-buf", "r-buf")
     assert await room.stores.events.count(EventScope.run("r-buf")) == 0

@@ -173,8 +173,12 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True):
         Raises:
             InvalidActivation: the thread's or a decided call's id is blank.
         """
-        if not self.thread_id.strip() or any(not call.strip() for call, _ in self.seeded_decisions):
-            raise InvalidActivation("an activation needs a thread id, and each decision a call id")
+        named = [self.thread_id]
+        if self.seeded_decisions:
+            named += [call for call, _ in self.seeded_decisions]
+        for name in named:
+            if not name.strip():
+                raise InvalidActivation("an activation needs a thread id, and each decision a call id")
 
 
 class RunActivation(Record, frozen=True, kw_only=True):

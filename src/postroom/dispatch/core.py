@@ -1,6 +1,6 @@
 """What every part of a mailbox works with: its ports, its settings, its ids, and nothing that decides."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 from postroom.concurrency import Tasks
@@ -8,11 +8,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.effects import RunEffects
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
-from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import RunStores
-from postroom.contracts.runs import RunRecord
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
@@ -60,35 +56,8 @@ class Core:
         self.capture: Capture | None = None
         """What keeps the executions' events, when something does."""
         self.tasks = Tasks("mailbox")
-        self._effects = effects
-
-    def effects_of(self, run: RunRecord) -> tuple[OutboxDraft, ...]:
-        """Return what the end of a run causes in the world."""
-        return () if self._effects is None else tuple(self._effects.of(run))
-
-    def write_beginning(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write what belongs to the beginning of a run, in the change that claims it; False: nothing.
-
-        Not where budgets may keep what was claimed from being executed.
-        """
-        if self._effects is None or self.config.budgets:
-            return False
-        return self._effects.begin(tx, run, messages)
-
-    def write_effects(self, tx: Transaction, run: RunRecord) -> None:
-        """Write what belongs to the end of a run, in the change that stores it."""
-        if self._effects is not None:
-            self._effects.write(tx, run)
-
-    def write_failure(self, tx: Transaction, run_id: str) -> None:
-        """Write what belongs to an execution that has failed, in the change that has its run tried again."""
-        if self._effects is not None:
-            self._effects.put_back(tx, run_id)
-
-    def effects_stored(self, run: RunRecord) -> None:
-        """Say that what the end of a run causes is on disk."""
-        if self._effects is not None:
-            self._effects.stored(run)
+        self.effects = effects
+        """What belongs to the beginning and the end of runs, where something does."""
 
 
 def time_ordered_ids(clock: Clock, random: Random) -> Ids:

@@ -19,6 +19,7 @@ import structlog
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
 from postroom.contracts.agent_events import EventSink
+from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -191,15 +192,14 @@ class Dispatcher:
             request=ClaimRequest(consumer=core.consumer_id, lease_ms=core.config.lease_ms),
             instance_id=core.new_id(),
             begins=core.config.max_concurrent_runs_per_tenant is None,
-            notes=core.write_beginning,
+            effects=None if core.config.budgets else core.effects,
         )
 
     def asks_next(self, thread_id: str) -> ClaimAsk | None:
         """Return what the end of a run is to claim of its thread; None when others come first."""
         asks = self.asks()
         worker = self.workers.get_or_create(thread_id)
-        is_free = self.accepting and asks.begins and not len(self.slots) and not worker.foreground
-        if not is_free or not self.slots.has_own_slot:
+        if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
             return None
         worker.is_wanted = False
         return asks
@@ -208,7 +208,7 @@ class Dispatcher:
         """Execute what was claimed under a reservation, or give it back when its tenant is at its bound."""
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
-        if not self.slots.move(worker.tenant, claimed.tenant):
+        if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
             self.slots.stand_in_line(claimed.thread_id, claimed.tenant)
             self.unreserve(worker)
             worker.tenant = claimed.tenant
@@ -526,7 +526,7 @@ class Execution:
         self._core = core
         self._events = events
         self._completion = completion
-        self._budgets = Budgets(core)
+        self._budgets = Budgets(core) if core.config.budgets else None
 
     async def begin(self, job: Job) -> bool:
         """Write that the execution begins; False when there is nothing to execute.
@@ -548,8 +548,11 @@ class Execution:
         else:
             await self._completion.begin(attempt)
         self._core.metrics.started(attempt.dispatch, now=attempt.started_at)
-        await self._events.dispatch_happened("RunSubmitted", attempt.dispatch)
-        pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
+        if self._events.is_on:
+            await self._events.dispatch_happened("RunSubmitted", attempt.dispatch)
+        pause = None
+        if self._budgets is not None:
+            pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
         if pause is not None:
             paused = AgentRunResult(
                 run_id=attempt.run.run_id, termination=TerminationReason.suspended(), waiting=pause
@@ -597,7 +600,9 @@ class Execution:
             wall_ms = core.now() - attempt.started_at
             if not result.usage.wall_ms:  # programs do not say for how long they worked
                 result = replace(result, usage=replace(result.usage, wall_ms=max(wall_ms, 0)))
-            spends = self._budgets.spent_by(attempt.dispatch, result, wall_ms=wall_ms)
+            spends: tuple[Spending, ...] = ()
+            if self._budgets is not None:
+                spends = self._budgets.spent_by(attempt.dispatch, result, wall_ms=wall_ms)
             asks = job.asks_next()
             ending = await self._completion.end(attempt, result, spends, asks)
             job.leaves_waiting, job.next, job.has_looked = (
@@ -606,7 +611,7 @@ class Execution:
                 asks is not None,
             )
         core.metrics.ended(
-            outcome.metric_label, dispatch=attempt.dispatch, started_at=attempt.started_at, now=core.now()
+            outcome.kind.value, dispatch=attempt.dispatch, started_at=attempt.started_at, now=core.now()
         )
 
     async def _attempt(self, job: Job) -> Attempt:
