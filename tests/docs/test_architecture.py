@@ -26,7 +26,7 @@ DEEPER = {
     "contracts": 10,
     "executors": 9,
     "mail": 9,
-    "stores": 12,
+    "stores": 9,
 }
 """Rooms that are deeper, and how deep; the numbers may only go down."""
 

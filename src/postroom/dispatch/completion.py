@@ -432,7 +432,8 @@ class Completion:
                 if not error.retryable or tries > core.config.lease_ms // core.config.lease_retry_ms:
                     raise
                 await core.timer.sleep(core.config.lease_retry_ms)
-        attempt.coordinator.staged.written(len(events))
+        if events:
+            attempt.coordinator.staged.written(len(events))
         if ending.run is not None and core.effects is not None:
             core.effects.stored(ending.run)
         return ending
@@ -525,7 +526,7 @@ def result_of(
 ) -> RunDispatchResult:
     """Return a result as the queue records it."""
     termination = result.termination
-    waits = result.waiting is not None or (run is not None and run.is_resumable_waiting)
+    waits = result.waiting is not None or (run is not None and run.status is RunStatus.WAITING)
     failed = termination.type is TerminationKind.ERROR
     return RunDispatchResult(
         run_id=dispatch.run_id,

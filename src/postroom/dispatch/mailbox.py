@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink
-from postroom.contracts.clock import Timer, milliseconds
+from postroom.contracts.clock import Timer, milliseconds, time_ordered_ids
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.effects import RunEffects
 from postroom.contracts.errors import InvalidRecord, InvalidSubmission, MailboxClosed
@@ -31,7 +31,7 @@ from postroom.dispatch.capture import Capture, EventBuffer
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
 from postroom.dispatch.control import Control
-from postroom.dispatch.core import Core, time_ordered_ids
+from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, ServerEvents
 from postroom.dispatch.inspection import Inspection, Reason
 from postroom.dispatch.limits import MailboxWorker, Workers

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation, RunActivationSnapshot, RunHints, RunMode, RunOrigin
+from postroom.contracts.clock import Ids
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, LOWEST_PRIORITY, RunDispatch
 from postroom.contracts.errors import (
     AlreadyConsumed,
@@ -36,7 +37,6 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit
 from postroom.contracts.runs import AnsweredTicket, RunMessageInput, RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.core import Ids
 
 _LONGEST_ID = 512
 DEFAULT_AGENT = "default"
@@ -163,7 +163,7 @@ def reusable_waiting_run(facts: SubmissionFacts) -> RunRecord | None:
     """Return the run that new input lets go on: the one that the thread calls open, else the latest."""
     thread_id = facts.thread.id if facts.thread else None
     for run in (facts.open_run, facts.latest_run):
-        if run is not None and run.is_resumable_waiting and thread_id in (None, run.thread_id):
+        if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
             return run
     return None
 
@@ -185,7 +185,7 @@ def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | 
         return None
     if run.thread_id != request.thread_id:
         raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-    if run.status is not RunStatus.CREATED and not run.is_resumable_waiting:
+    if run.status not in (RunStatus.CREATED, RunStatus.WAITING):
         raise RunNotOpen(f"run {run.run_id!r} is {run.status} and is not open for dispatch", value=run.run_id)
     return run
 
@@ -278,6 +278,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         range=covered,
         trigger_message_ids=tuple(dict.fromkeys((*earlier, *snapshot.trigger_message_ids))),
     )
+    last_at = facts.thread.latest_run_updated_at if facts.thread else None
     run = existing or _new_run(activation, facts, run_id=run_id, now=now)
     written = replace(
         run,
@@ -295,7 +296,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         messages=messages,
         consumes=consumes,
         expected_message_count=facts.message_count,
-        queued_at=_queued_at(facts, now),
+        queued_at=now if last_at is None or last_at < now else last_at + 1,
         joins=joins,
     )
 
@@ -331,11 +332,6 @@ def build_dispatch(
         deadline_at=options.deadline_at,
         tenant=options.tenant,
     )
-
-
-def _queued_at(facts: SubmissionFacts, now: int) -> int:
-    before = facts.thread.latest_run_updated_at if facts.thread else None
-    return now if before is None or before < now else before + 1
 
 
 def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, now: int) -> RunRecord:

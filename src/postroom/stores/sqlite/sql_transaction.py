@@ -40,7 +40,10 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        return [self.all(statement, values) for statement, values in looks]
+        found: list[list[Row]] = []
+        for statement, values in looks:
+            found.append(self.all(statement, values))
+        return found
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
