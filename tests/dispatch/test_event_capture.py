@@ -39,7 +39,8 @@ from postroom.contracts.events import (
 )
 from postroom.contracts.live import LiveCommandKind
 from postroom.contracts.messages import Message, SeqRange
-from postroom.contracts.run_stores import CommitCoordinator, Committed, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import CommitCoordinator, Committed, ThreadCommit
 from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, TerminationKind
 from postroom.dispatch.capture import WRITER as RUNTIME
 from postroom.dispatch.capture import EventBuffer

@@ -542,7 +542,7 @@ def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
     """Say whether this dispatch has still to bring the run to an end, or to a wait."""
     if run.status is RunStatus.WAITING:
         return run.waiting is None or run.waiting.since_dispatch_id != dispatch.dispatch_id
-    return run.is_open
+    return run.status is not RunStatus.DONE
 
 
 def answer_of(run: RunRecord, result: AgentRunResult, *, id: str | None) -> Message | None:

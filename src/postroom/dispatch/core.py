@@ -7,7 +7,7 @@ from postroom.contracts.clock import Ids, Timer
 from postroom.contracts.effects import RunEffects
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics

@@ -22,8 +22,8 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import Accept
-from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction

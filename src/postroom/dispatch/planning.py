@@ -271,15 +271,11 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _joined(existing.activation, snapshot)
-    # All that ever caused the run, also what came before it had to wait.
-    earlier = existing.input.trigger_message_ids if existing is not None and existing.input else ()
-    run_input = RunMessageInput(
-        thread_id=request.thread_id,
-        range=covered,
-        trigger_message_ids=tuple(dict.fromkeys((*earlier, *snapshot.trigger_message_ids))),
-    )
-    last_at = facts.thread.latest_run_updated_at if facts.thread else None
     run = existing or _new_run(activation, facts, run_id=run_id, now=now)
+    all_triggers = (*(run.input.trigger_message_ids if run.input else ()), *snapshot.trigger_message_ids)
+    run_input = RunMessageInput(
+        thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
+    )
     written = replace(
         run,
         answered=(*run.answered, *_answers(run, request)) if request.decisions else run.answered,
@@ -296,7 +292,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         messages=messages,
         consumes=consumes,
         expected_message_count=facts.message_count,
-        queued_at=now if last_at is None or last_at < now else last_at + 1,
+        queued_at=_queued_at(facts, now),
         joins=joins,
     )
 
@@ -332,6 +328,11 @@ def build_dispatch(
         deadline_at=options.deadline_at,
         tenant=options.tenant,
     )
+
+
+def _queued_at(facts: SubmissionFacts, now: int) -> int:
+    before = facts.thread.latest_run_updated_at if facts.thread else None
+    return now if before is None or before < now else before + 1
 
 
 def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, now: int) -> RunRecord:

@@ -29,8 +29,9 @@ from postroom.contracts.agent_events import (
 )
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventStore
+from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Json, storable
+from postroom.contracts.run_ports import EventStore
 from postroom.contracts.tools import ToolCallOutcome
 from postroom.contracts.work import Output
 

@@ -41,7 +41,8 @@ from postroom.contracts.errors import (
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, ThreadStore, thread_lock
+from postroom.contracts.run_ports import ThreadStore
+from postroom.contracts.run_stores import ClaimRequest, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import EventBuffer, RunCoordinator
@@ -266,7 +267,7 @@ class Dispatcher:
 
     def leave(self) -> None:
         """Stop every execution and give its dispatch back, with no attempt counted."""
-        for job in self._leases.jobs:
+        for job in list(self._leases.jobs.values()):
             job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
 
     def _begin(
@@ -358,7 +359,7 @@ class Dispatcher:
 
     def _rest(self, job: Job) -> None:
         """Free the worker, unless it runs something newer by now, and its slot."""
-        self._leases.drop(job)
+        self._leases.jobs.pop(id(job), None)
         self._core.metrics.active_runs.dec()
         worker = self.workers.get_or_create(job.claimed.thread_id)
         if worker.dispatch_id == job.claimed.dispatch_id:
@@ -440,31 +441,23 @@ class LeaseKeeper:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._jobs: dict[int, Job] = {}
+        self.jobs: dict[int, Job] = {}
+        """What executes here."""
         self._keeper: asyncio.Task[None] | None = None
 
-    @property
-    def jobs(self) -> list[Job]:
-        """What executes here."""
-        return list(self._jobs.values())
-
     def keep(self, job: Job) -> None:
-        """Renew this claim until it is dropped."""
-        self._jobs[id(job)] = job
+        """Renew this claim until it is taken out of `jobs`."""
+        self.jobs[id(job)] = job
         if self._keeper is None:
             self._keeper = self._core.tasks.start(self._keep(), name="leases")
-
-    def drop(self, job: Job) -> None:
-        """Renew this claim no more."""
-        self._jobs.pop(id(job), None)
 
     async def _keep(self) -> None:
         config = self._core.config
         interval = pause = milliseconds(config.lease_renewal_interval)
         try:
-            while self._jobs:
+            while self.jobs:
                 await self._core.timer.sleep(pause)
-                jobs = [job for job in self._jobs.values() if job.lease.end is None]
+                jobs = [job for job in self.jobs.values() if job.lease.end is None]
                 pause = interval if await self._renewed(jobs) else min(interval, config.lease_retry_ms)
         finally:
             self._keeper = None
@@ -512,7 +505,7 @@ class LeaseKeeper:
         await self._core.store.write(supersede, key=thread_id)
 
     def _lost(self, job: Job, reason: str) -> None:
-        if job.lease.end is not None or id(job) not in self._jobs:
+        if job.lease.end is not None or id(job) not in self.jobs:
             return
         self._core.metrics.lease_lost()
         _LOG.warning("lease.lost", dispatch_id=job.claimed.dispatch_id, reason=reason)

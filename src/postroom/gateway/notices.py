@@ -3,7 +3,7 @@
 import structlog
 
 from postroom.contracts.errors import IdempotencyConflict
-from postroom.contracts.outbox import OutboxStore
+from postroom.contracts.run_ports import OutboxStore
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim, StoreCorrupt
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.transactions import Outline, Store, Transaction
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.chats.stores import StoredChats
@@ -26,7 +27,6 @@ from postroom.stores.events import EventTables
 from postroom.stores.mail.store import StoredMail
 from postroom.stores.mail.tables import MailTables
 from postroom.stores.outbox import OutboxTables
-from postroom.stores.runs.ports import SqlRunStores
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.sql_transaction import Row, SqlTransaction
 
@@ -202,11 +202,11 @@ class Stores(StoredMail):
         self.store = store
         self.is_alone = is_alone
         """Whether no other process writes to the same place."""
-        self._runs = SqlRunStores(store)
+        self._runs = RunStores(store)
         self._chat = StoredChats(store, is_shared=not is_alone)
 
     @property
-    def runs(self) -> SqlRunStores:
+    def runs(self) -> RunStores:
         """Runs, in the same place."""
         return self._runs
 

@@ -41,8 +41,10 @@ class SqliteTransaction(SqlTransaction):
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
         found: list[list[Row]] = []
-        for statement, values in looks:
-            found.append(self.all(statement, values))
+        for name, values in looks:
+            statement = self._statements[name]
+            bound = _bound(statement, values) if statement.lists else values
+            found.append(self._execute(statement.text, bound).fetchall())
         return found
 
     @override

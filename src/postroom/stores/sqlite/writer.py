@@ -192,7 +192,7 @@ def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[SqliteTransacti
     writer = known()
     connection = writer.open_connection() if writer is not None else None
     del writer
-    while (change := pending.first()) is not None:
+    while (change := pending.queue.get()) is not None:
         writer = known()
         if writer is None:
             break
