@@ -18,7 +18,7 @@ from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox

@@ -15,7 +15,8 @@ from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet
-from postroom.contracts.run_stores import CommitCoordinator, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import CommitCoordinator, ThreadCommit
 from postroom.contracts.runs import (
     RunRecord,
     RunStatus,

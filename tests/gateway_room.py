@@ -14,7 +14,7 @@ from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import BusyConfig, BusyPolicy, DeliveryConfig, GatewayConfig, PlatformConfig

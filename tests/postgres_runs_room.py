@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from postroom.contracts.clock import Clock
+from postroom.contracts.run_ports import RunStores
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.runs.ports import SqlRunStores
 
 
-class OpenedRuns(SqlRunStores):
+class OpenedRuns(RunStores):
     """Run stores of one schema, as one process sees it; opened and closed outside of the event loop."""
 
     def __init__(self, kept: PostgresStore) -> None:

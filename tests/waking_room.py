@@ -8,7 +8,7 @@ from typing import Any
 from dispatch_room import Deaf, done
 from postroom.contracts.budgets import Budget
 from postroom.contracts.people import ChatOutbox
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.store import MailStore
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.dispatch.config import MailboxConfig

@@ -14,7 +14,7 @@ from dispatch_room import done
 from postroom.app.tokens import token_check
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import Unauthorized
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.store import MailStore
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.operators import question_routes, run_routes

@@ -30,15 +30,11 @@ class Tasks:
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._running: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self.closed = False
+        """Whether nothing can be started any more."""
 
     def __len__(self) -> int:
         return len(self._running)
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing can be started any more."""
-        return self._closed
 
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> "asyncio.Task[Any]":
         """Run `work` in the background.
@@ -46,7 +42,7 @@ class Tasks:
         Raises:
             RuntimeError: closed, or no event loop runs.
         """
-        if self._closed:
+        if self.closed:
             work.close()
             raise RuntimeError(f"{self._owner} is closed")
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
@@ -61,7 +57,7 @@ class Tasks:
 
     async def close(self) -> None:
         """Cancel what runs and return when it has ended; harmless when done twice."""
-        self._closed = True
+        self.closed = True
         this = asyncio.current_task()
         while others := {task for task in self._running if task is not this}:
             for task in others:

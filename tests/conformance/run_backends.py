@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.store import Stores
 from postroom.testing import ManualClock

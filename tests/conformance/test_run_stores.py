@@ -9,7 +9,8 @@ from conformance.run_backends import prepared_stores, run_place, run_stores
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable, VersionConflict
 from postroom.contracts.messages import Message
-from postroom.contracts.run_stores import RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock, writes
 from postroom.testing.conformance.run_given import Promise

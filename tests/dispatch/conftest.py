@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from conformance import run_backends
 from postroom.contracts.executor import RunDispatchExecutor
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.mailbox import Mailbox
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.memory import MemoryRunStores

@@ -18,7 +18,7 @@ from dispatch_room import (
     eventually,
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.run_stores import RunStores, Wakeups
+from postroom.contracts.run_ports import RunStores, Wakeups
 from postroom.contracts.runs import RunStatus
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox

@@ -39,7 +39,8 @@ from postroom.contracts.events import (
 )
 from postroom.contracts.live import LiveCommandKind
 from postroom.contracts.messages import Message, SeqRange
-from postroom.contracts.run_stores import CommitCoordinator, Committed, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import CommitCoordinator, Committed, ThreadCommit
 from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, TerminationKind
 from postroom.dispatch.capture import WRITER as RUNTIME
 from postroom.dispatch.capture import EventBuffer
@@ -286,7 +287,7 @@ async def test_wrap_dispatch_with_buffer_stages_into_buffer_not_writer(room: Roo
     event = ToolCallReady(id="c1", name="search", arguments={"q": "x"})
     await sink.emit(event)
     assert len(buffer) == 1
-    (draft,) = buffer.waiting()
+    (draft,) = buffer.drafts
     assert (draft.event_kind, draft.correlation_id) == ("ToolCallReady", "d-buf")
     assert (draft.scope_id("thread"), draft.scope_id("run")) == ("t-buf", "r-buf")
     assert await room.stores.events.count(EventScope.run("r-buf")) == 0

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode
+from postroom.contracts.clock import time_ordered_ids
 from postroom.contracts.errors import InvalidSubmission
 from postroom.contracts.messages import Message
-from postroom.dispatch.core import time_ordered_ids
 from postroom.dispatch.planning import validate_run_inputs
 from postroom.testing import ManualClock
 

@@ -27,7 +27,8 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import ActiveRunConflict
 from postroom.contracts.events import CanonicalEvent
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
-from postroom.contracts.run_stores import RunQuery, RunStores
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind, TerminationReason
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE, MailboxConfig
 from postroom.dispatch.control import live_target

@@ -26,7 +26,7 @@ DEEPER = {
     "app": 8,
     "contracts": 10,
     "mail": 8,
-    "stores": 12,
+    "stores": 9,
 }
 """Rooms that are deeper, and how deep; the numbers may only go down."""
 

@@ -21,7 +21,7 @@ import pytest
 
 from postgres_server import PostgresServer
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.runs import RunStatus
 from postroom.stores.sqlite import SqliteStore
 from store_kinds import refuse_missing

@@ -18,7 +18,8 @@ from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, StoreUnavailable
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import Recipe, Runner
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.dispatch.config import MailboxConfig

@@ -23,14 +23,8 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.run_stores import (
-    Delivery,
-    MessageQuery,
-    RunQuery,
-    RunStores,
-    ThreadCommit,
-    ThreadQuery,
-)
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import Delivery, MessageQuery, RunQuery, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import RunStatus
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
@@ -315,7 +309,7 @@ async def as_one_group(store: SqliteStore, *steps: Coroutine[Any, Any, object]) 
         tasks.create_task(store.store.engine.write(gate))
         await entered.wait()
         handed_in = [tasks.create_task(outcome(step)) for step in steps]
-        queue = store.store.engine.writer.pending._queue
+        queue = store.store.engine.writer.pending.queue
         while queue.qsize() < len(steps):  # some look at their thread before they are handed in
             await asyncio.sleep(0)
         opened.set()

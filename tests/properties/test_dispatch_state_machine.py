@@ -41,7 +41,8 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.testing import ManualClock
 

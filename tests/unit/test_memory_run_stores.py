@@ -28,7 +28,8 @@ from postroom.contracts.messages import DeliveryMode, Message, PendingVersion
 from postroom.contracts.outbox import NackOutcome, OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.registry import PinnedEntry
-from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, ThreadCommit, ThreadQuery
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import PersistedState, RunRecord, RunStatus, Thread
 from postroom.contracts.transactions import WORK, Listener, Transaction
 from postroom.stores.changes import ChangeNotifier, TopicListener

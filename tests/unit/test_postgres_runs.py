@@ -25,7 +25,8 @@ from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.testing import ManualClock
 from postroom.testing.conformance import run_given as given

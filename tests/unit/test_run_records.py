@@ -370,7 +370,6 @@ def test_only_a_suspended_run_waits_when_it_ends() -> None:
 
 def test_a_run_says_whether_it_is_open_and_what_it_waits_for() -> None:
     assert [run(status).is_open for status in RunStatus] == [True, True, True, False]
-    assert [run(status).is_resumable_waiting for status in RunStatus] == [False, False, True, False]
     background = RunWaitingState(reason=WaitingReason.BACKGROUND_TASKS)
     assert run(RunStatus.WAITING, waiting=background).is_background_task_waiting
     assert not run(RunStatus.WAITING).is_background_task_waiting

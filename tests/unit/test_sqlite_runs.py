@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import force_setattr
 
+from postroom.contracts import run_ports as ports
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import TERMINAL, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -29,12 +30,13 @@ from postroom.contracts.events import EventScope
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason, Thread
 from postroom.contracts.transactions import Transaction
 from postroom.stores.events import EventTables
 from postroom.stores.migrations import shipped_migrations
-from postroom.stores.runs import dispatches, ports, rows
+from postroom.stores.runs import dispatches, rows
 from postroom.stores.runs.dispatches import Dispatches
 from postroom.stores.runs.threads import beyond as end_of_prefix
 from postroom.stores.sql_transaction import SqlTransaction

@@ -17,7 +17,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ConfigError, InvalidRunner, RunnerNotFound, RunnerSecretMissing
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
-from postroom.contracts.run_stores import DispatchStore
+from postroom.contracts.run_ports import DispatchStore
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner, Runners
 from postroom.contracts.signing import LEAST_SECRET

@@ -131,6 +131,9 @@ class RunTraceContext(Record, frozen=True, kw_only=True):
     correlation_id: str | None = None
 
 
+_RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
+
+
 class DeliveryOptions(Record, frozen=True, kw_only=True):
     """How the dispatch of a run is queued; durations in milliseconds, instants since the epoch.
 
@@ -173,8 +176,12 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True):
         Raises:
             InvalidActivation: the thread's or a decided call's id is blank.
         """
-        if not self.thread_id.strip() or any(not call.strip() for call, _ in self.seeded_decisions):
-            raise InvalidActivation("an activation needs a thread id, and each decision a call id")
+        named = [self.thread_id]
+        if self.seeded_decisions:
+            named += [call for call, _ in self.seeded_decisions]
+        for name in named:
+            if not name.strip():
+                raise InvalidActivation("an activation needs a thread id, and each decision a call id")
 
 
 class RunActivation(Record, frozen=True, kw_only=True):
@@ -215,18 +222,18 @@ class RunActivation(Record, frozen=True, kw_only=True):
             thread_id=thread_id,
             messages=tuple(Message.user(one) if isinstance(one, str) else one for one in messages),
             agent_id=agent_id,
+            continue_run_id=continue_run_id,
             decisions=tuple(decisions),
-        ).continuing(continue_run_id)
+            trace=RunTraceContext() if continue_run_id is None else _RESUMED,
+        )
 
     @property
     def run_id(self) -> str | None:
         """The run it is about, as far as that is decided."""
         return self.continue_run_id or self.hints.run_id
 
-    def continuing(self, run_id: str | None) -> "RunActivation":
-        """Return the request to go on with a run; None leaves it as it is."""
-        if run_id is None:
-            return self
+    def continuing(self, run_id: str) -> "RunActivation":
+        """Return the request to go on with a run."""
         return replace(self, continue_run_id=run_id, trace=replace(self.trace, run_mode=RunMode.RESUME))
 
     def traced(self, **changes: Json) -> "RunActivation":

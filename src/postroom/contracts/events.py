@@ -219,37 +219,3 @@ class EventTables(Protocol):
     def load(self, event_id: str) -> CanonicalEvent | None:
         """Return one event."""
         ...
-
-
-class EventStore(Protocol):
-    """The log."""
-
-    async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
-        """Add an event to the end of its scopes, in one step; return the first one when the key was used.
-
-        Raises:
-            IdempotencyConflict: the key was used for another event.
-            VersionConflict: a scope's newest number is not the expected one.
-        """
-        ...
-
-    async def list(self, scope: EventScope, *, after: int = 0, limit: int = 100) -> EventPage:
-        """Return the events of a scope behind a cursor.
-
-        Raises:
-            CursorAhead: the cursor is beyond the newest event.
-            CursorExpired: events behind the cursor are gone.
-        """
-        ...
-
-    async def load(self, event_id: str) -> CanonicalEvent | None:
-        """Return one event."""
-        ...
-
-    async def count(self, scope: EventScope) -> int:
-        """Return the number of the newest event of a scope, 0 when there is none."""
-        ...
-
-    async def wait(self, scope: EventScope, *, after: int) -> None:
-        """Return when the scope may hold events behind `after`; to be followed by `list`."""
-        ...

@@ -7,27 +7,30 @@ that the run is still its own.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity
 from postroom.contracts.messages import Boundary, Message
+from postroom.contracts.records import Record
 from postroom.contracts.registry import RegistrySet
-from postroom.contracts.run_stores import CommitCoordinator, ThreadStore
-from postroom.contracts.runs import RunWaitingState, TerminationReason, Usage
+from postroom.contracts.run_stores import CommitCoordinator
+from postroom.contracts.runs import RunWaitingState, TerminationKind, TerminationReason, Usage
 from postroom.contracts.tools import ToolCallResume
 
+if TYPE_CHECKING:
+    from postroom.contracts.run_ports import ThreadStore
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentRunResult:
+
+class AgentRunResult(Record, frozen=True, kw_only=True):
     """How an execution ended. With `waiting` the run is not done: something else will wake it."""
 
     run_id: str
     response: str = ""
-    termination: TerminationReason = field(default_factory=TerminationReason.natural_end)
+    termination: TerminationReason = TerminationReason(type=TerminationKind.NATURAL_END)
     steps: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     waiting: RunWaitingState | None = None
 
 
@@ -60,7 +63,7 @@ class RunControl:
     """What an execution is given beside its request; it lives in this process alone."""
 
     coordinator: CommitCoordinator
-    threads: ThreadStore
+    threads: "ThreadStore"
     pending: PendingBoundary | None = None
     registry: RegistrySet | None = None
     """The registry that the run is pinned to; None means the live one."""

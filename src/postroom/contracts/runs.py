@@ -218,11 +218,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
         return self.status is not RunStatus.DONE
 
     @property
-    def is_resumable_waiting(self) -> bool:
-        """Whether new input or a decision lets it go on."""
-        return self.status is RunStatus.WAITING
-
-    @property
     def open_tickets(self) -> tuple[RunWaitingTicket, ...]:
         """The questions that it waits on and that nobody has answered; it may be about to go on otherwise."""
         told = [one.ticket for one in self.answered]

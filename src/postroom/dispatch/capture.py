@@ -4,6 +4,7 @@ Kept events are staged in a buffer and written together with the run's next chec
 tells of become durable at once, or not at all. The live stream never waits for that.
 """
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -88,26 +89,18 @@ def _tool_call_done(event: live.ToolCallDone) -> tuple[Kept, ...]:
     return (("ToolCallDone", Fidelity.COMMITTED),)
 
 
+@dataclass(slots=True, eq=False)
 class EventBuffer:
-    """Events of one execution that wait for its next checkpoint."""
+    """Events of one execution that wait for its next checkpoint, and wait on until they are written."""
 
-    def __init__(self) -> None:
-        self._drafts: list[CanonicalEventDraft] = []
+    drafts: list[CanonicalEventDraft] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self._drafts)
-
-    def stage(self, draft: CanonicalEventDraft) -> None:
-        """Add an event."""
-        self._drafts.append(draft)
-
-    def waiting(self) -> tuple[CanonicalEventDraft, ...]:
-        """Return what waits; it waits on until it is written."""
-        return tuple(self._drafts)
+        return len(self.drafts)
 
     def written(self, count: int) -> None:
         """Drop the first `count` events: they are durable."""
-        del self._drafts[:count]
+        del self.drafts[:count]
 
 
 class CapturingSink:
@@ -141,7 +134,7 @@ class CapturingSink:
             self._resumed = True  # a second start within one execution goes on with the same run
         for kind, fidelity in kept:
             if self._capture.everything or fidelity is not Fidelity.OBSERVED:
-                self._buffer.stage(self._draft(kind, fidelity, event))
+                self._buffer.drafts.append(self._draft(kind, fidelity, event))
 
     def _draft(self, kind: str, fidelity: Fidelity, event: live.AgentEvent) -> CanonicalEventDraft:
         dispatch = self._dispatch
@@ -173,37 +166,23 @@ class Capture:
         return CapturingSink(inner, buffer, self, dispatch, resumed=resumed)
 
 
+@dataclass(slots=True, eq=False)
 class RunCoordinator:
     """What an execution writes with: each commit proves the claim and takes the staged events along."""
 
-    def __init__(
-        self,
-        inner: CommitCoordinator,
-        claim: Claim | None,
-        buffer: EventBuffer,
-    ) -> None:
-        self._inner = inner
-        self._claim = claim
-        self._buffer = buffer
+    inner: CommitCoordinator
+    claim: Claim | None
+    staged: EventBuffer
+    """Events that wait for a commit."""
 
     @property
     def storage_identity(self) -> str | None:
         """Names the place where it writes."""
-        return self._inner.storage_identity
-
-    def staged(self) -> tuple[CanonicalEventDraft, ...]:
-        """Return the events that wait for a commit."""
-        return self._buffer.waiting()
-
-    def written(self, count: int) -> None:
-        """Drop so many of them: they are durable."""
-        self._buffer.written(count)
+        return self.inner.storage_identity
 
     def owned(self, commit: ThreadCommit) -> ThreadCommit:
         """Return the commit with the proof of the claim and the events that wait."""
-        return replace(
-            commit, claim=commit.claim or self._claim, events=(*commit.events, *self._buffer.waiting())
-        )
+        return replace(commit, claim=commit.claim or self.claim, events=(*commit.events, *self.staged.drafts))
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
         """Write it together with the events that wait; after a failure they wait on.
@@ -211,7 +190,7 @@ class RunCoordinator:
         Raises:
             StaleClaim: the run is not the worker's any more; and what the coordinator raises.
         """
-        count = len(self._buffer)
-        committed = await self._inner.commit(self.owned(commit), now=now)
-        self._buffer.written(count)
+        count = len(self.staged)
+        committed = await self.inner.commit(self.owned(commit), now=now)
+        self.staged.written(count)
         return committed

@@ -7,7 +7,7 @@
 An end that no execution wrote (cancelled, superseded, given up) ends the run as well.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -30,8 +30,9 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.messages import Message, MessageMetadata, storable
+from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import replace
+from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import ClaimRequest, ThreadCommit, thread_lock
 from postroom.contracts.runs import (
     RunRecord,
@@ -149,19 +150,6 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
-    """What the end of an execution is to write, made before the change."""
-
-    attempt: Attempt
-    result: AgentRunResult
-    spends: tuple[Spending, ...]
-    events: tuple[CanonicalEventDraft, ...]
-    asks: "ClaimAsk | None"
-    answer_id: str | None
-    """The id of what was said; None where the executor has stored that itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """What an end has written: the run, and what is next on its thread."""
 
@@ -178,12 +166,8 @@ class ClaimAsk:
     request: ClaimRequest
     instance_id: str
     begins: bool = True
-    notes: Callable[[Transaction, RunRecord, Sequence[Message]], bool] | None = None
-    """Writes what belongs to the beginning of a new run."""
-
-    def noted(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write it; False where there is nothing of the kind."""
-        return self.notes is not None and self.notes(tx, run, messages)
+    effects: RunEffects | None = None
+    """Writes what belongs to the beginning of a new run; None where a budget may keep it from beginning."""
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
@@ -221,7 +205,7 @@ def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
         messages=messages,
         instance_id=instance_id,
         has_begun=True,
-        is_noted=begun is not None and asks.noted(tx, begun, messages),
+        is_noted=begun is not None and asks.effects is not None and asks.effects.begin(tx, begun, messages),
     )
 
 
@@ -360,9 +344,11 @@ class Completion:
         ended = None
         if run is not None and owns(dispatch, run):
             ended = run.ended(termination_of(dispatch), now=tx.now(), dispatch_id=dispatch.dispatch_id)
-            effects = self._core.effects_of(ended)
-            tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, outbox=effects))
-            self._core.write_effects(tx, ended, accept)
+            effects = self._core.effects
+            drafts = () if effects is None else tuple(effects.of(ended))
+            tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, outbox=drafts))
+            if effects is not None:
+                effects.write(tx, ended, accept)
         tx.runs.dispatches.mark_reconciled([dispatch.dispatch_id])
         return replace(dispatch, reconciled=True), ended
 
@@ -372,18 +358,14 @@ class Completion:
             operation, outcome = _RECONCILIATIONS[dispatch.status]
             self._core.metrics.happened(operation)
             self._core.metrics.run_ended(outcome)
-            self._core.effects_stored(ended)
+            if self._core.effects is not None:
+                self._core.effects.stored(ended)
         return dispatch
 
     def interrupted_in(self, tx: Transaction, interrupt: Interrupt) -> tuple[Interrupt, EndedRuns]:
         """End the runs of what an interrupt has superseded, in the same change."""
         ended = [self.ended_in(tx, row) for row in interrupt.superseded_dispatches]
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
-
-    def all_told(self, ended: EndedRuns) -> None:
-        """Count the runs that have ended with their dispatches."""
-        for dispatch, run in ended:
-            self.told(dispatch, run)
 
     async def reconcile(self, dispatch_id: str) -> None:
         """End the run of a dispatch that was taken from us, if it has ended; a failure is logged."""
@@ -422,19 +404,23 @@ class Completion:
         if run.status is not RunStatus.WAITING or not is_asking:
             return False
         ended = run.ended(TerminationReason(type=TerminationKind.CANCELLED, value=reason), now=core.now())
-        commit = ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=core.effects_of(ended))
+        effects = core.effects
+        drafts = () if effects is None else tuple(effects.of(ended))
+        commit = ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts)
 
         def cancel(tx: Transaction) -> None:
             tx.lock(thread_lock(run.thread_id))
             tx.runs.commit(commit)
-            core.write_effects(tx, ended)
+            if effects is not None:
+                effects.write(tx, ended)
 
         try:
             await core.observed("cancel_waiting_run", core.store.write(cancel, key=run.thread_id))
         except (IllegalTransition, VersionConflict):
             _LOG.info("run.went_on_meanwhile", run_id=run.run_id)
             return False
-        core.effects_stored(ended)
+        if effects is not None:
+            effects.stored(ended)
         core.metrics.run_ended("cancelled")
         await self._events.waiting_cancelled(run)
         return True
@@ -446,77 +432,39 @@ class Completion:
         spends: tuple[Spending, ...],
         asks: ClaimAsk | None,
     ) -> Ending:
+        """Write the end; while the store is out of order, again after a pause, until the claim is lost."""
         core, thread_id = self._core, attempt.dispatch.thread_id
-        staged = attempt.coordinator.staged()
-        asked = _End(
+        events = tuple(attempt.coordinator.staged.drafts)
+        ended = _End(
             attempt=attempt,
             result=result,
             spends=spends,
-            events=staged,
+            events=events,
             asks=asks,
             answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
+            effects=core.effects,
         )
-
-        def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
-            if accept is NOWHERE:
-                tx.lock(thread_lock(thread_id))
-            return self._end_in(tx, asked, accept)
-
-        ending = await self._repeated(lambda: core.observed("ack", self._written_end(thread_id, end)))
-        attempt.coordinator.written(len(staged))
-        if ending.run is not None:
-            core.effects_stored(ending.run)
+        tries = 0
+        while True:
+            try:
+                ending = await core.observed("ack", self._written_end(thread_id, ended.end))
+                break
+            except StoreError as error:
+                tries += 1
+                if not error.retryable or tries > core.config.lease_ms // core.config.lease_retry_ms:
+                    raise
+                await core.timer.sleep(core.config.lease_retry_ms)
+        if events:
+            attempt.coordinator.staged.written(len(events))
+        if ending.run is not None and core.effects is not None:
+            core.effects.stored(ending.run)
         return ending
-
-    def _end_in(self, tx: Transaction, asked: "_End", accept: Accept) -> Ending | StaleClaim:
-        """Bring the run to the end that the result tells and look what is next, under the thread's lock.
-
-        An executor that commits its own steps has done the first; for one that does not, its answer becomes
-        the thread's next message.
-        """
-        attempt, dispatch, result = asked.attempt, asked.attempt.dispatch, asked.result
-        run = tx.runs.owned_run(dispatch)
-        answer: tuple[Message, ...] = ()
-        ended = None
-        if run is not None and is_left_open(run, dispatch):
-            answer = answer_of(run, result, id=asked.answer_id)
-            run = ended = ended_run(run, dispatch, result, answer, now=tx.now())
-        ends = result_of(dispatch, run, result, attempt.instance_id)
-        if run is None:  # the thread was removed while its run was at work
-            acked = tx.runs.dispatches.move_owned(
-                dispatch.claim_proof, lambda row, now: row.record_run_result(ends, now=now).acked(now=now)
-            )
-            return acked if isinstance(acked, StaleClaim) else Ending()
-        commit = ThreadCommit(
-            thread_id=run.thread_id,
-            messages=answer,
-            run=ended,
-            claim=dispatch.claim_proof,
-            events=asked.events,
-            outbox=self._core.effects_of(run),
-            spends=asked.spends,
-            begins=None if attempt.started_at else attempt.instance_id,
-            ends=ends,
-        )
-        done = tx.runs.commit(commit)
-        if isinstance(done, StaleClaim):
-            return Ending(run=run) if self._is_acked(tx, dispatch, attempt.instance_id) else done
-        self._core.write_effects(tx, run, accept)
-        following = None
-        if asked.asks is not None and done.leaves_queued:
-            following = claimed_next(tx, run.thread_id, asked.asks)
-        return Ending(run=run, leaves_waiting=done.leaves_waiting, next=following)
-
-    def _is_acked(self, tx: Transaction, dispatch: RunDispatch, instance_id: str) -> bool:
-        """Say whether this execution's end is written: only the answer of the store was lost then."""
-        row = tx.runs.dispatches.load(dispatch.dispatch_id)
-        is_done = row is not None and row.status is RunDispatchStatus.ACKED
-        return is_done and row is not None and row.dispatch_instance_id == instance_id
 
     async def _moved(
         self, operation: str, dispatch: RunDispatch, move: Callable[[RunDispatch, int], RunDispatch]
     ) -> RunDispatch:
         """Move a dispatch that is ours; where that ends it, its run ends with it."""
+        core = self._core
 
         def moved(
             tx: Transaction, accept: Accept = NOWHERE
@@ -526,12 +474,11 @@ class Completion:
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, move)
             if isinstance(row, StaleClaim):
                 return row
-            if row.status is RunDispatchStatus.QUEUED:
-                self._core.write_failure(tx, row.run_id)
+            if row.status is RunDispatchStatus.QUEUED and core.effects is not None:
+                core.effects.put_back(tx, row.run_id)
             return self.ended_in(tx, row, accept)
 
         moved.__name__ = operation
-        core = self._core
         return self.told(*await core.observed(operation, self._written_end(dispatch.thread_id, moved)))
 
     async def _written_end(self, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
@@ -543,21 +490,70 @@ class Completion:
             except ThreadsNeeded as needed:
                 write = self.accepting(needed.thread_ids, change, key=thread_id, within=thread_id)
 
-    async def _repeated(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Write; while the store is out of order, again after a pause, until the claim is lost."""
-        config, tries = self._core.config, 0
-        while True:
-            try:
-                return await write()
-            except StoreError as error:
-                tries += 1
-                if not error.retryable or tries > config.lease_ms // config.lease_retry_ms:
-                    raise
-                await self._core.timer.sleep(config.lease_retry_ms)
-
     async def _tell_failure(self, dispatch: RunDispatch, sink: EventSink, error: str) -> None:
         await self._events.dispatch_happened("RunErrored", dispatch, error=error)
         await sink.emit(finish_event(dispatch, TerminationReason.error(error), None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """What the end of an execution is to write, made before the change."""
+
+    attempt: Attempt
+    result: AgentRunResult
+    spends: tuple[Spending, ...]
+    events: tuple[CanonicalEventDraft, ...]
+    asks: ClaimAsk | None
+    answer_id: str | None
+    """The id of what was said; None where the executor has stored that itself."""
+    effects: RunEffects | None
+
+    def end(self, tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
+        """Bring the run to the end that the result tells and look what is next, under the thread's lock.
+
+        An executor that commits its own steps has done the first; for one that does not, its answer becomes
+        the thread's next message.
+        """
+        attempt, dispatch, result = self.attempt, self.attempt.dispatch, self.result
+        if accept is NOWHERE:
+            tx.lock(thread_lock(dispatch.thread_id))
+        run = tx.runs.owned_run(dispatch)
+        answer = ended = None
+        if run is not None and is_left_open(run, dispatch):
+            answer = answer_of(run, result, id=self.answer_id)
+            run = ended = ended_run(run, dispatch, result, answer, now=tx.now())
+        ends = result_of(dispatch, run, result, attempt.instance_id)
+        if run is None:  # the thread was removed while its run was at work
+            acked = tx.runs.dispatches.move_owned(
+                dispatch.claim_proof, lambda row, now: row.record_run_result(ends, now=now).acked(now=now)
+            )
+            return acked if isinstance(acked, StaleClaim) else Ending()
+        commit = ThreadCommit(
+            thread_id=run.thread_id,
+            messages=() if answer is None else (answer,),
+            run=ended,
+            claim=dispatch.claim_proof,
+            events=self.events,
+            outbox=() if self.effects is None else tuple(self.effects.of(run)),
+            spends=self.spends,
+            begins=None if attempt.started_at else attempt.instance_id,
+            ends=ends,
+        )
+        done = tx.runs.commit(commit)
+        if isinstance(done, StaleClaim):
+            return Ending(run=run) if self._is_written(tx) else done
+        if self.effects is not None:
+            self.effects.write(tx, run, accept)
+        following = None
+        if self.asks is not None and done.leaves_queued:
+            following = claimed_next(tx, run.thread_id, self.asks)
+        return Ending(run=run, leaves_waiting=done.leaves_waiting, next=following)
+
+    def _is_written(self, tx: Transaction) -> bool:
+        """Say whether this end is written already: only the answer of the store was lost then."""
+        row = tx.runs.dispatches.load(self.attempt.dispatch.dispatch_id)
+        is_done = row is not None and row.status is RunDispatchStatus.ACKED
+        return is_done and row is not None and row.dispatch_instance_id == self.attempt.instance_id
 
 
 def result_of(
@@ -565,7 +561,7 @@ def result_of(
 ) -> RunDispatchResult:
     """Return a result as the queue records it."""
     termination = result.termination
-    waits = result.waiting is not None or (run is not None and run.is_resumable_waiting)
+    waits = result.waiting is not None or (run is not None and run.status is RunStatus.WAITING)
     failed = termination.type is TerminationKind.ERROR
     return RunDispatchResult(
         run_id=dispatch.run_id,
@@ -581,22 +577,26 @@ def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
     """Say whether this dispatch has still to bring the run to an end, or to a wait."""
     if run.status is RunStatus.WAITING:
         return run.waiting is None or run.waiting.since_dispatch_id != dispatch.dispatch_id
-    return run.is_open
+    return run.status is not RunStatus.DONE
 
 
-def answer_of(run: RunRecord, result: AgentRunResult, *, id: str | None) -> tuple[Message, ...]:
+def answer_of(run: RunRecord, result: AgentRunResult, *, id: str | None) -> Message | None:
     """Return what an execution said as a message of the thread; with no id it is stored already."""
     if id is None or not result.response:
-        return ()
-    said = Message.assistant(result.response, id=id)
-    return (replace(said, metadata=MessageMetadata(run_id=run.run_id, step_index=run.steps)),)
+        return None
+    return Message(
+        role=Role.ASSISTANT,
+        content=(ContentBlock(text=result.response),),
+        id=id,
+        metadata=MessageMetadata(run_id=run.run_id, step_index=run.steps),
+    )
 
 
 def ended_run(
     run: RunRecord,
     dispatch: RunDispatch,
     result: AgentRunResult,
-    answer: tuple[Message, ...],
+    answer: Message | None,
     *,
     now: int,
 ) -> RunRecord:
@@ -604,12 +604,13 @@ def ended_run(
     waiting = result.waiting
     if waiting is None and result.termination.type is TerminationKind.SUSPENDED:
         waiting = RunWaitingState(reason=WaitingReason.USER_INPUT)
+    said = (answer.id or "",) if answer is not None else ()
     after = replace(
         run,
         final_output=result.response or run.final_output,
         steps=max(run.steps, result.steps),
         usage=run.usage + result.usage,
-        output_message_ids=(*run.output_message_ids, *(message.id or "" for message in answer)),
+        output_message_ids=(*run.output_message_ids, *said),
         dispatch_id=dispatch.dispatch_id,
     )
     if waiting is None:

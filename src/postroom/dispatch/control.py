@@ -67,7 +67,8 @@ class Control:
             return self._completion.interrupted_in(tx, tx.runs.dispatches.interrupt(thread_id))
 
         done, ended = await core.observed("interrupt", core.store.write(interrupt, key=thread_id))
-        self._completion.all_told(ended)
+        for dispatch, run in ended:
+            self._completion.told(dispatch, run)
         await self.stop_active(done)
         return done
 

@@ -1,28 +1,17 @@
 """What every part of a mailbox works with: its ports, its settings, its ids, and nothing that decides."""
 
-from collections.abc import Callable, Sequence
 from random import Random
 
 from postroom.concurrency import Tasks
-from postroom.contracts.accepting import Accept
-from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.clock import Ids, Timer
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
-from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import RunEffects
-from postroom.contracts.run_stores import RunStores
-from postroom.contracts.runs import RunRecord
-from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.registry import Pinning
-
-Ids = Callable[[], str]
-"""Makes a new identifier of 36 characters."""
-
-_TAIL_BITS = 74
 
 
 class Core:
@@ -61,54 +50,5 @@ class Core:
         self.capture: Capture | None = None
         """What keeps the executions' events, when something does."""
         self.tasks = Tasks("mailbox")
-        self._effects = effects
-
-    def effects_of(self, run: RunRecord) -> tuple[OutboxDraft, ...]:
-        """Return what the end of a run causes in the world."""
-        return () if self._effects is None else tuple(self._effects.of(run))
-
-    def write_beginning(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
-        """Write what belongs to the beginning of a run, in the change that claims it; False: nothing.
-
-        Not where budgets may keep what was claimed from being executed.
-        """
-        if self._effects is None or self.config.budgets:
-            return False
-        return self._effects.begin(tx, run, messages)
-
-    def write_effects(self, tx: Transaction, run: RunRecord, accept: Accept | None = None) -> None:
-        """Write what belongs to the end of a run, in the change that stores it."""
-        if self._effects is not None:
-            self._effects.write(tx, run, accept)
-
-    def write_failure(self, tx: Transaction, run_id: str) -> None:
-        """Write what belongs to an execution that has failed, in the change that has its run tried again."""
-        if self._effects is not None:
-            self._effects.put_back(tx, run_id)
-
-    def effects_stored(self, run: RunRecord) -> None:
-        """Say that what the end of a run causes is on disk."""
-        if self._effects is not None:
-            self._effects.stored(run)
-
-
-def time_ordered_ids(clock: Clock, random: Random) -> Ids:
-    """Return a maker of version 7 UUIDs (RFC 9562): 48 bits of milliseconds, then 74 bits that only grow.
-
-    Identifiers sort by the time they were made. Within a millisecond, and while a clock that was set back
-    catches up, each is a random step above the last (method 2 of section 6.2).
-    """
-    last_at, last_tail = 0, 0
-
-    def make() -> str:
-        nonlocal last_at, last_tail
-        now = clock.now()
-        if now > last_at:
-            last_at, last_tail = now, random.getrandbits(_TAIL_BITS - 1)
-        else:
-            last_tail += random.getrandbits(32) + 1
-        bits = (last_at & (1 << 48) - 1) << 80 | 0x7 << 76 | (last_tail >> 62 & 0xFFF) << 64
-        digits = f"{bits | 0b10 << 62 | last_tail & (1 << 62) - 1:032x}"
-        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-    return make
+        self.effects = effects
+        """What belongs to the beginning and the end of runs, where something does."""

@@ -13,19 +13,10 @@ from typing import Protocol
 
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InternalError, InvalidRecord, PostroomError
-from postroom.contracts.events import (
-    AppendOptions,
-    CanonicalEventDraft,
-    EventScope,
-    EventStore,
-)
+from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Json, Message, MessageRecord, Role, Visibility
-from postroom.contracts.run_stores import (
-    MAX_PAGE,
-    MessageQuery,
-    RunQuery,
-    ThreadStore,
-)
+from postroom.contracts.run_ports import EventStore, ThreadStore
+from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import REPAIR_QUEUE_LIMIT

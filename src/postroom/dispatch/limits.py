@@ -31,14 +31,14 @@ class LeaseEnd(StrEnum):
     CANCELLED = "cancelled"
 
 
+@dataclass(slots=True, eq=False)
 class Lease:
     """Whether an execution may go on, and if not, why."""
 
-    def __init__(self) -> None:
-        self.end: LeaseEnd | None = None
-        self.reason = ""
-        self.stops: Callable[[], None] | None = None
-        """Interrupts what executes, while something does."""
+    end: LeaseEnd | None = None
+    reason: str = ""
+    stops: Callable[[], None] | None = None
+    """Interrupts what executes, while something does."""
 
     def stop(self, end: LeaseEnd, reason: str) -> None:
         """Stop the execution; the first reason stands."""
@@ -166,9 +166,9 @@ class Slots:
         return max(self._total - self.used, 0)
 
     @property
-    def has_own_slot(self) -> bool:
-        """Whether who gives a slot back may take it again: no more execute than may."""
-        return self.used <= self._total
+    def may_be_kept(self) -> bool:
+        """Whether who has a slot may go on with it: nobody waits, and no more execute than may."""
+        return not self._line and self.used <= self._total
 
     def waits(self, thread_id: str) -> bool:
         """Whether the thread stands in the line."""
@@ -178,7 +178,8 @@ class Slots:
         """Take a slot, or stand in the line. A tenant of None is not known yet."""
         if self.used < self._total and self.has_room(tenant):
             self._line.pop(thread_id, None)
-            self.overdraw(tenant or "")
+            self.used += 1
+            self._by_tenant[tenant or ""] += 1
             return True
         self._line.setdefault(thread_id, tenant)
         return False
@@ -196,8 +197,6 @@ class Slots:
 
     def move(self, tenant: str, other: str) -> bool:
         """Give one tenant's slot to another; False when that one is at its bound."""
-        if tenant == other:
-            return True
         if not self.has_room(other):
             return False
         self._by_tenant[tenant] -= 1

@@ -14,7 +14,7 @@ from postroom.concurrency import SystemTimer
 from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink
-from postroom.contracts.clock import Timer, milliseconds
+from postroom.contracts.clock import Timer, milliseconds, time_ordered_ids
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, InvalidSubmission, MailboxClosed
 from postroom.contracts.events import RuntimeEventDurability
@@ -22,8 +22,8 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import RunEffects
-from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction
@@ -31,7 +31,7 @@ from postroom.dispatch.capture import Capture, EventBuffer
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
 from postroom.dispatch.control import Control
-from postroom.dispatch.core import Core, time_ordered_ids
+from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, ServerEvents
 from postroom.dispatch.inspection import Inspection, Reason
 from postroom.dispatch.limits import MailboxWorker, Workers

@@ -1,6 +1,7 @@
 """Input that no run has read yet, as one run sees it: taken out of what waits and committed in one step."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from postroom.contracts.errors import DuplicateRecord, StaleClaim
 from postroom.contracts.messages import (
@@ -20,17 +21,15 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PendingInput:
     """What waits on a thread for one run."""
 
-    def __init__(
-        self, core: Core, events: ServerEvents, coordinator: RunCoordinator, thread_id: str, run_id: str
-    ) -> None:
-        self._core = core
-        self._events = events
-        self._coordinator = coordinator
-        self._thread_id = thread_id
-        self._run_id = run_id
+    core: Core
+    events: ServerEvents
+    coordinator: RunCoordinator
+    thread_id: str
+    run_id: str
 
     async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
         """Commit what the run reads at this boundary and return it, in order; with `group` nothing else.
@@ -38,31 +37,31 @@ class PendingInput:
         Raises:
             StaleClaim: the run is not the worker's any more; what waits, waits on.
         """
-        core, thread_id, count = self._core, self._thread_id, len(self._coordinator.staged())
+        core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
 
         def freeze(tx: Transaction) -> tuple[tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
-            facts = tx.runs.threads.submission_facts(thread_id, self._run_id)
-            taken = select_pending(facts.pending, boundary, self._run_id, group=group)
+            facts = tx.runs.threads.submission_facts(thread_id, self.run_id)
+            taken = select_pending(facts.pending, boundary, self.run_id, group=group)
             messages = tuple(entry.message for entry in taken)
             if taken:
-                done = tx.runs.commit(self._coordinator.owned(self._commit(facts, taken, messages)))
+                done = tx.runs.commit(self.coordinator.owned(self._commit(facts, taken, messages)))
                 if isinstance(done, StaleClaim):
                     return done
             return messages, facts.message_count + 1
 
         messages, first_seq = await core.store.write(freeze, key=thread_id)
         if messages:
-            self._coordinator.written(count)
-            await self._events.messages_committed(thread_id, self._run_id, messages, first_seq=first_seq)
+            self.coordinator.staged.written(count)
+            await self.events.messages_committed(thread_id, self.run_id, messages, first_seq=first_seq)
         return messages
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
         """Put messages that came live among those that wait, for this run; known ids are passed over."""
-        mode = DeliveryMode(boundary=boundary, target_run_id=self._run_id)
+        mode = DeliveryMode(boundary=boundary, target_run_id=self.run_id)
         for message in messages:
             try:
-                await self._core.threads.append_pending(self._thread_id, (message,), mode)
+                await self.core.threads.append_pending(self.thread_id, (message,), mode)
             except DuplicateRecord:
                 continue
 
@@ -71,11 +70,11 @@ class PendingInput:
     ) -> ThreadCommit:
         first_seq, run = facts.message_count + 1, facts.named_run
         return ThreadCommit(
-            thread_id=self._thread_id,
+            thread_id=self.thread_id,
             messages=messages,
             consumes=tuple(entry.version for entry in taken),
             run=None if run is None else _with_input(run, messages, first_seq),
-            events=self._events.of_commit(self._thread_id, self._run_id, messages, first_seq=first_seq),
+            events=self.events.of_commit(self.thread_id, self.run_id, messages, first_seq=first_seq),
         )
 
 

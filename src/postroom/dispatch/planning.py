@@ -8,7 +8,8 @@ otherwise ───────────────────────�
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroom.contracts.activation import RunActivation, RunActivationSnapshot, RunMode, RunOrigin
+from postroom.contracts.activation import RunActivation, RunActivationSnapshot, RunHints, RunMode, RunOrigin
+from postroom.contracts.clock import Ids
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, LOWEST_PRIORITY, RunDispatch
 from postroom.contracts.errors import (
     AlreadyConsumed,
@@ -36,7 +37,6 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit
 from postroom.contracts.runs import AnsweredTicket, RunMessageInput, RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.core import Ids
 
 _LONGEST_ID = 512
 DEFAULT_AGENT = "default"
@@ -59,19 +59,22 @@ def validate_run_inputs(
     if not messages and not allow_empty:
         raise InvalidSubmission("at least one message is required", value=thread_id)
     refuse_odd_id("thread id", thread_id)
+    accepted: dict[str, Message] = {}
     for message in messages:
         if message.id is not None:
             refuse_odd_id("message id", message.id)
             if not message.id.strip():
                 raise InvalidSubmission("a message id must not be blank", value=message.text()[:80])
-        if any(storable(block.text) != block.text for block in message.content):
-            raise InvalidSubmission("a message holds half of a character", value=message.id)
+        for block in message.content:
+            if storable(block.text) != block.text:
+                raise InvalidSubmission("a message holds half of a character", value=message.id)
         if message.role is Role.USER and not message.content:
             raise InvalidSubmission("a message must not be empty", value=message.id)
-    accepted = tuple(one if one.id else replace(one, id=new_id()) for one in messages)
-    if len({one.id for one in accepted}) != len(accepted):
-        raise InvalidSubmission("a message id comes twice", value=[one.id for one in accepted])
-    return thread_id.strip() or new_id(), accepted
+        message_id = message.id or new_id()
+        if message_id in accepted:
+            raise InvalidSubmission("a message id comes twice", value=message_id)
+        accepted[message_id] = message if message.id else replace(message, id=message_id)
+    return thread_id.strip() or new_id(), tuple(accepted.values())
 
 
 def refuse_odd_id(name: str, value: str) -> None:
@@ -113,8 +116,9 @@ def refuse_bad_delivery(request: RunActivation) -> None:
         raise InvalidSubmission("the delay must not be negative", value=options.delay_ms)
     if options.max_attempts is not None and options.max_attempts < 1:
         raise InvalidSubmission("there must be at least one attempt", value=options.max_attempts)
-    if any(not call.strip() or not resume.decision_id.strip() for call, resume in request.decisions):
-        raise InvalidSubmission("a decision needs the id of its tool call and one of its own")
+    for call, resume in request.decisions:
+        if not call.strip() or not resume.decision_id.strip():
+            raise InvalidSubmission("a decision needs the id of its tool call and one of its own")
 
 
 def normalized_mode(request: RunActivation, *, background: bool) -> RunActivation:
@@ -142,11 +146,6 @@ class Plan:
     joins: RunDispatch | None = None
 
     @property
-    def first_seq(self) -> int:
-        """The number of the first message it commits."""
-        return self.expected_message_count + 1
-
-    @property
     def commit(self) -> ThreadCommit:
         """What is written, the dispatch left out."""
         return ThreadCommit(
@@ -164,7 +163,7 @@ def reusable_waiting_run(facts: SubmissionFacts) -> RunRecord | None:
     """Return the run that new input lets go on: the one that the thread calls open, else the latest."""
     thread_id = facts.thread.id if facts.thread else None
     for run in (facts.open_run, facts.latest_run):
-        if run is not None and run.is_resumable_waiting and thread_id in (None, run.thread_id):
+        if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
             return run
     return None
 
@@ -186,7 +185,7 @@ def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | 
         return None
     if run.thread_id != request.thread_id:
         raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-    if run.status is not RunStatus.CREATED and not run.is_resumable_waiting:
+    if run.status not in (RunStatus.CREATED, RunStatus.WAITING):
         raise RunNotOpen(f"run {run.run_id!r} is {run.status} and is not open for dispatch", value=run.run_id)
     return run
 
@@ -201,12 +200,14 @@ def selected_messages(
         DeliveryBlocked: a barrier stands before the new messages, or one wants to be read alone.
         AlreadyConsumed: it brings no messages, and nothing waits that it could read.
     """
+    asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
+    if not facts.pending and asks_itself:
+        return request.messages, ()
     waiting = {entry.pending_id for entry in facts.pending}
     for message in request.messages:
         if message.id in waiting:
             raise DuplicateRecord(f"message {message.id!r} waits on the thread already", value=message.id)
     boundary = None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
-    asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
     may_read = pending_zone and boundary is not None and bool(facts.pending)
     if not asks_itself and not may_read:
         raise AlreadyConsumed(f"nothing waits on thread {request.thread_id!r}", value=request.thread_id)
@@ -261,9 +262,8 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     triggers = (*request.committed_message_ids, *(message.id or "" for message in messages))
     before = existing or facts.latest_started_run
     agent_id = request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
-    activation = replace(request, agent_id=agent_id).hinted(
-        run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id
-    )
+    hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
+    activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
         activation = activation.continuing(existing.run_id)
         if request.trace.run_mode is RunMode.INTERNAL_WAKE:
@@ -271,13 +271,14 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _joined(existing.activation, snapshot)
-    run_input = RunMessageInput(
-        thread_id=request.thread_id, range=covered, trigger_message_ids=_all_triggers(existing, snapshot)
-    )
     run = existing or _new_run(activation, facts, run_id=run_id, now=now)
+    all_triggers = (*(run.input.trigger_message_ids if run.input else ()), *snapshot.trigger_message_ids)
+    run_input = RunMessageInput(
+        thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
+    )
     written = replace(
         run,
-        answered=(*run.answered, *_answers(run, request)),
+        answered=(*run.answered, *_answers(run, request)) if request.decisions else run.answered,
         activation=snapshot,
         input=run_input,
         dispatch_id=dispatch_id,
@@ -313,12 +314,14 @@ def build_dispatch(
     if run_id is None:
         raise InternalError("run_id missing after preparation", value=activation.thread_id)
     options = activation.delivery
-    return RunDispatch.queued(
-        activation.hints.dispatch_id or new_id(),
-        activation.thread_id,
-        run_id,
-        created_at=now if queued_at is None else queued_at,
-        available_at=now + options.delay_ms if options.delay_ms else None,
+    created_at = now if queued_at is None else queued_at
+    return RunDispatch(
+        dispatch_id=activation.hints.dispatch_id or new_id(),
+        thread_id=activation.thread_id,
+        run_id=run_id,
+        created_at=created_at,
+        available_at=now + options.delay_ms if options.delay_ms else 0,
+        updated_at=created_at,
         priority=options.priority,
         max_attempts=options.max_attempts or config.default_max_attempts or DEFAULT_MAX_ATTEMPTS,
         dedupe_key=options.dedupe_key,
@@ -343,12 +346,6 @@ def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, 
         created_at=now,
         state=None if before is None else before.state,
     )
-
-
-def _all_triggers(before: RunRecord | None, snapshot: RunActivationSnapshot) -> tuple[str, ...]:
-    """Return all that ever caused a run, also what came before it had to wait."""
-    earlier = before.input.trigger_message_ids if before is not None and before.input else ()
-    return tuple(dict.fromkeys((*earlier, *snapshot.trigger_message_ids)))
 
 
 def _answers(run: RunRecord, request: RunActivation) -> list[AnsweredTicket]:

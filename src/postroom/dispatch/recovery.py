@@ -174,7 +174,7 @@ class Recovery:
         return found
 
     async def _lacks_dispatch(self, run: RunRecord) -> bool:
-        prepared = run.status is RunStatus.CREATED or run.is_resumable_waiting
+        prepared = run.status in (RunStatus.CREATED, RunStatus.WAITING)
         if not prepared or run.dispatch_id is None:
             return False
         if run.waiting is not None and run.waiting.since_dispatch_id == run.dispatch_id:

@@ -42,8 +42,11 @@ class Pinning:
         Raises:
             ResolveFailed: the executor cannot put that together, or could not do it again.
         """
-        pinned = request.hints.resolution_id or await self._latest() or run_id
-        plan = await self._executor.resolve(request, pinned=pinned)
+        pinned = request.hints.resolution_id
+        if pinned is None and self._registry is not None:
+            manifest = await self._registry.latest(self._scope)
+            pinned = None if manifest is None else str(manifest.publication_id)
+        plan = await self._executor.resolve(request, pinned=pinned or run_id)
         if not plan.replayable:
             raise ResolveFailed(
                 f"what run {run_id!r} would be pinned to cannot be put together again",
@@ -71,12 +74,6 @@ class Pinning:
                 f"missing registry version publication/{self._scope}@{resolution_id}", value=resolution_id
             )
         return _frozen(live, manifest)
-
-    async def _latest(self) -> str | None:
-        if self._registry is None:
-            return None
-        manifest = await self._registry.latest(self._scope)
-        return None if manifest is None else str(manifest.publication_id)
 
 
 def _frozen(live: RegistrySet, manifest: PinnedRegistryManifest) -> RegistrySet:

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from postroom.concurrency import Tasks
@@ -26,8 +27,9 @@ from postroom.contracts.agent_events import (
 )
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventStore
+from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Json, storable
+from postroom.contracts.run_ports import EventStore
 from postroom.contracts.tools import ToolCallOutcome
 from postroom.contracts.work import Output
 from postroom.log import get_logger
@@ -88,37 +90,36 @@ class EventStream:
             yield event
 
 
+@dataclass(slots=True, eq=False)
 class ReconnectableEventSink:
     """Passes events on to the reader of the moment; a later reader takes the place of the former."""
 
-    def __init__(self, stream: EventStream | None = None) -> None:
-        self._stream = stream
+    stream: EventStream | None = None
 
     def reconnect(self, stream: EventStream) -> None:
         """Pass events on to this reader from now on; the former reader's stream ends."""
-        if self._stream is not None:
-            self._stream.close()
-        self._stream = stream
+        self.close()
+        self.stream = stream
 
     async def emit(self, event: AgentEvent) -> None:
         """Pass an event on, when anybody reads."""
-        if self._stream is not None:
-            self._stream.put(event)
+        if self.stream is not None:
+            self.stream.put(event)
 
     def close(self) -> None:
         """End the reader's stream."""
-        if self._stream is not None:
-            self._stream.close()
+        if self.stream is not None:
+            self.stream.close()
 
 
+@dataclass(slots=True, eq=False)
 class SuspensionAwareSink:
     """Knows whether a tool call is suspended; the lease of such a run is longer."""
 
-    def __init__(self, inner: EventSink) -> None:
-        self._inner = inner
-        self.suspended = False
-        self.finished = False
-        """Whether the execution has told its end."""
+    inner: EventSink
+    suspended: bool = False
+    finished: bool = False
+    """Whether the execution has told its end."""
 
     async def emit(self, event: AgentEvent) -> None:
         """Look at an event and pass it on."""
@@ -127,7 +128,7 @@ class SuspensionAwareSink:
         elif isinstance(event, ToolCallResumed):
             self.suspended = False
         self.finished = self.finished or event.is_terminal
-        await self._inner.emit(event)
+        await self.inner.emit(event)
 
 
 class OutputLog:

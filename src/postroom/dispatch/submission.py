@@ -301,10 +301,14 @@ class Submissions:
                 await dispatcher.begin_or_release(prepared.claimed)
         if not arrival.is_reserved or prepared.dispatch is None:
             await dispatcher.try_dispatch_next(arrival.request.thread_id)  # it may be free by now
-        runs = worker.is_running and worker.dispatch_id == prepared.dispatch_id  # or an older one
-        is_running = runs and prepared.dispatch is not None
-        return _submitted(
-            prepared, MailboxDispatchStatus.RUNNING if is_running else MailboxDispatchStatus.QUEUED
+        run = prepared.plan.run
+        runs = worker.dispatch_id == run.dispatch_id and prepared.dispatch is not None  # or an older one
+        return MailboxSubmitResult(
+            dispatch_id=run.dispatch_id or "",
+            run_id=run.run_id,
+            thread_id=run.thread_id,
+            status=MailboxDispatchStatus.RUNNING if runs else MailboxDispatchStatus.QUEUED,
+            joined=prepared.plan.joins is not None,
         )
 
     # Now.
@@ -330,7 +334,13 @@ class Submissions:
         async with self._wanting(request.thread_id):
             prepared, claimed = await self._claimed_now(request, strategy)
             self._dispatcher.begin_foreground(claimed, stream)
-        return _submitted(prepared, MailboxDispatchStatus.RUNNING, joined=False), stream
+        accepted = MailboxSubmitResult(
+            dispatch_id=prepared.dispatch_id,
+            run_id=prepared.run_id,
+            thread_id=request.thread_id,
+            status=MailboxDispatchStatus.RUNNING,
+        )
+        return accepted, stream
 
     async def _streamed_in_turn(
         self, request: RunActivation, strategy: BusyPolicy
@@ -572,7 +582,9 @@ class Submissions:
         cap = None if options is None else options.queue_cap
         facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
         if options is not None:
-            asked, request = request, _by_policy(tx, request, facts, options)
+            asked = request
+            if options.is_now or options.policy is not BusyPolicy.QUEUE:
+                request = _by_policy(tx, request, facts, options)
             if options.policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
                 raised = tx.runs.dispatches.interrupt(request.thread_id)
                 interrupt, ended = self._completion.interrupted_in(tx, raised)
@@ -592,7 +604,10 @@ class Submissions:
         self, tx: Transaction, plan: Plan, options: DispatchOptions, *, is_free: bool
     ) -> tuple[Plan, Committed, Claimed | None]:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
-        claims, dispatch = options.claims, self._dispatch(tx, plan)
+        core, claims = self._core, options.claims
+        dispatch = build_dispatch(
+            plan.activation, config=core.config, new_id=core.new_id, now=tx.now(), queued_at=plan.queued_at
+        )
         delivery = Delivery(dispatch=dispatch, queue_cap=options.queue_cap)
         if claims is None:
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
@@ -601,7 +616,9 @@ class Submissions:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery))
             return plan, done, claimed_next(tx, dispatch.thread_id, claims)
         commit = replace(plan.commit, delivery=replace(delivery, claim=claims.request, claim_needed=True))
-        if not claims.begins or not _is_plain(plan):
+        # A run that is new and has all that it reads in its plan begins with it.
+        is_new = plan.run.status is RunStatus.CREATED and plan.joins is None
+        if not claims.begins or not is_new or plan.activation.committed_message_ids:
             done = self._committed(tx, plan, commit)
             return plan, done, None if done.claimed is None else begun_in(tx, done.claimed, claims)
         run = plan.run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
@@ -614,15 +631,17 @@ class Submissions:
                 run=run,
                 messages=plan.messages,
                 has_begun=True,
-                is_noted=claims.noted(tx, run, plan.messages),
+                is_noted=claims.effects is not None and claims.effects.begin(tx, run, plan.messages),
             )
         return replace(plan, run=run), done, claimed
 
     def _committed(self, tx: Transaction, plan: Plan, commit: ThreadCommit) -> Committed:
         """Write what was decided, with the events that tell of it where they are of the same place."""
-        run = plan.run
-        drafts = self._events.of_commit(run.thread_id, run.run_id, plan.messages, first_seq=plan.first_seq)
-        done = tx.runs.commit(replace(commit, events=drafts) if drafts else commit)
+        if self._events.in_commits:
+            run, first_seq = plan.run, plan.expected_message_count + 1
+            drafts = self._events.of_commit(run.thread_id, run.run_id, plan.messages, first_seq=first_seq)
+            commit = replace(commit, events=drafts)
+        done = tx.runs.commit(commit)
         if isinstance(done, StaleClaim):
             raise done
         if done.dispatch is not None and self._events.in_commits:
@@ -637,8 +656,11 @@ class Submissions:
         return None if row is None else begun_in(tx, row, claims)
 
     def _plan(self, tx: Transaction, request: RunActivation, facts: SubmissionFacts, ids: _Ids) -> Plan:
-        existing = existing_run(request, facts)
-        row = _open_dispatch(tx, existing)
+        existing, row = existing_run(request, facts), None
+        if existing is not None and existing.dispatch_id is not None:
+            row = tx.runs.dispatches.load(existing.dispatch_id)
+            if row is not None and (row.run_id != existing.run_id or row.status not in OPEN):
+                row = None
         joins = row if row is not None and row.status is RunDispatchStatus.QUEUED else None
         if row is not None and joins is None:
             if request.run_id is not None:
@@ -663,27 +685,18 @@ class Submissions:
             now=tx.now(),
         )
 
-    def _dispatch(self, tx: Transaction, plan: Plan) -> RunDispatch:
-        core = self._core
-        return build_dispatch(
-            plan.activation,
-            config=core.config,
-            new_id=core.new_id,
-            now=tx.now(),
-            queued_at=plan.queued_at,
-        )
-
     async def _told(self, prepared: Prepared) -> None:
         """Count and tell what was written."""
-        plan, metrics = prepared.plan, self._core.metrics
-        self._completion.all_told(prepared.ended)
-        await self._events.messages_committed(
-            plan.run.thread_id, plan.run.run_id, plan.messages, first_seq=plan.first_seq
-        )
+        plan, metrics, events = prepared.plan, self._core.metrics, self._events
+        for dispatch, run in prepared.ended:
+            self._completion.told(dispatch, run)
+        if events.is_on and not events.in_commits:
+            thread_id, first_seq = plan.run.thread_id, plan.expected_message_count + 1
+            await events.messages_committed(thread_id, plan.run.run_id, plan.messages, first_seq=first_seq)
+            if prepared.dispatch is not None:
+                await events.dispatch_happened("RunQueued", prepared.dispatch)
         if prepared.dispatch is not None:
             metrics.happened("enqueue")
-            if not self._events.in_commits:
-                await self._events.dispatch_happened("RunQueued", prepared.dispatch)
         if prepared.claimed is not None:
             metrics.happened("claim")
 
@@ -731,32 +744,3 @@ def _hiding(request: RunActivation, rows: Sequence[RunDispatch]) -> RunActivatio
     """Return the request with the runs of these dispatches out of its sight."""
     gone = {*request.options.without_runs, *(row.run_id for row in rows)} - {request.run_id}
     return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))
-
-
-def _is_plain(plan: Plan) -> bool:
-    """Say whether a run is new and has all that it reads in its plan, so that it may begin with it."""
-    return (
-        plan.run.status is RunStatus.CREATED
-        and plan.joins is None
-        and not plan.activation.committed_message_ids
-    )
-
-
-def _open_dispatch(tx: Transaction, run: RunRecord | None) -> RunDispatch | None:
-    if run is None or run.dispatch_id is None:
-        return None
-    row = tx.runs.dispatches.load(run.dispatch_id)
-    return row if row is not None and row.run_id == run.run_id and row.status in OPEN else None
-
-
-def _submitted(
-    prepared: Prepared, status: MailboxDispatchStatus, *, joined: bool | None = None
-) -> MailboxSubmitResult:
-    """Return what was accepted."""
-    return MailboxSubmitResult(
-        dispatch_id=prepared.dispatch_id,
-        run_id=prepared.run_id,
-        thread_id=prepared.run.thread_id,
-        status=status,
-        joined=prepared.plan.joins is not None if joined is None else joined,
-    )

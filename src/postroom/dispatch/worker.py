@@ -17,6 +17,7 @@ from functools import partial
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
 from postroom.contracts.agent_events import EventSink
+from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -38,7 +39,8 @@ from postroom.contracts.errors import (
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, ThreadStore, thread_lock
+from postroom.contracts.run_ports import ThreadStore
+from postroom.contracts.run_stores import ClaimRequest, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import EventBuffer, RunCoordinator
@@ -190,15 +192,14 @@ class Dispatcher:
             request=ClaimRequest(consumer=core.consumer_id, lease_ms=core.config.lease_ms),
             instance_id=core.new_id(),
             begins=core.config.max_concurrent_runs_per_tenant is None,
-            notes=core.write_beginning,
+            effects=None if core.config.budgets else core.effects,
         )
 
     def asks_next(self, thread_id: str) -> ClaimAsk | None:
         """Return what the end of a run is to claim of its thread; None when others come first."""
         asks = self.asks()
         worker = self.workers.get_or_create(thread_id)
-        is_free = self.accepting and asks.begins and not len(self.slots) and not worker.foreground
-        if not is_free or not self.slots.has_own_slot:
+        if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
             return None
         worker.is_wanted = False
         return asks
@@ -207,7 +208,7 @@ class Dispatcher:
         """Execute what was claimed under a reservation, or give it back when its tenant is at its bound."""
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
-        if not self.slots.move(worker.tenant, claimed.tenant):
+        if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
             self.slots.stand_in_line(claimed.thread_id, claimed.tenant)
             self.unreserve(worker)
             worker.tenant = claimed.tenant
@@ -265,7 +266,7 @@ class Dispatcher:
 
     def leave(self) -> None:
         """Stop every execution and give its dispatch back, with no attempt counted."""
-        for job in self._leases.jobs:
+        for job in list(self._leases.jobs.values()):
             job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
 
     def _begin(
@@ -357,7 +358,7 @@ class Dispatcher:
 
     def _rest(self, job: Job) -> None:
         """Free the worker, unless it runs something newer by now, and its slot."""
-        self._leases.drop(job)
+        self._leases.jobs.pop(id(job), None)
         self._core.metrics.active_runs.dec()
         worker = self.workers.get_or_create(job.claimed.thread_id)
         if worker.dispatch_id == job.claimed.dispatch_id:
@@ -439,31 +440,23 @@ class LeaseKeeper:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._jobs: dict[int, Job] = {}
+        self.jobs: dict[int, Job] = {}
+        """What executes here."""
         self._keeper: asyncio.Task[None] | None = None
 
-    @property
-    def jobs(self) -> list[Job]:
-        """What executes here."""
-        return list(self._jobs.values())
-
     def keep(self, job: Job) -> None:
-        """Renew this claim until it is dropped."""
-        self._jobs[id(job)] = job
+        """Renew this claim until it is taken out of `jobs`."""
+        self.jobs[id(job)] = job
         if self._keeper is None:
             self._keeper = self._core.tasks.start(self._keep(), name="leases")
-
-    def drop(self, job: Job) -> None:
-        """Renew this claim no more."""
-        self._jobs.pop(id(job), None)
 
     async def _keep(self) -> None:
         config = self._core.config
         interval = pause = milliseconds(config.lease_renewal_interval)
         try:
-            while self._jobs:
+            while self.jobs:
                 await self._core.timer.sleep(pause)
-                jobs = [job for job in self._jobs.values() if job.lease.end is None]
+                jobs = [job for job in self.jobs.values() if job.lease.end is None]
                 pause = interval if await self._renewed(jobs) else min(interval, config.lease_retry_ms)
         finally:
             self._keeper = None
@@ -511,7 +504,7 @@ class LeaseKeeper:
         await self._core.store.write(supersede, key=thread_id)
 
     def _lost(self, job: Job, reason: str) -> None:
-        if job.lease.end is not None or id(job) not in self._jobs:
+        if job.lease.end is not None or id(job) not in self.jobs:
             return
         self._core.metrics.lease_lost()
         _LOG.warning("lease.lost", dispatch_id=job.claimed.dispatch_id, reason=reason)
@@ -525,7 +518,7 @@ class Execution:
         self._core = core
         self._events = events
         self._completion = completion
-        self._budgets = Budgets(core)
+        self._budgets = Budgets(core) if core.config.budgets else None
 
     async def begin(self, job: Job) -> bool:
         """Write that the execution begins; False when there is nothing to execute.
@@ -547,8 +540,11 @@ class Execution:
         else:
             await self._completion.begin(attempt)
         self._core.metrics.started(attempt.dispatch, now=attempt.started_at)
-        await self._events.dispatch_happened("RunSubmitted", attempt.dispatch)
-        pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
+        if self._events.is_on:
+            await self._events.dispatch_happened("RunSubmitted", attempt.dispatch)
+        pause = None
+        if self._budgets is not None:
+            pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
         if pause is not None:
             paused = AgentRunResult(
                 run_id=attempt.run.run_id, termination=TerminationReason.suspended(), waiting=pause
@@ -596,7 +592,9 @@ class Execution:
             wall_ms = core.now() - attempt.started_at
             if not result.usage.wall_ms:  # programs do not say for how long they worked
                 result = replace(result, usage=replace(result.usage, wall_ms=max(wall_ms, 0)))
-            spends = self._budgets.spent_by(attempt.dispatch, result, wall_ms=wall_ms)
+            spends: tuple[Spending, ...] = ()
+            if self._budgets is not None:
+                spends = self._budgets.spent_by(attempt.dispatch, result, wall_ms=wall_ms)
             asks = job.asks_next()
             ending = await self._completion.end(attempt, result, spends, asks)
             job.leaves_waiting, job.next, job.has_looked = (
@@ -605,7 +603,7 @@ class Execution:
                 asks is not None,
             )
         core.metrics.ended(
-            outcome.metric_label, dispatch=attempt.dispatch, started_at=attempt.started_at, now=core.now()
+            outcome.kind.value, dispatch=attempt.dispatch, started_at=attempt.started_at, now=core.now()
         )
 
     async def _attempt(self, job: Job) -> Attempt:

@@ -11,8 +11,9 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError
 from postroom.contracts.messages import Message, Role, Visibility
 from postroom.contracts.people import ChatAddress, ChatDelivery
+from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_queue import RunQueue, ThreadState
-from postroom.contracts.run_stores import RunQuery, ThreadStore
+from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
 from postroom.gateway.config import CHAT_POLICIES, GatewayConfig

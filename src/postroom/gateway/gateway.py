@@ -16,10 +16,9 @@ from postroom.contracts.chat import CHAT_KIND, ChatStores, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import Json
-from postroom.contracts.outbox import OutboxStore
 from postroom.contracts.people import ChatDelivery
+from postroom.contracts.run_ports import OutboxStore, ThreadStore
 from postroom.contracts.run_queue import RunQueue
-from postroom.contracts.run_stores import ThreadStore
 from postroom.gateway import status
 from postroom.gateway.commands import Commands
 from postroom.gateway.config import GatewayConfig

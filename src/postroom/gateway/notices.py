@@ -1,7 +1,7 @@
 """What the gateway itself has to tell somebody: kept like an answer, and delivered like one."""
 
 from postroom.contracts.errors import IdempotencyConflict
-from postroom.contracts.outbox import OutboxStore
+from postroom.contracts.run_ports import OutboxStore
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource

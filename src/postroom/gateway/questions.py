@@ -7,8 +7,9 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError
+from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_queue import RunQueue
-from postroom.contracts.run_stores import RunQuery, ThreadStore
+from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.gateway.replies import Question, question_of

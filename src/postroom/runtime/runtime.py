@@ -12,7 +12,8 @@ from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchE
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import CommitCoordinator, ThreadStore
+from postroom.contracts.run_ports import ThreadStore
+from postroom.contracts.run_stores import CommitCoordinator
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind, TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.runtime.agents import AgentResolver, ResolvedAgent

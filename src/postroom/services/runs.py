@@ -10,8 +10,9 @@ from postroom.contracts.budgets import Budget
 from postroom.contracts.clock import Timer
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import RunEffects
-from postroom.contracts.run_stores import MAX_PAGE, RunQuery, RunStores, ThreadQuery
+from postroom.contracts.run_stores import MAX_PAGE, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox

@@ -1,11 +1,11 @@
 """Run stores whose contents are gone with them: SQLite in memory."""
 
 from postroom.contracts.clock import Clock
-from postroom.stores.runs.ports import SqlRunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.stores.sqlite.store import SqliteStore
 
 
-class MemoryRunStores(SqlRunStores):
+class MemoryRunStores(RunStores):
     """The ports of runs over a new store in memory."""
 
     def __init__(self, clock: Clock | None = None) -> None:

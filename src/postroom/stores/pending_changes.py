@@ -33,7 +33,8 @@ class PendingChanges(Generic[S]):
     """A queue of changes for one thread."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[PendingChange[S] | None] = SimpleQueue()
+        self.queue: SimpleQueue[PendingChange[S] | None] = SimpleQueue()
+        """Changes; None behind the last one."""
         self._gate = threading.Lock()
         self._closed = False
 
@@ -55,7 +56,7 @@ class PendingChanges(Generic[S]):
         with self._gate:
             if self._closed:
                 raise StoreUnavailable("the database is closed", remedy="start the server again")
-            self._queue.put(change)
+            self.queue.put(change)
         result: T = await change.future
         return result
 
@@ -64,27 +65,23 @@ class PendingChanges(Generic[S]):
         with self._gate:
             if not self._closed:
                 self._closed = True
-                self._queue.put(None)
+                self.queue.put(None)
 
     @property
     def is_empty(self) -> bool:
         """Whether nobody waits."""
-        return self._queue.empty()
-
-    def first(self) -> PendingChange[S] | None:
-        """Wait for a change; None after the last one."""
-        return self._queue.get()
+        return self.queue.empty()
 
     def group(self, first: PendingChange[S]) -> list[PendingChange[S]]:
         """Return a change together with those that wait behind it, as many as share a commit."""
         group = [first]
         while len(group) < GROUP_LIMIT:
             try:
-                change = self._queue.get_nowait()
+                change = self.queue.get_nowait()
             except Empty:
                 break
             if change is None:
-                self._queue.put(None)
+                self.queue.put(None)
                 break
             group.append(change)
         return group

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim, StoreCorrupt
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.transactions import Outline, Store, Transaction
 from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier
@@ -25,7 +26,6 @@ from postroom.stores.engine import Engine
 from postroom.stores.events import EventTables
 from postroom.stores.mail.tables import MailTables, StoredMail
 from postroom.stores.outbox import OutboxTables
-from postroom.stores.runs.ports import SqlRunStores
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.sql_transaction import Row, SqlTransaction
 
@@ -201,11 +201,11 @@ class Stores(StoredMail):
         self.store = store
         self.is_exclusive = is_exclusive
         """Whether no other process writes to the same place."""
-        self._runs = SqlRunStores(store)
+        self._runs = RunStores(store)
         self._chat = StoredChats(store, is_shared=not is_exclusive)
 
     @property
-    def runs(self) -> SqlRunStores:
+    def runs(self) -> RunStores:
         """Runs, in the same place."""
         return self._runs
 

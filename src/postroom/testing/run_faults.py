@@ -6,14 +6,19 @@ its end, and where there is no plan, every call goes through.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from copy import copy
 from typing import Any, TypeVar, cast
 
-from postroom.contracts.clock import Clock
 from postroom.contracts.errors import PostroomError, StaleClaim, StoreUnavailable
-from postroom.contracts.events import EventStore
-from postroom.contracts.outbox import OutboxStore
-from postroom.contracts.run_stores import CommitCoordinator, DispatchStore, RunStores, ThreadStore, Wakeups
+from postroom.contracts.run_ports import (
+    DispatchStore,
+    EventStore,
+    OutboxStore,
+    RunStores,
+    ThreadStore,
+    Wakeups,
+)
+from postroom.contracts.run_stores import CommitCoordinator
 from postroom.contracts.transactions import Store, Transaction
 
 P = TypeVar("P")
@@ -93,20 +98,6 @@ def _next(plans: dict[str, Iterator[bool]], name: str) -> bool:
     return next(plans[name], False) if name in plans else False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStoresOf:
-    """Run stores put together from parts, some of which may fail on purpose."""
-
-    store: Store
-    clock: Clock
-    dispatches: DispatchStore
-    threads: ThreadStore
-    events: EventStore
-    outbox: OutboxStore
-    coordinator: CommitCoordinator
-    wakeups: Wakeups
-
-
 def with_parts(  # noqa: PLR0913 - the parts by name
     stores: RunStores,
     *,
@@ -119,16 +110,15 @@ def with_parts(  # noqa: PLR0913 - the parts by name
     store: Store | None = None,
 ) -> RunStores:
     """Return the same stores with these parts in place of their own."""
-    return RunStoresOf(
-        store=store or stores.store,
-        clock=stores.clock,
-        dispatches=dispatches or stores.dispatches,
-        threads=threads or stores.threads,
-        events=events or stores.events,
-        outbox=outbox or stores.outbox,
-        coordinator=coordinator or stores.coordinator,
-        wakeups=wakeups or stores.wakeups,
-    )
+    changed = copy(stores)
+    changed.store = store or stores.store
+    changed.dispatches = dispatches or stores.dispatches
+    changed.threads = threads or stores.threads
+    changed.events = events or stores.events
+    changed.outbox = outbox or stores.outbox
+    changed.coordinator = coordinator or stores.coordinator
+    changed.wakeups = wakeups or stores.wakeups
+    return changed
 
 
 class FailingChanges:

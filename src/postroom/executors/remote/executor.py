@@ -35,7 +35,7 @@ from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.remote_runners import HttpRunner
-from postroom.contracts.run_stores import DispatchStore
+from postroom.contracts.run_ports import DispatchStore
 from postroom.contracts.runners import Runners
 from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.signing import Proof, proof_of

@@ -63,7 +63,7 @@ class Writer:
         self._thread.join()
 
     def _serve(self) -> None:
-        while (first := self.pending.first()) is not None:
+        while (first := self.pending.queue.get()) is not None:
             group: Sequence[_Change] = sorted(self.pending.group(first), key=lambda change: change.key)
             while group:
                 left = self._commit(group)

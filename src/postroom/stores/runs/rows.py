@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
@@ -76,7 +76,7 @@ def dispatch_values(record: RunDispatch) -> Values:
         "run_error": kept(record.run_error),
         "completed_at": record.completed_at,
         "reconciled": record.reconciled,
-        "is_open": not record.status.is_terminal,
+        "is_open": record.status in OPEN,
     }
 
 

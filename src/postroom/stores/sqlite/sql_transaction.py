@@ -40,7 +40,12 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        return [self.all(statement, values) for statement, values in looks]
+        found: list[list[Row]] = []
+        for name, values in looks:
+            statement = self._statements[name]
+            bound = _bound(statement, values) if statement.lists else values
+            found.append(self._execute(statement.text, bound).fetchall())
+        return found
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:

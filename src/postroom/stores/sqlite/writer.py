@@ -47,9 +47,6 @@ class _Chore:
     run: Callable[[sqlite3.Connection], bool]
     done_at: int
 
-    def is_due(self, changes: int, *, idle: bool) -> bool:
-        return changes - self.done_at >= (self.after if idle else self.after * LATEST)
-
 
 _Change = PendingChange[SqliteTransaction]
 
@@ -153,7 +150,9 @@ class Writer:
 
     def _do_chores(self) -> None:
         for chore in self._chores:
-            while chore.is_due(self._connection.total_changes, idle=self.pending.is_empty):
+            while (done := self._connection.total_changes - chore.done_at) >= chore.after:
+                if done < chore.after * LATEST and not self.pending.is_empty:
+                    break
                 if not self._do(chore):
                     chore.done_at = self._connection.total_changes
                 elif not self.pending.is_empty:
@@ -192,7 +191,7 @@ def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[SqliteTransacti
     writer = known()
     connection = writer.open_connection() if writer is not None else None
     del writer
-    while (change := pending.first()) is not None:
+    while (change := pending.queue.get()) is not None:
         writer = known()
         if writer is None:
             break

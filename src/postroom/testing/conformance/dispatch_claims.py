@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import (

@@ -6,7 +6,8 @@ from datetime import timedelta
 from postroom.contracts.dispatch import LOWEST_PRIORITY, TERMINAL, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import DedupeKeyInUse, DuplicateRecord, InvalidRecord, RunNotOpen
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import MAX_PAGE, RunStores
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import MAX_PAGE
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import (

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from postroom.contracts.dispatch import TERMINAL, RunDispatchStatus
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.contracts.runs import TerminationReason
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.run_given import (

@@ -11,7 +11,7 @@ from postroom.contracts.dispatch import (
     RunDispatchStatus,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.run_given import (
     LEASE,

@@ -6,7 +6,7 @@ from datetime import timedelta
 from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StaleClaim, UnknownDispatch
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import DispatchStore, RunStores
+from postroom.contracts.run_ports import DispatchStore, RunStores
 from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReason
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused

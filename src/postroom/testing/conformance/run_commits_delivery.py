@@ -17,7 +17,8 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused

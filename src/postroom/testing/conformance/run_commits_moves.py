@@ -6,7 +6,8 @@ from postroom.contracts.dispatch import STALE_EPOCH, RunDispatch, RunDispatchSta
 from postroom.contracts.errors import ActiveRunConflict, InvalidRecord, StaleClaim, VersionConflict
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused

@@ -13,7 +13,8 @@ from postroom.contracts.events import (
     EventVisibility,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import TOGETHER, Promise, event

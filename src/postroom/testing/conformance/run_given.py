@@ -9,7 +9,8 @@ from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, ThreadCommit
 from postroom.contracts.runs import (
     RunRecord,
     RunStatus,

@@ -5,7 +5,8 @@ from datetime import timedelta
 
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
-from postroom.contracts.run_stores import RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import run_outbox_ended, run_outbox_order
 from postroom.testing.conformance.given import refused

@@ -7,7 +7,8 @@ from typing import Any
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER, Promise

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.testing.conformance.run_given import KIND, LEASE, TARGET
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_ports import RunStores
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.run_given import KIND, LEASE, SECOND, TARGET, Promise
 from postroom.testing.conformance.run_outbox_given import claim_effects, claim_one, effect, numbers

@@ -20,7 +20,8 @@ from postroom.contracts.messages import (
     ToolCall,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import (

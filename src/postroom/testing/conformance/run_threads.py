@@ -13,7 +13,8 @@ from postroom.contracts.activation import (
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import SeqRange
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery, RunStores, SubmissionFacts, ThreadCommit, ThreadQuery
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import RunQuery, SubmissionFacts, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import (
     PersistedState,
     RunMessageInput,

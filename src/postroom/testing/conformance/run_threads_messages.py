@@ -11,7 +11,8 @@ from postroom.contracts.messages import (
     ToolCall,
     Visibility,
 )
-from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, RunStores, ThreadCommit
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.run_given import TOGETHER, Promise, a_thread, said
 

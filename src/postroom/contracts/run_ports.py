@@ -1,4 +1,11 @@
-"""The ports of runs over a store: each method is a look or a change, with the locks that it needs."""
+"""The ports of runs over a store: each method is a look or a change, with the locks that it needs.
+
+No port is shaped by one engine: each method is one step that is done whole or not at all, takes plain values,
+and is safe to repeat when its answer was lost.
+
+A method that reads the time takes `now`, in milliseconds since the epoch; without one it uses the store's own
+clock (on PostgreSQL the database's). Absence is None for a look-up and an error for a command.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -9,7 +16,7 @@ from typing_extensions import override
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, UnknownDispatch
-from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage, EventScope, EventStore
+from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage, EventScope
 from postroom.contracts.messages import (
     DeliveryMode,
     Json,
@@ -23,7 +30,6 @@ from postroom.contracts.outbox import (
     OutboxDraft,
     OutboxMessage,
     OutboxStatus,
-    OutboxStore,
     line_lock,
 )
 from postroom.contracts.run_stores import (
@@ -32,14 +38,11 @@ from postroom.contracts.run_stores import (
     ClaimRequest,
     CommitCoordinator,
     Committed,
-    DispatchStore,
     MessageQuery,
     RunQuery,
     SubmissionFacts,
     ThreadCommit,
     ThreadQuery,
-    ThreadStore,
-    Wakeups,
     thread_lock,
 )
 from postroom.contracts.run_tables import RunTables
@@ -91,63 +94,107 @@ class _RunPort(_Port):
         return await self._change(thread_id, change, now=now)
 
 
-class SqlDispatchStore(_RunPort, DispatchStore):
-    """The queue."""
+class DispatchStore(_RunPort):
+    """The queue: one dispatch of a thread is claimed at a time, on all machines together."""
 
-    @override
     async def enqueue(self, dispatch: RunDispatch, *, now: int | None = None) -> RunDispatch:
+        """Store a queued dispatch with its thread's current epoch and return it as it is stored.
+
+        Raises:
+            InvalidRecord: it is not Queued.
+            DuplicateRecord: a dispatch with this id exists, whatever its state; it is unchanged.
+            DedupeKeyInUse: an open dispatch of the thread has its dedupe key.
+            RunNotOpen: the run has an open dispatch; there is one at a time.
+        """
         return await self._change(dispatch.thread_id, lambda runs: runs.dispatches.enqueue(dispatch), now=now)
 
-    @override
     async def claim(
         self, thread_id: str, consumer: str, *, lease_ms: int, now: int | None = None
     ) -> RunDispatch | None:
+        """Own the thread's next due dispatch: lowest priority number first, then oldest, then by id.
+
+        None when the thread has a claimed one, or none that is due (`available_at <= now`). Queued rows of
+        an older epoch become Superseded on the way. A fresh token each time.
+        """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change(thread_id, lambda runs: runs.dispatches.claim(thread_id, asks), now=now)
 
-    @override
     async def claim_dispatch(
         self, dispatch_id: str, consumer: str, *, lease_ms: int, now: int | None = None
     ) -> RunDispatch | None:
+        """Own this dispatch, due or not.
+
+        None when it is not Queued, is of an older epoch (it becomes Superseded), or the thread has a claimed
+        one.
+        """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change_of(
             dispatch_id, lambda runs: runs.dispatches.claim_dispatch(dispatch_id, asks), now=now
         )
 
-    @override
     async def record_dispatch_start(
         self, claim: Claim, instance_id: str, *, now: int | None = None
     ) -> RunDispatch:
+        """Record that the execution begins.
+
+        Raises:
+            StaleClaim: the claim was lost. A row whose epoch is older than the thread's becomes Superseded.
+            UnknownDispatch: there is no such dispatch.
+        """
         return await self._moved(claim, lambda row, at: row.record_dispatch_start(instance_id, now=at), now)
 
-    @override
     async def record_run_result(
         self, claim: Claim, result: RunDispatchResult, *, now: int | None = None
     ) -> RunDispatch:
+        """Record how the execution ended; the row stays Claimed.
+
+        Raises:
+            InvalidRecord: the result is another run's.
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
         return await self._moved(claim, lambda row, at: row.record_run_result(result, now=at), now)
 
-    @override
     async def ack(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
+        """Record that it is consumed.
+
+        Raises:
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
         return await self._moved(claim, lambda row, at: row.acked(now=at), now)
 
-    @override
     async def nack(
         self, claim: Claim, *, error: str, delay_ms: int = 0, now: int | None = None
     ) -> RunDispatch:
+        """Give it back, due after `delay_ms`; at the last attempt it becomes a dead letter.
+
+        Raises:
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
         return await self._moved(
             claim, lambda row, at: row.nacked(error=error, delay_ms=delay_ms, now=at), now
         )
 
-    @override
     async def release(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
+        """Give it back, due at once, without an attempt counted.
+
+        Raises:
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
         return await self._moved(claim, lambda row, at: row.released(now=at), now)
 
-    @override
     async def dead_letter(self, claim: Claim, *, error: str, now: int | None = None) -> RunDispatch:
+        """Give it up.
+
+        Raises:
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
         return await self._moved(claim, lambda row, at: row.dead_lettered(error=error, now=at), now)
 
-    @override
     async def extend_lease(self, claim: Claim, *, extension_ms: int, now: int | None = None) -> bool:
+        """Own it until `now + extension_ms`; False when the claim was lost.
+
+        A row of an older epoch becomes Superseded.
+        """
         try:
             await self._moved(claim, lambda row, at: row.extend_lease(extension_ms=extension_ms, now=at), now)
         except (StaleClaim, UnknownDispatch):
@@ -161,32 +208,39 @@ class SqlDispatchStore(_RunPort, DispatchStore):
             claim.dispatch_id, lambda runs: runs.dispatches.move_owned(claim, move), now=now
         )
 
-    @override
     async def cancel(self, dispatch_id: str, *, now: int | None = None) -> RunDispatch | None:
+        """Withdraw a queued dispatch; None when it is not queued."""
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.cancel(dispatch_id), now=now)
 
-    @override
     async def interrupt(self, thread_id: str, *, now: int | None = None) -> Interrupt:
+        """Raise the thread's epoch and supersede all that is queued; the claimed one is stale then."""
         return await self._change(thread_id, lambda runs: runs.dispatches.interrupt(thread_id), now=now)
 
-    @override
     async def current_dispatch_epoch(self, thread_id: str) -> int:
+        """Return the thread's epoch: 0 at first, and never lower than it was."""
         return await self._look(lambda runs: runs.dispatches.epoch(thread_id))
 
-    @override
     async def supersede_claimed(
         self, claim: Claim, *, reason: str, now: int | None = None
     ) -> RunDispatch | None:
+        """End a claimed dispatch as superseded; None when it is not Claimed any more.
+
+        Raises:
+            StaleClaim: another owns it.
+        """
         return await self._change_of(
             claim.dispatch_id,
             lambda runs: runs.dispatches.supersede_claimed(claim, reason),
             now=now,
         )
 
-    @override
     async def reclaim_expired_leases(
         self, *, limit: int = 100, now: int | None = None
     ) -> tuple[RunDispatch, ...]:
+        """Take back what was owned until before `now`: queued again, or dead letters at the last attempt.
+
+        Each row is returned to one caller. Rows of an older epoch become Superseded and are not returned.
+        """
         taken: list[RunDispatch] = []
         while (left := limit - len(taken)) > 0:
             overdue = await self._look(lambda runs: runs.dispatches.overdue(left), now=now)
@@ -201,11 +255,10 @@ class SqlDispatchStore(_RunPort, DispatchStore):
                 break
         return tuple(taken)
 
-    @override
     async def load_dispatch(self, dispatch_id: str) -> RunDispatch | None:
+        """Return one dispatch."""
         return await self._look(lambda runs: runs.dispatches.load(dispatch_id))
 
-    @override
     async def list_dispatches(
         self,
         thread_id: str,
@@ -214,58 +267,63 @@ class SqlDispatchStore(_RunPort, DispatchStore):
         limit: int = 100,
         offset: int = 0,
     ) -> tuple[RunDispatch, ...]:
+        """Return a thread's dispatches by priority, then age, then id."""
         chosen = frozenset(RunDispatchStatus if statuses is None else statuses)
         return await self._look(
             lambda runs: runs.dispatches.of_thread(thread_id, chosen, limit=page(limit), offset=offset)
         )
 
-    @override
     async def claimed_dispatch(self, thread_id: str) -> RunDispatch | None:
+        """Return the thread's claimed dispatch."""
         return await self._look(lambda runs: runs.dispatches.claimed(thread_id))
 
-    @override
     async def list_by_status(
         self, status: RunDispatchStatus, *, limit: int = 100, after: tuple[int, str] | None = None
     ) -> tuple[RunDispatch, ...]:
+        """Return dispatches of all threads, by last change then id, behind `after` (`updated_at`, id)."""
         return await self._look(
             lambda runs: runs.dispatches.by_status(status, limit=page(limit), after=after)
         )
 
-    @override
     async def unreconciled_dispatches(self, *, limit: int = 100) -> tuple[RunDispatch, ...]:
+        """Return ended dispatches whose runs were not told yet, oldest first."""
         return await self._look(lambda runs: runs.dispatches.unreconciled(page(limit)))
 
-    @override
     async def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
+        """Record that the runs of these were told; harmless when repeated."""
         if named := tuple(dispatch_ids):
             await self._store.write(lambda tx: tx.runs.dispatches.mark_reconciled(named))
 
-    @override
     async def due_thread_ids(self, *, limit: int = 100, now: int | None = None) -> tuple[str, ...]:
+        """Return threads that have a due dispatch and no claimed one, the most urgent first."""
         return await self._look(lambda runs: runs.dispatches.due_threads(page(limit)), now=now)
 
-    @override
     async def next_due_at(self) -> int | None:
+        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once."""
         return await self._look(lambda runs: runs.dispatches.next_due_at())
 
-    @override
     async def queued_thread_ids(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
+        """Return threads that have queued dispatches, by id."""
         return await self._look(lambda runs: runs.dispatches.queued_threads(page(limit), after))
 
-    @override
     async def count_queued(self, thread_id: str, *, at_most: int) -> int:
+        """Count a thread's queued dispatches, no further than `at_most`."""
         return await self._look(lambda runs: runs.dispatches.count_queued(thread_id, at_most))
 
-    @override
     async def count_by_status(self) -> dict[RunDispatchStatus, int]:
+        """Count all dispatches; for gauges, at long intervals."""
         return await self._look(lambda runs: runs.dispatches.count_by_status())
 
-    @override
     async def discard(self, dispatch_id: str) -> RunDispatch | None:
+        """Remove a dead letter for good; None when it is none."""
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))
 
-    @override
     async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
+        """Remove ended rows last changed before `older_than` and return how many; epochs stay.
+
+        Dead letters are kept until `dead_letters_older_than`, where it is given. A row whose run was not
+        told yet stays.
+        """
         removed = 0  # in several changes, so that a large purge keeps nobody waiting
         while gone := await self._store.write(
             lambda tx: tx.runs.dispatches.purge_some(older_than, dead_letters_older_than)
@@ -274,19 +332,25 @@ class SqlDispatchStore(_RunPort, DispatchStore):
         return removed
 
 
-class SqlThreadStore(_RunPort, ThreadStore):
-    """Threads, runs and messages."""
+class ThreadStore(_RunPort):
+    """Threads, runs, and messages committed and pending. Messages and runs change through commits alone."""
 
-    @override
     async def submission_facts(self, thread_id: str, run_id: str | None = None) -> SubmissionFacts:
+        """Return what a submission to the thread is decided on."""
         return await self._look(lambda runs: runs.threads.submission_facts(thread_id, run_id))
 
-    @override
     async def load_thread(self, thread_id: str) -> Thread | None:
+        """Return one thread."""
         return await self._look(lambda runs: runs.threads.load(thread_id))
 
-    @override
     async def save_thread(self, thread: Thread) -> None:
+        """Store a thread as given but for `message_count`, which is counted by the store.
+
+        Raises:
+            UnknownThread: its parent does not exist.
+            InvalidRecord: it would be its own ancestor.
+        """
+
         def saved(tx: Transaction) -> None:
             named = (thread.id, thread.parent_thread_id)
             tx.lock(FAMILIES, *(thread_lock(one) for one in named if one is not None))
@@ -294,11 +358,15 @@ class SqlThreadStore(_RunPort, ThreadStore):
 
         await self._store.write(saved, key=thread.id)
 
-    @override
     async def delete_thread(
         self, thread_id: str, *, children: Literal["detach", "reject", "cascade"] = "detach"
     ) -> bool:
         # Those below are looked for before: all are locked in one call.
+        """Remove a thread with its messages and runs; False when there is none.
+
+        Raises:
+            InvalidRecord: it has children and they are to prevent it.
+        """
         below = await self._look(lambda runs: runs.threads.below(thread_id))
 
         def deleted(tx: Transaction) -> bool:
@@ -307,80 +375,88 @@ class SqlThreadStore(_RunPort, ThreadStore):
 
         return await self._store.write(deleted, key=thread_id)
 
-    @override
     async def list_threads(self, query: ThreadQuery) -> tuple[Thread, ...]:
+        """Return threads by id."""
         return await self._look(lambda runs: runs.threads.list(query, page(query.limit)))
 
-    @override
     async def create_run(self, run: RunRecord) -> None:
+        """Store a new run and move its thread's pointers.
+
+        Raises:
+            DuplicateRecord: a run with this id exists.
+        """
         await self._change(run.thread_id, lambda runs: runs.threads.create_run(run))
 
-    @override
     async def load_run(self, run_id: str) -> RunRecord | None:
+        """Return one run."""
         return await self._look(lambda runs: runs.threads.load_run(run_id))
 
-    @override
     async def latest_run(self, thread_id: str) -> RunRecord | None:
+        """Return the thread's run with the newest `updated_at`, then the newest `created_at`."""
         return next(iter(await self.latest_runs(thread_id, limit=1)), None)
 
-    @override
     async def latest_runs(self, thread_id: str, *, limit: int = MAX_PAGE) -> tuple[RunRecord, ...]:
+        """Return the thread's newest runs, in the order in which `latest_run` finds them."""
         return await self._look(lambda runs: runs.threads.latest_runs(thread_id, page(limit)))
 
-    @override
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
+        """Return runs by run id; a query for open statuses costs what is open, not what ever was."""
         return await self._look(lambda runs: runs.threads.list_runs(query, page(query.limit)))
 
-    @override
     async def load_messages(self, thread_id: str) -> tuple[Message, ...] | None:
+        """Return all committed messages in order; None when the thread is not known."""
+
         def look(runs: RunTables) -> tuple[Message, ...] | None:
             found = runs.messages.all(thread_id)
             return found if found or runs.threads.load(thread_id) else None
 
         return await self._look(look)
 
-    @override
     async def load_message_records(
         self, thread_id: str, message_ids: Sequence[str]
     ) -> tuple[MessageRecord, ...]:
+        """Return those committed messages, in the order of the thread; unknown ones are left out."""
         named = tuple(message_ids)
         return await self._look(lambda runs: runs.messages.named(thread_id, named))
 
-    @override
     async def list_message_records(self, thread_id: str, query: MessageQuery) -> tuple[MessageRecord, ...]:
+        """Return committed messages in order of `seq`."""
         return await self._look(lambda runs: runs.messages.list(thread_id, query, page(query.limit)))
 
-    @override
     async def delete_messages(self, thread_id: str) -> int:
+        """Remove a thread's committed messages, as a person may ask for; numbering goes on, never back."""
         return await self._change(thread_id, lambda runs: runs.messages.delete(thread_id))
 
-    @override
     async def load_thread_state(self, thread_id: str) -> dict[str, Json] | None:
+        """Return what executors keep for the thread."""
         return await self._look(lambda runs: runs.threads.state(thread_id))
 
-    @override
     async def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
+        """Return what each scope has spent so far; one that never spent is there with nothing."""
         named = tuple(scopes)
         return await self._look(lambda runs: runs.threads.spending(named))
 
-    @override
     async def pending_messages(self, thread_id: str) -> tuple[PendingMessage, ...]:
+        """Return what waits to be read, in order."""
         return await self._look(lambda runs: runs.messages.waiting(thread_id))
 
-    @override
     async def threads_with_pending(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
+        """Return threads on which something waits to be read, by id."""
         return await self._look(lambda runs: runs.messages.threads_with_waiting(page(limit), after))
 
-    @override
     async def append_pending(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, *, now: int | None = None
     ) -> tuple[PendingMessage, ...]:
+        """Add messages behind those that wait.
+
+        Raises:
+            DuplicateRecord: one of the ids waits or is committed already.
+        """
         added = tuple(messages)
         return await self._change(
             thread_id, lambda runs: runs.append_waiting(thread_id, added, mode), now=now
         )
 
-    @override
     async def edit_pending(
         self,
         thread_id: str,
@@ -389,35 +465,57 @@ class SqlThreadStore(_RunPort, ThreadStore):
         expected_revision: int | None = None,
         now: int | None = None,
     ) -> PendingMessage:
+        """Replace a pending message under its id and raise its revision.
+
+        Raises:
+            AlreadyConsumed: a run has read it.
+            UnknownMessage: there is no such message.
+            VersionConflict: it was edited since it was looked at.
+        """
         return await self._change(
             thread_id,
             lambda runs: runs.messages.edit_waiting(thread_id, message, expected_revision),
             now=now,
         )
 
-    @override
     async def retract_pending(
         self, thread_id: str, pending_id: str, *, expected_revision: int | None = None
     ) -> PendingMessage:
+        """Take back a pending message.
+
+        Raises:
+            AlreadyConsumed, UnknownMessage, VersionConflict: as for `edit_pending`.
+        """
         return await self._change(
             thread_id, lambda runs: runs.messages.retract_waiting(thread_id, pending_id, expected_revision)
         )
 
-    @override
     async def reorder_pending(
         self, thread_id: str, order: Sequence[str], *, expected: Sequence[PendingVersion] | None = None
     ) -> tuple[PendingMessage, ...]:
+        """Put the pending messages into this order; all of them must be named.
+
+        Raises:
+            VersionConflict: they are not those that were looked at.
+            InvalidRecord: the order names others than wait.
+        """
         wanted = tuple(order)
         return await self._change(
             thread_id, lambda runs: runs.messages.reorder_waiting(thread_id, wanted, expected)
         )
 
 
-class SqlEventStore(_Port, EventStore):
+class EventStore(_Port):
     """The log."""
 
-    @override
     async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
+        """Add an event to the end of its scopes, in one step; return the first one when the key was used.
+
+        Raises:
+            IdempotencyConflict: the key was used for another event.
+            VersionConflict: a scope's newest number is not the expected one.
+        """
+
         def appended(tx: Transaction) -> CanonicalEvent:
             tx.lock(*draft.locks)
             [event] = tx.events.append((draft,), at=now)
@@ -427,30 +525,40 @@ class SqlEventStore(_Port, EventStore):
         key = draft.scope_id("thread") or min(draft.locks, default="")
         return await self._store.write(appended, key=key)
 
-    @override
     async def list(self, scope: EventScope, *, after: int = 0, limit: int = 100) -> EventPage:
+        """Return the events of a scope behind a cursor.
+
+        Raises:
+            CursorAhead: the cursor is beyond the newest event.
+            CursorExpired: events behind the cursor are gone.
+        """
         return await self._store.read(lambda tx: tx.events.behind(scope.key, after, limit))
 
-    @override
     async def load(self, event_id: str) -> CanonicalEvent | None:
+        """Return one event."""
         return await self._store.read(lambda tx: tx.events.load(event_id))
 
-    @override
     async def count(self, scope: EventScope) -> int:
+        """Return the number of the newest event of a scope, 0 when there is none."""
         return await self._store.read(lambda tx: tx.events.newest(scope.key))
 
-    @override
     async def wait(self, scope: EventScope, *, after: int) -> None:
+        """Return when the scope may hold events behind `after`; to be followed by `list`."""
         with self._store.changes.listen(scope.key) as news:
             while await self.count(scope) <= after:
                 await news.wait(LOOK_AGAIN_AFTER)
 
 
-class SqlOutboxStore(_Port, OutboxStore):
+class OutboxStore(_Port):
     """The effects that wait."""
 
-    @override
     async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
+        """Store an effect; the same key on the same lane and target gives the first one back.
+
+        Raises:
+            IdempotencyConflict: the key was used with another payload.
+        """
+
         def stored(tx: Transaction) -> OutboxMessage:
             tx.lock(*draft.locks)
             [effect] = _at(tx.outbox, now).enqueue((draft,))
@@ -458,10 +566,14 @@ class SqlOutboxStore(_Port, OutboxStore):
 
         return await self._store.write(stored, key=line_lock(draft.kind, draft.target))
 
-    @override
     async def claim(
         self, kind: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
     ) -> tuple[OutboxMessage, ...]:
+        """Take what is due, oldest first, also what another took and whose lease ended (`<= now`).
+
+        An effect whose attempts are used up by claims alone becomes a dead letter instead. Of those with
+        the same order key only the oldest that is neither delivered nor a dead letter is taken.
+        """
         line = line_lock(kind, target)
 
         def claimed(tx: Transaction) -> tuple[OutboxMessage, ...]:
@@ -470,12 +582,11 @@ class SqlOutboxStore(_Port, OutboxStore):
 
         return await self._store.write(claimed, key=line)
 
-    @override
     async def ack(self, outbox_id: str, token: str, *, now: int | None = None) -> bool:
+        """Record that the effect was performed; False when the claim was lost."""
         return bool(await self._store.write(lambda tx: tx.outbox.ack([outbox_id], [token])))
 
-    @override
-    async def nack(
+    async def nack(  # noqa: PLR0913 - what became of it, by name
         self,
         outbox_id: str,
         token: str,
@@ -486,6 +597,11 @@ class SqlOutboxStore(_Port, OutboxStore):
         final: bool = False,
         may_have_arrived: bool = False,
     ) -> NackOutcome:
+        """Give it back for later, or to the dead letters when its attempts are used up.
+
+        With `final` it becomes a dead letter at once, whatever attempts are left. With `may_have_arrived`
+        later claims are told that it may have been performed; without, what was known of that stays.
+        """
         became = await self._store.write(
             lambda tx: _at(tx.outbox, now).nack(
                 [outbox_id],
@@ -501,24 +617,35 @@ class SqlOutboxStore(_Port, OutboxStore):
         gone = became == [OutboxStatus.DEAD_LETTER]
         return NackOutcome.DEAD_LETTERED if gone else NackOutcome.REQUEUED
 
-    @override
     async def dead_letters(
         self, *, kind: str | None = None, after: str = "", limit: int = 100
     ) -> tuple[OutboxMessage, ...]:
+        """Return dead letters by id, of one lane where that is asked, behind the id that was seen last.
+
+        It costs what is dead, not what ever was.
+        """
         return await self._store.read(
             lambda tx: tx.outbox.dead_letters(kind=kind, after=after, limit=page(limit))
         )
 
-    @override
     async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
+        """Make a dead letter pending again, due now, its attempts counted anew and its last error kept.
+
+        None when there is no such dead letter; of several who ask at once, one gets it.
+        """
         return await self._store.write(lambda tx: _at(tx.outbox, now).revive(outbox_id))
 
-    @override
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
+        """Remove up to `limit` delivered effects that were created before `older_than`, the oldest first.
+
+        Return how many that were. Dead letters and what is pending or claimed stay. The key of an effect
+        that was removed counts as unused: the next effect with it is stored and performed like a first one,
+        so keep effects for longer than a key may be repeated.
+        """
         return await self._store.write(lambda tx: tx.outbox.purge(older_than, limit))
 
 
-class SqlCommitCoordinator(_Port, CommitCoordinator):
+class StoreCoordinator(_Port, CommitCoordinator):
     """Writes steps of threads; a lost claim alone leaves its row Superseded."""
 
     @override
@@ -530,30 +657,30 @@ class SqlCommitCoordinator(_Port, CommitCoordinator):
         return await self._store.write(committed, key=commit.thread_id)
 
 
-class SqlWakeups(Wakeups):
-    """Hints that there may be work, of this process and of others."""
+class Wakeups:
+    """Hints that there may be work. Losing one costs latency, never correctness."""
 
     def __init__(self, store: Store) -> None:
         self._work = store.changes.listen(WORK)
 
-    @override
     async def wait(self, timeout_ms: int) -> None:
+        """Return when something was enqueued or released since the last call, or the time is up."""
         await self._work.wait(timedelta(milliseconds=max(timeout_ms, 0)))
 
 
-class SqlRunStores(_Port):
+class RunStores(_Port):
     """The ports over one store."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.store = store
         self.clock = store.clock
-        self.dispatches = SqlDispatchStore(store)
-        self.threads = SqlThreadStore(store)
-        self.events = SqlEventStore(store)
-        self.outbox = SqlOutboxStore(store)
-        self.coordinator = SqlCommitCoordinator(store)
-        self.wakeups = SqlWakeups(store)
+        self.dispatches = DispatchStore(store)
+        self.threads = ThreadStore(store)
+        self.events = EventStore(store)
+        self.outbox = OutboxStore(store)
+        self.coordinator: CommitCoordinator = StoreCoordinator(store)
+        self.wakeups = Wakeups(store)
 
 
 def page(limit: int) -> int:
