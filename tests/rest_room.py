@@ -18,10 +18,9 @@ from postroom.mail.context import Rules, token_hash
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
-from postroom.mcp_server import PostroomMcpServer
-from postroom.services.calls import Calls
+from postroom.mcp_server.server import PostroomMcpServer
+from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import EventFollowing
-from postroom.services.subscriptions import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from postroom.contracts.errors import StaleDecision, UnknownRun
 from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, Waiting, Work
-from postroom.services.messages import Draft, Limits, Posted
+from postroom.services.people import Draft, Limits, Posted
 from postroom.web.forms import PageServices
 from web_samples import HOSTILE, HOUR, MINUTE
 

@@ -29,8 +29,7 @@ from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.services.calls import Calls
-from postroom.services.messages import MessageService
-from postroom.services.people import PeopleService
+from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runs import RunService
 from postroom.services.work import WorkService

@@ -1,7 +1,7 @@
 """The MCP server under its import name."""
 
 from mcp_agent_mail.db import shared_application
-from postroom.mcp_server import PostroomMcpServer
+from postroom.mcp_server.server import PostroomMcpServer
 
 __all__ = ["build_mcp_server"]
 

@@ -875,4 +875,3 @@ async def test_a_card_says_what_to_answer_and_nothing_is_edited(fake, adapter) -
     assert (await adapter.edit_message(ANN, "<1@x>", "x")).error_kind is SendErrorKind.BAD_FORMAT
     assert not adapter.capabilities.edits
     await adapter.send_typing(ANN)
-    assert await adapter.get_chat_info(ANN) == {"name": ANN, "type": "dm"}

@@ -419,8 +419,6 @@ async def test_names_of_rooms_and_people_are_shown(fake, adapter, listener) -> N
     source = listener.inbound[0].source
     assert source is not None
     assert (source.chat_name, source.user_name) == ("The room", "Ann")
-    assert await adapter.get_chat_info(ROOM) == {"name": "The room", "type": "group"}
-    assert await adapter.get_chat_info("!unknown:fake") == {}
 
 
 async def test_an_encrypted_room_is_told_once_and_nothing_else_is_said_there(fake, adapter, listener) -> None:

@@ -1081,12 +1081,6 @@ async def test_a_file_that_is_too_large_for_telegram_is_told_so(
     assert (await adapter.send_media(CHAT, file, b"x")).error_kind is SendErrorKind.TOO_LONG
 
 
-async def test_what_a_chat_is_is_told(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
-    assert await adapter.get_chat_info("-100200") == {"name": "Team", "type": "group"}
-    assert await adapter.get_chat_info("77") == {"name": "Ada L", "type": "dm"}
-    assert await adapter.get_chat_info("5") == {}
-
-
 # Files that came in.
 
 

@@ -21,13 +21,12 @@ from channels.fake_telegram import (
 )
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import MessageEvent, MessageType, SendErrorKind
+from postroom.gateway.events import ButtonPress, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms.telegram import TelegramOptions
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.platforms.telegram_wire import (
     Me,
     Posted,
-    Press,
     mended,
     place,
     read_answer,
@@ -319,7 +318,7 @@ def test_anything_is_read_passed_over_or_refused(told: Any, name: str, extra: An
             found = read_update({"update_id": 1, name: part}, ME)
         except InvalidArgument:
             continue
-        assert found is None or isinstance(found, Posted | Press)
+        assert found is None or isinstance(found, Posted | ButtonPress)
         if isinstance(found, Posted):
             body = json.dumps(found.event.to_body(), allow_nan=False, ensure_ascii=False).encode()
             assert b"\\u0000" not in body

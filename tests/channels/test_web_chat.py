@@ -493,8 +493,6 @@ async def test_what_is_for_nobody_or_nothing_is_not_said_to_be_shown(adapter) ->
     ]
     assert {one.error_kind for one in results} == {SendErrorKind.NOT_FOUND}
     await adapter.send_typing("Nobody")
-    assert await adapter.get_chat_info("Nobody") == {}
-    assert await adapter.get_chat_info("Ada") == {"name": "Ada", "type": "dm"}
 
 
 def entry(entry_id: str, text: str = "x", at: int = 0) -> Entry:

@@ -548,8 +548,3 @@ async def test_a_callback_without_an_http_client_names_the_extra(monkeypatch, cl
     await plain.connect()
     assert plain.liveness.state is AdapterState.CONNECTED
     await plain.disconnect()
-
-
-async def test_chat_info_is_known_for_routes_only(adapter) -> None:
-    assert await adapter.get_chat_info("pier/north") == {"name": "pier/north", "type": "dm"}
-    assert await adapter.get_chat_info("nobody") == {}

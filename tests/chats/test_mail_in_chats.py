@@ -9,8 +9,8 @@ from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.people import ChatAddress
 from postroom.gateway.config import DeliveryConfig
+from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.events import SendErrorKind, SendResult
-from postroom.gateway.mail_outbox import MailOutbox
 
 PIER = ChatAddress(platform="telegram", chat_id="12345")
 

@@ -25,7 +25,7 @@ from e2e.running import PATIENCE, Answer, Cut, Line, RunningServer
 from postroom.app.config import Settings
 from postroom.app.wiring import Application
 from postroom.contracts.errors import all_errors
-from postroom.mcp_server import PostroomMcpServer
+from postroom.mcp_server.server import PostroomMcpServer
 
 FULL = os.environ.get("POSTROOM_FUZZ") == "full"
 SEED = os.environ.get("POSTROOM_FUZZ_SEED", "postroom")

@@ -29,7 +29,7 @@ BROAD_EXCEPTS = {
     "postroom/relay.py:Relay._perform": "the relay around one batch",
     "postroom/mcp_server/answers.py:answer_call": "the edge around one tool call",
     "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
-    "postroom/services/subscriptions.py:Subscriptions.publish": "the edge around one listener",
+    "postroom/services/calls.py:Subscriptions.publish": "the edge around one listener",
     "postroom/stores/sqlite/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
     "postroom/stores/postgres/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
     "postroom/testing/conformance/mail_changes.py:_failure": "a promise about whatever a change raises",

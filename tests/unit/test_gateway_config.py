@@ -4,10 +4,8 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +24,17 @@ from postroom.app.gateway_wiring import examine, outline
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
 from postroom.gateway.config import BusyPolicy, ResetMode
-from postroom.gateway.platforms import discord_intake, email, matrix, slack, telegram
+from postroom.gateway.platforms import (
+    api_server,
+    discord_intake,
+    email,
+    matrix,
+    slack,
+    telegram,
+    web,
+    webhook,
+)
+from postroom.gateway.platforms.options import Options
 from postroom.gateway.session import Platform
 from table_rows import each_row
 
@@ -342,24 +350,22 @@ def test_a_model_without_its_client_names_what_to_install(
     assert 'pip install "postroom[openai]"' in caught.value.remedy
 
 
-def _own_names() -> dict[Platform, set[str]]:
-    """Return the names that each adapter says it reads."""
-    found: dict[Platform, Any] = {
-        Platform.TELEGRAM: telegram._WANTED,
-        Platform.SLACK: slack._EXTRAS,
-        Platform.DISCORD: [one.name for one in fields(discord_intake.Options)],
-        Platform.MATRIX: matrix._KNOWN,
-        Platform.EMAIL: email._KNOWN,
-    }
-    for platform in (Platform.WEBHOOK, Platform.WEB, Platform.API_SERVER):
-        found[platform] = importlib.import_module(PLATFORMS[platform].module)._KNOWN
-    return {platform: set(names) for platform, names in found.items()}
+OPTIONS: dict[Platform, type[Options]] = {
+    Platform.TELEGRAM: telegram.TelegramOptions,
+    Platform.SLACK: slack.SlackOptions,
+    Platform.DISCORD: discord_intake.DiscordOptions,
+    Platform.MATRIX: matrix.MatrixOptions,
+    Platform.EMAIL: email.EmailOptions,
+    Platform.WEBHOOK: webhook.WebhookOptions,
+    Platform.WEB: web.WebOptions,
+    Platform.API_SERVER: api_server.ApiServerOptions,
+}
 
 
 @each_row("platform", PLATFORMS)
 def test_the_names_of_a_platform_are_those_that_its_adapter_reads(platform: Platform) -> None:
     names = PLATFORMS[platform]
-    assert names.extras == _own_names()[platform]
+    assert names.extras == set(OPTIONS[platform].__struct_fields__)
     module = importlib.import_module(names.module)
     assert getattr(module, names.adapter).platform is platform
     assert getattr(module, "LARGEST_BODY", names.largest_body) == names.largest_body

@@ -69,10 +69,10 @@ def test_what_fits_is_as_long_as_can_be(text: str, room: int, start: int, unit: 
     assert end == len(text) or unit.measure(text[start : end + 1]) > room
 
 
-@given(text=TEXTS, limit=LIMITS, unit=UNITS, numbered=st.booleans())
+@given(text=TEXTS, limit=LIMITS, unit=UNITS)
 @settings(max_examples=400)
-def test_no_part_is_blank_or_too_long(text: str, limit: int, unit: LengthUnit, numbered: bool) -> None:
-    parts = split(text, limit=limit, unit=unit, numbered=numbered)
+def test_no_part_is_blank_or_too_long(text: str, limit: int, unit: LengthUnit) -> None:
+    parts = split(text, limit=limit, unit=unit)
     assert [part for part in parts if unit.measure(part) > limit or not part.strip()] == []
     assert bool(parts) == bool(text.strip())
 
@@ -155,11 +155,6 @@ def test_a_limit_without_room_is_refused(limit: int) -> None:
     assert isinstance(refused.value, InputError)
 
 
-def test_a_reserve_that_leaves_no_room_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="left free"):
-        cut("text", limit=40, unit=CHARACTERS, reserve=33)
-
-
 X, Y, Z = "x" * 20, "y" * 10, "z" * 10
 
 
@@ -214,20 +209,6 @@ def test_where_32_characters_are_cut(text: str, parts: tuple[str, ...]) -> None:
     ])  # fmt: skip
 def test_where_40_characters_with_a_fence_are_cut(text: str, parts: tuple[str, ...]) -> None:
     assert split(text, limit=40, unit=CHARACTERS) == parts
-
-
-def test_parts_are_numbered_within_the_limit_and_a_fence_stays_closed() -> None:
-    text = f"{X}\n\n```\n{X}\n{X}\n```"
-    parts = split(text, limit=40, unit=CHARACTERS, numbered=True)
-    assert parts == (f"{X} (1/3)", f"```\n{X}\n```\n(2/3)", f"```\n{X}\n```\n(3/3)")
-    assert split("short", limit=40, unit=CHARACTERS, numbered=True) == ("short",)
-
-
-def test_numbers_of_several_digits_have_their_room() -> None:
-    parts = split("word " * 2_000, limit=32, unit=UTF8, numbered=True)
-    assert [part.split(" (")[1] for part in parts] == [f"{n}/{len(parts)})" for n in range(1, len(parts) + 1)]
-    assert max(map(len, parts)) <= 32
-    assert len(parts) > 99
 
 
 MEGABYTES = {

@@ -12,10 +12,9 @@ from mcp.shared.exceptions import MCPError
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
-from postroom.mcp_server import PostroomMcpServer
 from postroom.mcp_server.resources import RESOURCES
-from postroom.mcp_server.server import CORE, CORE_TOKEN_LIMIT, definition_tokens, tools_of
-from postroom.services.subscriptions import Subscriptions
+from postroom.mcp_server.server import CORE, CORE_TOKEN_LIMIT, PostroomMcpServer, definition_tokens, tools_of
+from postroom.services.calls import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 

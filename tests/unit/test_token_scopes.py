@@ -28,8 +28,8 @@ from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
 from postroom.mcp_server import resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES
+from postroom.services.calls import Subscriptions
 from postroom.services.people import PeopleService
-from postroom.services.subscriptions import Subscriptions
 from rest_room import BASE, OPERATOR, Edge, arguments_of
 from table_rows import each_row
 

@@ -25,8 +25,8 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
 from postroom.gateway.config import PlatformConfig
+from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.mail_outbox import MailOutbox
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import ChatEffects

@@ -40,8 +40,7 @@ from postroom.log import get_logger
 from postroom.mcp_server.loading import LoadedOnUse
 from postroom.services.following import EventFollowing, Following
 from postroom.services.hooks import Hooks
-from postroom.services.messages import MessageService
-from postroom.services.people import PeopleService
+from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService

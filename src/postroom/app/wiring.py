@@ -30,9 +30,8 @@ from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.waker import Waker
 from postroom.relay import Handler, Relay
-from postroom.services.calls import Calls
+from postroom.services.calls import Calls, Subscriptions
 from postroom.services.runs import RunService
-from postroom.services.subscriptions import Subscriptions
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import Stores
@@ -40,7 +39,7 @@ from postroom.stores.store import Stores
 if TYPE_CHECKING:
     from postroom.app.gateway_config import GatewayFile
     from postroom.app.gateway_wiring import ChatService
-    from postroom.mcp_server import PostroomMcpServer
+    from postroom.mcp_server.server import PostroomMcpServer
 
 LOG_RESERVE = 8 << 20
 """Bytes of the database's log that are written beforehand: about what is written between two checkpoints."""

@@ -11,20 +11,11 @@ agents is decided by the mailbox, for all processes together; here it is decided
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from postroom.gateway.events import MessageEvent
 
 AGENT_PENDING = object()
 """Stands for the agent of a session whose message is being handed over."""
-
-
-class Agent(Protocol):
-    """What executes a run of a session."""
-
-    def interrupt(self, reason: str) -> object:
-        """End the run soon."""
-        ...
 
 
 @dataclass(slots=True)
@@ -36,7 +27,7 @@ class SessionGuard:
 
     running: dict[str, object] = field(default_factory=dict)
     waiting: dict[str, deque[MessageEvent]] = field(default_factory=dict)
-    runs: dict[str, Agent] = field(default_factory=dict)
+    runs: dict[str, object] = field(default_factory=dict)
     """Runs of chats that execute in this process."""
     stop_wishes: set[str] = field(default_factory=set)
     """Sessions whose message, at this moment on its way to an agent, is to be stopped again."""
@@ -90,13 +81,13 @@ class SessionGuard:
         self.stop_wishes.add(key)
         return True
 
-    def run_began(self, key: str, agent: Agent) -> None:
+    def run_began(self, key: str, agent: object) -> None:
         """Show that a run of the session executes here."""
         self.runs[key] = agent
         if self.running.get(key) is not AGENT_PENDING:
             self.running[key] = agent
 
-    def run_ended(self, key: str, agent: Agent) -> None:
+    def run_ended(self, key: str, agent: object) -> None:
         """Show that this run, and no newer one, has ended."""
         if self.runs.get(key) is not agent:
             return

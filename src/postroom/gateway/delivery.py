@@ -10,7 +10,9 @@ duplicate.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from postroom.contracts.chat import (
     MAX_INBOUND,
@@ -23,21 +25,113 @@ from postroom.contracts.chat import (
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import Json
-from postroom.contracts.outbox import OutboxMessage
-from postroom.contracts.people import ChatDelivery
+from postroom.contracts.outbox import OutboxMessage, OutboxTables
+from postroom.contracts.people import ChatAddress, ChatDelivery
 from postroom.contracts.transactions import Joined, Transaction
 from postroom.gateway import wording
+from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import DeliveryConfig
-from postroom.gateway.drafts import Final
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.metrics import GatewayMetrics
-from postroom.gateway.outgoing import OutgoingMessage, ReplyAddress, parts_of
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
-from postroom.gateway.replies import Reply, ReplyKind, target_name
+from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
 from postroom.gateway.session import SessionSource
+from postroom.gateway.splitting import split
 from postroom.gateway.streaming import StreamingPresenter
 from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
+
+_CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
+_TRIES_TO_FIT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyAddress:
+    """Where something is said, and which of the platform's messages it answers, or was said after reading."""
+
+    source: SessionSource
+    answers: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class OutgoingMessage:
+    """A text on its way: `sent` of its parts are known to have arrived.
+
+    With `draft_id` the first part takes the place of what was shown there.
+    """
+
+    key: str
+    """Names the text for ever; each part's dedupe key is made of it."""
+    address: ReplyAddress
+    parts: list[str] = field(default_factory=list)
+    sent: int = 0
+    draft_id: str | None = None
+    stale_id: str | None = None
+    """A draft that could not be kept up: it is taken back when the text is there."""
+    is_under_way: bool = False
+    """Whether a part is on its way; found so at the next try, nobody knows whether it has arrived."""
+
+    async def send_rest(self, adapter: BasePlatformAdapter) -> SendResult:
+        """Send what was not sent yet; the first part that is not taken ends it."""
+        result = SendResult.sent()
+        tries = 0
+        if self.is_under_way:
+            self._mark(adapter)
+        while self.sent < len(self.parts):
+            self.is_under_way = True
+            result = await self._send_part(adapter, self.sent)
+            self.is_under_way = False
+            if result.success:
+                self.sent, tries = self.sent + 1, 0
+            elif result.error_kind is SendErrorKind.TOO_LONG and tries < _TRIES_TO_FIT:
+                tries += 1
+                self._cut_smaller(adapter)
+            else:
+                if result.error_kind is not None and result.error_kind.may_have_arrived:
+                    self._mark(adapter)
+                return result
+        if self.stale_id is not None:
+            source, stale, self.stale_id = self.address.source, self.stale_id, None
+            await adapter.delete_message(source.chat_id, stale, send_metadata(source))
+        return result
+
+    async def _send_part(self, adapter: BasePlatformAdapter, number: int) -> SendResult:
+        part, source = self.parts[number], self.address.source
+        metadata = send_metadata(
+            source,
+            dedupe_key=f"{self.key}/{number}",
+            answers=list(self.address.answers),
+            final=number == len(self.parts) - 1,
+        )
+        if number == 0 and self.draft_id is not None:
+            result = await adapter.edit_message(source.chat_id, self.draft_id, part, metadata)
+            if result.success or result.error_kind not in _CANNOT_EDIT:
+                return result
+            self.draft_id = None
+        reply_to = self.address.answers[-1] if self.address.answers and number == 0 else None
+        return await adapter.send(source.chat_id, part, reply_to, metadata)
+
+    def _cut_smaller(self, adapter: BasePlatformAdapter) -> None:
+        """Cut the part that is next in two or more: its marks made it too long."""
+        part, unit = self.parts[self.sent], adapter.capabilities.unit
+        limit = max(unit.measure(part) * 2 // 3, SMALLEST_LIMIT)
+        self.parts[self.sent : self.sent + 1] = split(part, limit=limit, unit=unit)
+
+    def _mark(self, adapter: BasePlatformAdapter) -> None:
+        """Write before the part that is next that it may have been there before."""
+        part, capabilities = self.parts[self.sent], adapter.capabilities
+        if not part.startswith(wording.POSSIBLE_DUPLICATE) and (self.sent or self.draft_id is None):
+            marked = f"{wording.POSSIBLE_DUPLICATE}\n{part}"
+            fitting = split(marked, limit=capabilities.limit, unit=capabilities.unit)
+            self.parts[self.sent : self.sent + 1] = fitting
+
+
+def parts_of(text: str, adapter: BasePlatformAdapter) -> Sequence[str]:
+    """Return a text in parts that the channel takes."""
+    capabilities = adapter.capabilities
+    return split(text, limit=capabilities.limit, unit=capabilities.unit)
+
 
 _LOG = get_logger(__name__)
 _MOST_CARDS = 50
@@ -89,7 +183,7 @@ class Delivery:
         [row] = rows
         try:
             reply = Reply.of(row)
-        except (KeyError, TypeError, ValueError) as error:
+        except msgspec.ValidationError as error:
             return await self._given_up(row, None, (), f"it cannot be read: {type(error).__name__}")
         read = await self._stores.intake_log.messages(reply.inbound_ids[:MAX_INBOUND])
         inbound = () if reply.kind is ReplyKind.QUESTION else read  # a question closes none
@@ -145,15 +239,14 @@ class Delivery:
         text = reply.text.strip() or wording.NO_ANSWER
         if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
+        outgoing = OutgoingMessage(row.outbox_id, address, list(parts_of(text, adapter)))
         shown = self._presenter.take_shown(reply.run_id) if reply.run_id else None
         if shown is not None and shown.message_id is not None:
-            final = shown.draft.finish(text, now=self._clock.now())
-            if isinstance(final, Final) and final.edits_first:
-                return OutgoingMessage(row.outbox_id, address, list(final.parts), draft_id=shown.message_id)
-            return OutgoingMessage(
-                row.outbox_id, address, list(parts_of(text, adapter)), stale_id=shown.message_id
-            )
-        return OutgoingMessage(row.outbox_id, address, list(parts_of(text, adapter)))
+            if shown.draft.finish():
+                outgoing.draft_id = shown.message_id
+            else:
+                outgoing.stale_id = shown.message_id
+        return outgoing
 
     async def _ask(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
@@ -264,3 +357,34 @@ def _with_card(settings: Mapping[str, Json], number: str, card_id: str) -> dict[
     """Return a session's settings with one more card, the oldest of too many left out."""
     cards = list(settings.get("cards", {}).items())[1 - _MOST_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}
+
+
+class MailOutbox:
+    """Has mail messages said by the bots of this gateway."""
+
+    def __init__(self, adapters: Sequence[BasePlatformAdapter]) -> None:
+        self._adapters = {adapter.platform.value: adapter for adapter in adapters}
+
+    def reaches(self, address: ChatAddress) -> bool:
+        """Say whether there is a channel to this chat."""
+        return address.platform in self._adapters
+
+    def enqueue(self, outbox: OutboxTables, key: str, address: ChatAddress, text: str) -> None:
+        """Take a message for a chat, in an open change: it is delivered, or reported as lost.
+
+        Taken twice, it is delivered once.
+
+        Raises:
+            IdempotencyConflict: another text was taken under its key.
+        """
+        adapter = self._adapters[address.platform]
+        source = SessionSource(platform=adapter.platform, chat_id=address.chat_id, account=adapter.account)
+        reply = Reply(
+            kind=ReplyKind.NOTICE,
+            thread_id=thread_name(address.platform, adapter.account, "notice"),
+            text=text,
+            source=source.to_dict(),
+            mail_key=key,
+        )
+        # The key of an earlier version: what it took and did not note is not delivered again.
+        outbox.enqueue((reply.draft(f"letter/{key}"),))

@@ -22,6 +22,11 @@ class MessageType(StrEnum):
     COMMAND = "command"
 
 
+FILES = frozenset({MessageType.PHOTO, MessageType.VIDEO, MessageType.AUDIO, MessageType.DOCUMENT})
+"""What a platform takes that knows files, and neither voice bubbles nor stickers."""
+ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
     """A file that was sent. `ref` is what the platform's adapter fetches it by; it holds no secret.
@@ -47,7 +52,6 @@ class MessageEvent:
     text: str = ""
     message_type: MessageType = MessageType.TEXT
     source: SessionSource | None = None
-    raw_message: object = field(default=None, repr=False)
     message_id: str | None = None
     """Unique in its chat, for ever; the same when the platform sends the message again."""
     media: tuple[Attachment, ...] = ()
@@ -83,16 +87,6 @@ class MessageEvent:
             return self.text
         words = self.text.split(maxsplit=1)
         return words[1].strip() if len(words) > 1 else ""
-
-    @property
-    def media_urls(self) -> list[str]:
-        """What its files are fetched by."""
-        return [one.ref for one in self.media]
-
-    @property
-    def media_types(self) -> list[str]:
-        """The MIME types of its files, as far as they are known."""
-        return [one.mime or "application/octet-stream" for one in self.media]
 
     def to_body(self) -> dict[str, Json]:
         """Return all of it that is kept, as plain data."""

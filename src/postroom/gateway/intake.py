@@ -223,7 +223,7 @@ class Intake:
                 "a message needs a source, a chat and an id of its own", value=event.message_id
             )
         if event.metadata.get("verified") is False:  # whoever it says it is from may not have sent it
-            source = event.source = replace(source, user_id=None, user_id_alt=None)
+            source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:
             raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
         size = sum(file.size or 0 for file in event.media)

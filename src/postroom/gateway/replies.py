@@ -11,6 +11,8 @@ from hashlib import sha256
 from json import dumps
 from urllib.parse import quote
 
+import msgspec
+
 from postroom.contracts.accepting import Accept
 from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
 from postroom.contracts.messages import Json, Message
@@ -67,26 +69,10 @@ class Reply:
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
         """Return it as an outbox row."""
-        payload: dict[str, Json] = {
-            "kind": self.kind.value,
-            "thread_id": self.thread_id,
-            "text": self.text,
-            "run_id": self.run_id,
-            "inbound_ids": list(self.inbound_ids),
-            "failed": self.failed,
-            "questions": [
-                {"number": one.number, "run_id": one.run_id, "call_id": one.call_id, "text": one.text}
-                for one in self.questions
-            ],
-            "source": self.source,
-            "answers": list(self.answers),
-            "question": self.question,
-            "mail_key": self.mail_key,
-        }
         return OutboxDraft(
             kind=CHAT_KIND,
             target=target_of(self.thread_id),
-            payload=payload,
+            payload=msgspec.to_builtins(self),
             dedupe_key=dedupe_key,
             max_attempts=NO_END,
             order_key=None if self.kind is ReplyKind.NOTICE else self.thread_id,
@@ -97,22 +83,10 @@ class Reply:
         """Return what a row says, also one of an earlier version.
 
         Raises:
-            KeyError, TypeError, ValueError: it is none of ours.
+            ValidationError: it is none of ours.
         """
         payload = {_EARLIER_NAMES.get(name, name): value for name, value in row.payload.items()}
-        return cls(
-            kind=ReplyKind(payload["kind"]),
-            thread_id=payload["thread_id"],
-            text=payload["text"],
-            run_id=payload["run_id"],
-            inbound_ids=tuple(payload["inbound_ids"]),
-            failed=payload["failed"],
-            questions=tuple(Question(**question) for question in payload["questions"]),
-            source=payload["source"],
-            answers=tuple(payload.get("answers", ())),
-            question=payload["question"],
-            mail_key=payload.get("mail_key"),
-        )
+        return msgspec.convert(payload, cls)
 
 
 def thread_name(platform: str, account: str, unique: str) -> str:

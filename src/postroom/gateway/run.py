@@ -110,6 +110,13 @@ class GatewayRunner:
     # What others look at.
 
     @property
+    def services(self) -> Services:
+        """What it works with; a runner that was made without `__init__` has nothing."""
+        if self._services is None:
+            raise PostroomError("this runner was made without its services")
+        return self._services
+
+    @property
     def guard(self) -> SessionGuard:
         """Which sessions are being handed over for."""
         found = self.__dict__.get("_guard")
@@ -133,12 +140,11 @@ class GatewayRunner:
         Raises:
             StoreError: it is not done; the message still waits.
         """
-        text = await self._handle_message(event)
-        services, source = self._services, event.source
-        if services is None or source is None or event.inbound_id is None:
+        text, source = await self._handle_message(event), event.source
+        if source is None or event.inbound_id is None:
             return
         if text is not None:
-            await services.notices.answer(event, text, key=notice_key("said", event.inbound_id))
+            await self.services.notices.answer(event, text, key=notice_key("said", event.inbound_id))
         if event.is_command() and not event.handed_over and self._is_user_authorized(source):
             await self._close(event, InboundStatus.DONE)
 
@@ -147,21 +153,21 @@ class GatewayRunner:
 
         False: nothing was written that another try would not find.
         """
-        services, source, key, guard = self._services, event.source, draft.session_key, self.guard
-        if services is None or source is None or event.is_command() or not self._is_user_authorized(source):
+        source, key, guard, tasks = event.source, draft.session_key, self.guard, self.services.tasks
+        if source is None or event.is_command() or not self._is_user_authorized(source):
             return False
         if key in guard.running or key in guard.waiting or not guard.admit(key, event):
             return False
         try:
-            return await self._hand_over(services, event, source, key, draft)
+            return await self._hand_over(event, source, key, draft)
         except PostroomError as error:
             _LOG.info("message.not_begun_at_once", reason=error.describe())
             return False
         finally:
-            if guard.head(key) is None or services.tasks.closed:
+            if guard.head(key) is None or tasks.closed:
                 guard.abandon(key)
             else:
-                services.tasks.start(self._go_on(key), name=f"messages of {key}")
+                tasks.start(self._go_on(key), name=f"messages of {key}")
 
     async def _handle_message(self, event: MessageEvent) -> str | None:
         """Take a message and return what is to be said to it at once, if anything is."""
@@ -204,30 +210,23 @@ class GatewayRunner:
 
         While the store is out of order it is tried again, for the messages behind it must not overtake it.
         """
-        services = self._services
-        if services is None:
-            raise PostroomError("this runner was made without its services")
         for pause_ms in _PAUSES_MS:
             try:
-                await self._hand_over(services, event, source, key)
+                await self._hand_over(event, source, key)
             except StoreError as error:
                 if not error.retryable:
                     raise
-                await services.timer.sleep(pause_ms)
+                await self.services.timer.sleep(pause_ms)
             else:
                 return None
-        await self._hand_over(services, event, source, key)
+        await self._hand_over(event, source, key)
         return None
 
     async def _hand_over(
-        self,
-        services: Services,
-        event: MessageEvent,
-        source: SessionSource,
-        key: str,
-        draft: InboundDraft | None = None,
+        self, event: MessageEvent, source: SessionSource, key: str, draft: InboundDraft | None = None
     ) -> bool:
         """Hand a message over; with a draft it is kept by that, and False says that it could not be both."""
+        services = self.services
         if key in self.guard.stop_wishes:
             await services.notices.answer(event, wording.STOPPED, key=notice_key("stopped", event.inbound_id))
             await self._close(event, InboundStatus.DONE)
@@ -242,7 +241,7 @@ class GatewayRunner:
                 return False
         else:
             if services.stores.is_shared:
-                await self._wait_for_earlier(services, event, key)
+                await self._wait_for_earlier(event, key)
             admission = await services.handover.hand_over(event, session, mode=mode)
         services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
@@ -252,8 +251,9 @@ class GatewayRunner:
             await services.handover.stop(session.thread_id)
         return True
 
-    async def _wait_for_earlier(self, services: Services, event: MessageEvent, key: str) -> None:
+    async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
         """Let what other processes took before be handed over first; one that died is not waited for long."""
+        services = self.services
         for pause_ms in _PATIENCE_MS:
             waiting = await services.stores.intake_log.open_messages(
                 status=InboundStatus.WAITING, session_key=key, limit=1
@@ -265,9 +265,8 @@ class GatewayRunner:
     async def _acknowledge(
         self, event: MessageEvent, source: SessionSource, key: str, admission: Admission
     ) -> None:
-        services = self._services
-        text = admission.text
-        if services is None or text is None:
+        services, text = self.services, admission.text
+        if text is None:
             return
         if admission.kind is AdmissionKind.REJECTED:
             await services.notices.answer(event, text, key=notice_key("rejected", event.inbound_id))
@@ -277,11 +276,12 @@ class GatewayRunner:
             await services.notices.answer(event, text, key=key, is_answer=False)
 
     async def _close(self, event: MessageEvent, to: InboundStatus, *, reason: str | None = None) -> None:
-        services = self._services
-        if services is None or event.inbound_id is None:
+        if event.inbound_id is None:
             return
         try:
-            await services.stores.intake_log.move([event.inbound_id], InboundMove(status=to, reason=reason))
+            await self.services.stores.intake_log.move(
+                [event.inbound_id], InboundMove(status=to, reason=reason)
+            )
         except IllegalTransition as error:
             _LOG.info("message.closed_before", inbound_id=event.inbound_id, reason=error.message)
 
@@ -306,9 +306,7 @@ class GatewayRunner:
         return build_session_key(source, config.group_sessions_per_user, config.thread_sessions_per_user)
 
     async def _meet_stranger(self, event: MessageEvent, source: SessionSource) -> str | None:
-        services = self._services
-        if services is None:
-            return None
+        services = self.services
         services.metrics.message("refused")
         code = await services.people.code_for(source)
         if code is not None:
@@ -331,13 +329,10 @@ class GatewayRunner:
             return wording.NOT_ALLOWED
         if command.name == "help":
             return await self._handle_help_command(event)
-        if self._services is None:
-            raise PostroomError("this runner was made without its services")
-        return await self._services.commands.obey(command, event, source, key)
+        return await self.services.commands.obey(command, event, source, key)
 
     def _may_use(self, command: Command, source: SessionSource) -> bool:
-        services = self._services
-        return services is None or services.commands.may_use(command, source)
+        return self._services is None or self._services.commands.may_use(command, source)
 
     async def _handle_help_command(self, event: MessageEvent) -> str:
         return help_text(lambda command: event.source is None or self._may_use(command, event.source))
@@ -369,9 +364,8 @@ class GatewayRunner:
 
     async def _stop(self) -> None:
         self._running = False
-        services = self._services
-        if services is not None:
-            await services.wind_down()
+        if self._services is not None:
+            await self._services.wind_down()
         for agent in self.guard.agents():
             interrupt = getattr(agent, "interrupt", None)
             if interrupt is not None:

@@ -37,8 +37,6 @@ class SessionSource:
     user_name: str | None = None
     thread_id: str | None = None
     chat_topic: str | None = None
-    user_id_alt: str | None = None
-    chat_id_alt: str | None = None
     account: str = "default"
     """Which bot, or other identity of ours, the message was sent to."""
     is_bot: bool = False
@@ -94,7 +92,7 @@ def session_key_of(
     if source.chat_type == "dm":
         chat_id = source.chat_id or None
         alone = chat_id is None and source.thread_id is None
-        participant = (source.user_id_alt or source.user_id) if alone else None
+        participant = source.user_id if alone else None
         return SessionKey(
             platform=source.platform,
             chat_type="dm",
@@ -103,7 +101,7 @@ def session_key_of(
             participant=participant,
         )
     per_user = thread_sessions_per_user if source.thread_id else True
-    participant = (source.user_id_alt or source.user_id) if group_sessions_per_user and per_user else None
+    participant = source.user_id if group_sessions_per_user and per_user else None
     return SessionKey(
         platform=source.platform,
         chat_type=source.chat_type,

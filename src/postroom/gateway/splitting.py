@@ -23,7 +23,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from postroom.contracts.errors import InvalidArgument
 from postroom.gateway.capabilities import LengthUnit, refuse_small_limit
 
 _FENCE_LINE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
@@ -77,7 +76,7 @@ class _Cut:
     after: int
 
 
-def split(text: str, *, limit: int, unit: LengthUnit, numbered: bool = False) -> tuple[str, ...]:
+def split(text: str, *, limit: int, unit: LengthUnit) -> tuple[str, ...]:
     """Return the text in parts of at most `limit` units, in time that grows with its length only.
 
     Joined, with the fences that were added taken out, they are the text but for white space at the cuts. A
@@ -85,39 +84,20 @@ def split(text: str, *, limit: int, unit: LengthUnit, numbered: bool = False) ->
     info string. A text that fits is one part, changed only to close a fence; a blank one is none, and no part
     is blank.
 
-    `numbered` ends each of several parts with ` (i/n)`, on a line of its own behind a fence; it counts within
-    the limit.
+    Raises:
+        InvalidArgument: the limit is under `SMALLEST_LIMIT`.
+    """
+    return tuple(piece.of(text) for piece in cut(text, limit=limit, unit=unit))
+
+
+def cut(text: str, *, limit: int, unit: LengthUnit) -> tuple[Piece, ...]:
+    """Return where `split` cuts.
 
     Raises:
         InvalidArgument: the limit is under `SMALLEST_LIMIT`.
     """
-    pieces = cut(text, limit=limit, unit=unit)
-    if not numbered or len(pieces) < 2:
-        return tuple(piece.of(text) for piece in pieces)
-    digits = 0
-    while len(str(len(pieces))) > digits:
-        digits = len(str(len(pieces)))
-        pieces = cut(text, limit=limit, unit=unit, reserve=len(" (/)") + 2 * digits)
-    parts = [piece.of(text) for piece in pieces]
-    return tuple(f"{part}{_joint(part)}({n}/{len(parts)})" for n, part in enumerate(parts, start=1))
-
-
-def cut(text: str, *, limit: int, unit: LengthUnit, reserve: int = 0) -> tuple[Piece, ...]:
-    """Return where `split` cuts, with `reserve` units of each part left free.
-
-    Raises:
-        InvalidArgument: the limit is under `SMALLEST_LIMIT`, or too little of it is left.
-    """
     refuse_small_limit(limit)
-    if limit - reserve < _LEAST_ROOM:
-        raise InvalidArgument(f"of {limit} units {reserve} are to be left free: too many", value=reserve)
-    pieces = _Splitter(text, limit - reserve, unit).pieces()
-    return tuple(piece for piece in pieces if piece.of(text).strip())
-
-
-def _joint(part: str) -> str:
-    """Return what stands between a part and its number: a line that closes a fence holds nothing else."""
-    return "\n" if _FENCE_HEAD.match(part, part.rfind("\n") + 1) else " "
+    return tuple(piece for piece in _Splitter(text, limit, unit).pieces() if piece.of(text).strip())
 
 
 class _Splitter:

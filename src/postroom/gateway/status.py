@@ -55,11 +55,6 @@ def write_runtime_status(
     _write(folder / STATUS_FILE, told)
 
 
-def read_runtime_status(folder: Path) -> dict[str, Json] | None:
-    """Return what a gateway last said of itself; None when there is nothing that can be read."""
-    return _read(folder / STATUS_FILE)
-
-
 class ScopedLocks:
     """Locks that one process on this machine can hold: nobody else receives with the same token.
 

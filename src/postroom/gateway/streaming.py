@@ -22,7 +22,7 @@ from postroom.contracts.records import replace
 from postroom.gateway.admission import SessionGuard
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
-from postroom.gateway.drafts import Draft, DraftRules, Edit, Show, Step
+from postroom.gateway.drafts import Draft, Edit, Show, Step
 from postroom.gateway.events import SendErrorKind
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import is_chat
@@ -135,20 +135,25 @@ class StreamingPresenter:
 
     async def _draw(self, adapter: BasePlatformAdapter, source: SessionSource, run: RunInChat) -> None:
         """Show the answer as it grows, no more often than the platform likes."""
-        capabilities = shown_by(adapter.capabilities, self._config)
-        rules = DraftRules(least_new=self._config.buffer_threshold)
-        shown = Shown(Draft(capabilities, rules))
+        shown = self._fresh(adapter.capabilities)
         while True:
             event = await run.deltas.get()
             if isinstance(event, StreamReset | RunRetrying):
-                shown = Shown(Draft(capabilities, rules))
+                shown = self._fresh(adapter.capabilities)
                 self.forget(run.run_id)
             elif isinstance(event, TextDelta):
                 step = shown.draft.add(event.delta, now=self._clock.now())
-                while isinstance(step, Show | Edit):
+                while step is not None:
                     self._remember(run.run_id, shown)
                     metadata = send_metadata(source, answers=list(run.answers))
                     step = await self._take_step(adapter, source.chat_id, shown, step, metadata)
+
+    def _fresh(self, capabilities: ChannelCapabilities) -> Shown:
+        """Return an empty draft; to a channel that streams, its edits are the stream."""
+        interval = capabilities.min_edit_interval_ms
+        if not capabilities.streams:
+            interval = max(interval, milliseconds(self._config.edit_interval))
+        return Shown(Draft(capabilities, least_new=self._config.buffer_threshold, interval_ms=interval))
 
     async def _take_step(
         self,
@@ -185,14 +190,6 @@ def answered_by(activation: RunActivation) -> tuple[str, ...]:
 def shows_drafts(capabilities: ChannelCapabilities) -> bool:
     """Say whether a channel can show an answer while it is written."""
     return capabilities.streams or capabilities.edits
-
-
-def shown_by(capabilities: ChannelCapabilities, config: StreamingConfig) -> ChannelCapabilities:
-    """Return what a channel can do for drafts: one that streams is shown edits, which are its stream."""
-    interval = max(capabilities.min_edit_interval_ms, milliseconds(config.edit_interval))
-    if capabilities.streams:
-        return replace(capabilities, edits=True, streams=False)
-    return replace(capabilities, min_edit_interval_ms=interval)
 
 
 class _DeltaSink:

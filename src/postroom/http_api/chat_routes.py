@@ -63,7 +63,7 @@ class ChatOperations(Protocol):
         ...
 
 
-class Pairing(Asked):
+class Pairing(Asked, frozen=True):
     """A code that a stranger was given."""
 
     platform: str
@@ -71,14 +71,14 @@ class Pairing(Asked):
     role: str = "member"
 
 
-class Somebody(Asked):
+class Somebody(Asked, frozen=True):
     """A person on a platform."""
 
     platform: str
     user_id: str
 
 
-class Notice(Asked):
+class Notice(Asked, frozen=True):
     """Something to be said, once a key. Without a chat it goes to the home channel."""
 
     platform: str
@@ -88,7 +88,7 @@ class Notice(Asked):
     key: str | None = None
 
 
-class Undelivered(Asked):
+class Undelivered(Asked, frozen=True):
     """A row of the dead-letter queue."""
 
     outbox_id: str

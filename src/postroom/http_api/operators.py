@@ -36,11 +36,11 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a body asks for."""
 
 
-class _Named(Asked):
+class _Named(Asked, frozen=True):
     name: str
 
 
-class _Agent(Asked):
+class _Agent(Asked, frozen=True):
     project: str
     agent: str
 
@@ -95,11 +95,11 @@ def _decoded(body: bytes, kind: type[D], remedy: str) -> D:
         raise InvalidArgument(f"the body does not fit: {error}"[:300], remedy=remedy) from error
 
 
-class _Backup(Asked):
+class _Backup(Asked, frozen=True):
     target: str | None = None
 
 
-class _Rebuild(Asked):
+class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
 
@@ -158,7 +158,7 @@ def _absolute(text: str) -> Path:
     return path
 
 
-class _Person(Asked):
+class _Person(Asked, frozen=True):
     name: str
     chat: str | None = None
 
@@ -180,7 +180,7 @@ def people_routes(people: PeopleService) -> list[Route]:
     return [operators("/admin/people", {"GET": everybody, "PUT": add, "DELETE": remove})]
 
 
-class _Declared(Asked):
+class _Declared(Asked, frozen=True):
     project: str
     agent: str
     runner: dict[str, Json]
@@ -204,7 +204,7 @@ def runner_routes(runners: RunnerService) -> list[Route]:
     return [operators("/admin/runners", {"GET": declared, "PUT": declare, "DELETE": withdraw})]
 
 
-class _Run(Asked):
+class _Run(Asked, frozen=True):
     run: str
 
 
@@ -246,7 +246,7 @@ def run_routes(runs: WorkService) -> list[Route]:
     ]
 
 
-class _Answer(Asked):
+class _Answer(Asked, frozen=True):
     number: str
     answer: Literal["yes", "no"]
     why: str = ""
@@ -266,7 +266,7 @@ def question_routes(questions: QuestionService) -> list[Route]:
     return [operators("/admin/questions", {"GET": listed, "POST": answered})]
 
 
-class _NewToken(Asked):
+class _NewToken(Asked, frozen=True):
     name: str
     id: str
     hash: str
@@ -275,7 +275,7 @@ class _NewToken(Asked):
     life_seconds: _Seconds | None = None
 
 
-class _Rotation(Asked):
+class _Rotation(Asked, frozen=True):
     name: str
     id: str
     hash: str

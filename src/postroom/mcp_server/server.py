@@ -39,8 +39,7 @@ from postroom.mcp_server.answers import ToolAnswer, answer_call, as_json, crash
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema
 from postroom.mcp_server.short_way import ShortWay
-from postroom.services.calls import Calls, Observe
-from postroom.services.subscriptions import Subscriptions
+from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
 Profile = Literal["full", "core"]

@@ -1,12 +1,19 @@
-"""People as the operator names them: who may be written to by name, and in which chat they are reached."""
+"""People as the operator names them: who is written to, in which chat, and what they write at the pages."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from postroom.contracts.errors import UnknownMessage
+from postroom.contracts.mail import Importance, Message
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads
 from postroom.mail.context import Caller
-from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG
+from postroom.mail.identity import find_person
+from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS
+from postroom.mail.sending import THREAD, reply_subject
 from postroom.mail.service import Mail
+from postroom.services.calls import Calls
 
 _POSTROOM = Caller(postroom=True, operator=True)
 _MOST = 10_000
@@ -74,3 +81,149 @@ def _is_retired(tx: MailReads, name: str) -> bool:
     project = tx.project(PEOPLE_KEY)
     known = None if project is None else tx.agent(project.id, name)
     return known is not None and known.retired_at is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a message may hold."""
+
+    subject_chars: int
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A message as a person wrote it. Under one key it is sent once, however often the form comes."""
+
+    name: str
+    """The person who writes it."""
+    body: str
+    key: str
+    to: tuple[str, ...] = ()
+    subject: str = ""
+    importance: Importance = "normal"
+    ack_required: bool = False
+    answers: int | None = None
+    """The message that it answers; then it has no recipients and no subject of its own."""
+    to_all: bool = False
+    """Whether the answer goes to all who have the message that it answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """A message that is stored, and the project whose pages show it: where it was written, if they can."""
+
+    message: int
+    slug: str
+
+
+class MessageService:
+    """Writes messages of people who have logged in, which they did with the server's own token."""
+
+    def __init__(self, mail: Mail, calls: Calls, people: PeopleService) -> None:
+        self._mail = mail
+        self._calls = calls
+        self._people = people
+
+    @property
+    def limits(self) -> Limits:
+        """How much a message may hold."""
+        rules = self._mail.rules
+        return Limits(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
+
+    async def people(self) -> list[str]:
+        """Return the names of those who may write, by when they were named."""
+        return [str(one["name"]) for one in await self._people.everybody()]
+
+    async def name(self, name: str) -> str:
+        """Name a person, and return the name; one who is named stays as they are.
+
+        Raises:
+            InvalidName, NameTaken: nobody can be called that.
+        """
+        known = {one.casefold(): one for one in await self.people()}
+        if name.casefold() in known:
+            return known[name.casefold()]  # to name them again would take their chat from them
+        return str((await self._people.add(name, None))["name"])
+
+    async def send(self, slug: str, draft: Draft) -> Posted:
+        """Send a message of a person from a project's pages. Recipients without a project are its agents.
+
+        Raises:
+            UnknownAgent: nobody is named so.
+            PostroomError: it was refused; no message was stored.
+        """
+        operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft, self.limits))
+        asked |= {
+            "project_key": PEOPLE_SLUG,
+            "body_md": draft.body,
+            "importance": draft.importance,
+            "ack_required": draft.ack_required,
+            "idempotency_key": f"page/{draft.key}",
+        }
+        sent = await self._calls.perform(operation, asked, caller=_POSTROOM)
+        if operation == "reply_message":
+            await self._acknowledge(asked["sender_name"], asked["message_id"])
+        came = [delivery["project"] for delivery in sent["deliveries"]]
+        message = int(sent["deliveries"][0]["payload"]["id"])
+        return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)
+
+    async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
+        """Note that a person has read a message that came to them, or acknowledge it; the first mark stands.
+
+        Raises:
+            UnknownAgent, UnknownMessage: nobody is named so, or the message did not come to them.
+        """
+        operation = "acknowledge_message" if acknowledge else "mark_message_read"
+        marked = {"project_key": PEOPLE_SLUG, "agent_name": name, "message_id": message}
+        await self._calls.perform(operation, marked, caller=_POSTROOM)
+
+    async def _acknowledge(self, person: str, message: int) -> None:
+        """Note that a person has seen what they answered; their own message has no such mark."""
+        readers = (await self._mail.store.read(lambda tx: tx.recipients([message])))[message]
+        if any((one.name, one.project_slug) == (person, PEOPLE_SLUG) for one in readers):
+            await self.mark(person, message, acknowledge=True)
+
+
+def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str, dict[str, Any]]:
+    """Return the operation by which a message is sent, with what it alone needs.
+
+    Raises:
+        UnknownAgent: nobody is named as the message says.
+        UnknownMessage: the message that it answers is not there.
+    """
+    _, person = find_person(tx, tx, f"{HUMAN}{draft.name}")
+    asked: dict[str, Any] = {"sender_name": person.name}
+    if draft.answers is None:
+        return "send_message", asked | {
+            "to": [_address(one, slug) for one in draft.to],
+            "subject": draft.subject,
+        }
+    original = tx.message(draft.answers)
+    if original is None:
+        raise UnknownMessage(f"there is no message {draft.answers}", value=draft.answers)
+    readers = tx.recipients([original.id])[original.id]
+    if original.sender_id == person.id or any(one.agent_id == person.id for one in readers):
+        return "reply_message", asked | {"message_id": original.id, "reply_all": draft.to_all}
+    return "send_message", asked | _joined(tx, original, limits, everybody=draft.to_all)
+
+
+def _joined(tx: MailReads, original: Message, limits: Limits, *, everybody: bool) -> dict[str, Any]:
+    """Return what joins the conversation of a message that was not written to the person."""
+    home = tx.project_by_id(original.project_id)
+    to = [] if home is None else [f"{original.sender_name}@{home.slug}"]
+    if everybody:
+        readers = tx.recipients([original.id])[original.id]
+        to += [f"{one.name}@{one.project_slug}" for one in readers if one.kind != "bcc"]
+    return {
+        "to": list(dict.fromkeys(to)),
+        "subject": reply_subject(original.subject, limits.subject_chars),
+        "thread_id": original.thread_id,
+    }
+
+
+def _address(written: str, slug: str) -> str:
+    """Return whom a person means who writes a name on the pages of a project."""
+    if "@" in written or written.startswith(PERSONS) or written.startswith(THREAD):
+        return written
+    return f"{written}@{slug}"

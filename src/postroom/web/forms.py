@@ -17,7 +17,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailStore
-from postroom.services.messages import MessageService
+from postroom.services.people import MessageService
 from postroom.services.questions import QuestionService
 from postroom.services.work import WorkService
 from postroom.web import reading

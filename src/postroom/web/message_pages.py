@@ -25,7 +25,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import Agent, Importance, Message, Project, Recipient
 from postroom.contracts.store import MailReads
-from postroom.services.messages import Draft
+from postroom.services.people import Draft
 from postroom.web import links, reading
 from postroom.web.forms import Form, PageContext, read_form, remember_name, remembered_name, see
 from postroom.web.serving import NUMBER, Endpoint, number, status_of

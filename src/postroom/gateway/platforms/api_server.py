@@ -25,17 +25,17 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
-from postroom.contracts.messages import Json
 from postroom.contracts.signing import same_secret
-from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.api_server_answers import (
@@ -66,13 +66,12 @@ from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
     Refused,
-    is_number,
     json_response,
     parse_object,
     read_body,
-    refuse_unknown,
     require_json,
 )
+from postroom.gateway.platforms.options import Options
 from postroom.gateway.session import Platform, SessionSource
 from postroom.sse import SseResponse
 
@@ -80,7 +79,20 @@ LARGEST_BODY: Final = 10_000_000
 LEAST_KEY: Final = 16
 SESSION_HEADER: Final = "X-Postroom-Session"
 KEY_HEADER: Final = "Idempotency-Key"
-_KNOWN: Final = frozenset({"timeout_s", "model", "max_image_bytes"})
+
+
+class ApiServerOptions(Options, frozen=True):
+    """The names that stand in the table above."""
+
+    of = "api_server"
+
+    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 600
+    model: Annotated[str, Meta(min_length=1)] = "postroom"
+    max_image_bytes: Annotated[int, Meta(ge=1, le=5_000_000)] = 1_000_000
+
+    def __post_init__(self) -> None:
+        if not self.model.isprintable():
+            raise ValueError("`model` is no line of text")
 
 
 class ApiServerAdapter(HttpAdapter):
@@ -92,24 +104,20 @@ class ApiServerAdapter(HttpAdapter):
 
     platform: ClassVar = Platform.API_SERVER
     beats = True
-    capabilities: ClassVar = CAPABILITIES["api_server"]
+    capabilities: ClassVar = ChannelCapabilities(limit=NO_LIMIT, streams=True, min_edit_interval_ms=0)
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        refuse_unknown("api_server", config.extra, _KNOWN)
+        self._options = options = ApiServerOptions.read(config)
         key = config.api_key or ""
         if len(key) < LEAST_KEY:
             raise ConfigError(
                 "api_server's api_key is missing or too short",
                 remedy=f"set api_key to {LEAST_KEY} random characters or more, on this machine too",
             )
-        self._timeout_s = _number(config, "timeout_s", 600, 0.1, 86_400)
-        self._image_bytes = int(_number(config, "max_image_bytes", 1_000_000, 1, 5_000_000))
-        self._model = config.extra.get("model", "postroom")
-        if not isinstance(self._model, str) or not self._model.isprintable() or not self._model:
-            raise ConfigError("api_server's model is no name", value="model", remedy="give a line of text")
+        self._model = options.model
         self._created = self._clock.now() // 1000
         self._exchanges = Exchanges()
         self._responses = Responses()
@@ -128,10 +136,6 @@ class ApiServerAdapter(HttpAdapter):
         """Refuse requests, those that wait too: what they asked is kept and goes on."""
         self._exchanges.end(Refused(503, "stopping", "the server stops; ask again", retry_after=5))
         await super().disconnect()
-
-    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
-        """Return the session's own name."""
-        return {"name": chat_id, "type": "dm"}
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
         """Return an image that came along in a request.
@@ -213,7 +217,7 @@ class ApiServerAdapter(HttpAdapter):
         self._check_key(request)
         require_json(request)
         body = await read_body(request, LARGEST_BODY)
-        return reader(parse_object(body), image_bytes=self._image_bytes)
+        return reader(parse_object(body), image_bytes=self._options.max_image_bytes)
 
     async def _ask(self, request: Request, asked: Asked) -> tuple[Wait, dict[str, str]]:
         """Hand the message over and begin to wait for its answer."""
@@ -292,10 +296,10 @@ class ApiServerAdapter(HttpAdapter):
         yield "data: [DONE]\n\n"
 
     async def _expire(self, wait: Wait) -> None:
-        await self._timer.sleep(int(self._timeout_s * 1000))
+        await self._timer.sleep(int(self._options.timeout_s * 1000))
         key = wait.exchange.message_id
         message = (
-            f"there is no answer within {self._timeout_s:g} seconds; it is still being worked on: "
+            f"there is no answer within {self._options.timeout_s:g} seconds; it is still being worked on: "
             f"ask again with {KEY_HEADER}: {key}"
         )
         wait.end(Refused(504, "timeout", message, param=key))
@@ -337,17 +341,6 @@ class ApiServerAdapter(HttpAdapter):
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft is kept no longer")
         self._said()
         return SendResult.sent(message_id)
-
-
-def _number(config: PlatformConfig, name: str, default: float, least: float, most: float) -> float:
-    value = config.extra.get(name, default)
-    if not is_number(value, least, most):
-        raise ConfigError(
-            f"api_server's {name} is no number from {least} to {most}",
-            value=name,
-            remedy="give such a number",
-        )
-    return float(value)
 
 
 def _answered(metadata: Mapping[str, Any] | None, reply_to: str | None) -> list[str]:

@@ -8,6 +8,7 @@ after `handle_message` has returned: then the message is on disk. When it raises
 acknowledge, and the platform sends the message again. It knows nothing of sessions, agents or policies.
 """
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ __all__ = [
     "SessionSource",
 ]
 
+_LONGEST_PAUSE_MS = 60_000
 Metadata = Mapping[str, Json]
 """What goes with something that is said, as far as it is known:
 
@@ -130,9 +132,14 @@ class Liveness:
     error_code: str | None = None
     error: str | None = None
     retryable: bool = True
-    duplicates: int = 0
     refused: int = 0
     """Requests with a wrong signature or secret, and updates that could not be read."""
+
+
+def pause_ms(attempt: int, *, least: int = 0) -> int:
+    """Return how long to wait after so many tries that failed: up to a minute, with chance in it."""
+    longest = min(500 * 2 ** min(attempt, 10), _LONGEST_PAUSE_MS)
+    return max(random.randint(longest // 2, longest), least)  # noqa: S311 - spreads tries, hides nothing
 
 
 class BasePlatformAdapter(ABC):
@@ -205,11 +212,7 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def send(
-        self,
-        chat_id: str,
-        content: str,
-        reply_to: str | None = None,
-        metadata: Metadata | None = None,
+        self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Say something: Markdown, at most `capabilities.limit` long. One message, or none.
 
@@ -262,10 +265,6 @@ class BasePlatformAdapter(ABC):
     ) -> SendResult:
         """Show a card as it stands now."""
         return await self.edit_message(chat_id, message_id, card.text, metadata)
-
-    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
-        """Return the chat's `name` and `type`, as far as the platform says."""
-        return {}
 
     # For subclasses.
 

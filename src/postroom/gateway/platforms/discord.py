@@ -39,13 +39,13 @@ from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.messages import Json
-from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import Attachment, Card, SendErrorKind, SendResult
+from postroom.gateway.events import FILES, Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import discord_library
 from postroom.gateway.platforms import discord_wire as wire
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
-from postroom.gateway.platforms.discord_intake import ABSENCE, Intake, Options, bot_token, pause_ms
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata, pause_ms
+from postroom.gateway.platforms.discord_intake import ABSENCE, DiscordOptions, Intake, bot_token
 from postroom.gateway.platforms.discord_library import Bot, Cut, Refused
 from postroom.gateway.platforms.discord_wire import RestFailure
 from postroom.gateway.session import Platform, SessionSource
@@ -85,13 +85,20 @@ class DiscordAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.DISCORD
-    capabilities = CAPABILITIES["discord"]
+    capabilities = ChannelCapabilities(
+        # Code points, by the word of its makers (discord/discord-api-docs 1315).
+        limit=2_000,
+        edits=True,
+        threads=True,
+        typing=True,
+        media=FILES,
+    )
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = Options.read(config.extra)
+        self._options = DiscordOptions.read(config)
         self._intake = Intake(
             self._options,
             self.liveness,
@@ -129,7 +136,7 @@ class DiscordAdapter(BasePlatformAdapter):
         await self.disconnect()
         self.liveness.state = AdapterState.CONNECTING
         self._tasks = Tasks(f"channel {self.platform.value}")
-        discord_library.direct(self._options.base_url)
+        discord_library.direct(self._options.base_url.rstrip("/"))
         bot = Bot(token, self._on_update, timeout_seconds=self._options.timeout_seconds)
         connected = False
         try:
@@ -280,11 +287,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return wire.marked(content, limit)
 
     async def send(
-        self,
-        chat_id: str,
-        content: str,
-        reply_to: str | None = None,
-        metadata: Metadata | None = None,
+        self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Say something; see the base."""
         words = self._words(content)
@@ -369,16 +372,6 @@ class DiscordAdapter(BasePlatformAdapter):
         }
         channel = _channel(chat_id, metadata)
         return await self._say("PATCH", _MESSAGE, channel_id=channel, message_id=message_id, json=body)
-
-    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
-        """Return the chat's name and type; nothing when Discord does not say."""
-        if not wire.is_id(chat_id):
-            return {}
-        try:
-            found = wire.channel_of(await self._request("GET", "/channels/{channel_id}", channel_id=chat_id))
-        except (RestFailure, wire.Unreadable):
-            return {}
-        return {"name": found.name, "type": found.chat_type}
 
 
 def _channel(chat_id: str, metadata: Metadata | None) -> str:

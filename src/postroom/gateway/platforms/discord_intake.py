@@ -5,65 +5,41 @@ time is handed over, in the order of the gateway; a message that cannot be kept 
 """
 
 import asyncio
-import random
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import ConfigError, InputError, PostroomError
-from postroom.contracts.messages import Json
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.platforms import discord_wire as wire
-from postroom.gateway.platforms.base import Inbound, Liveness
-from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, Unreadable, is_id, note_of
+from postroom.gateway.platforms.base import Inbound, Liveness, pause_ms
+from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, Unreadable, note_of
+from postroom.gateway.platforms.options import Options, refuse_address
 from postroom.log import get_logger
 
-_NUMBERS = {
-    "backfill_limit": (1, 100_000),
-    "backfill_minutes": (0, 100_000),
-    "max_held": (1, 1_000_000),
-    "timeout_seconds": (1, 600),
-}
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DiscordOptions(Options, frozen=True):
     """The names are in the table of `postroom.gateway.platforms.discord`."""
+
+    of = "discord"
 
     base_url: str = "https://discord.com/api/v10"
     cdn_url: str = "https://cdn.discordapp.com"
     backfill: bool = True
-    backfill_limit: int = 500
-    backfill_minutes: int = 60
-    channels: tuple[str, ...] = ()
-    max_held: int = 1_000
-    timeout_seconds: float = 30
+    backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
+    backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
+    channels: tuple[ChannelId, ...] = ()
+    max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+    timeout_seconds: Annotated[float, Meta(gt=0, le=600)] = 30
 
-    @classmethod
-    def read(cls, extra: Mapping[str, Json]) -> "Options":
-        """Return them as they are set.
-
-        Raises:
-            ConfigError: a name is not known, or a value is not what its name asks for.
-        """
-        found: dict[str, object] = {}
-        for name, value in extra.items():
-            if name in ("base_url", "cdn_url"):
-                found[name] = _address(name, value)
-            elif name in _NUMBERS:
-                found[name] = _number(name, value)
-            elif name == "backfill":
-                found[name] = _wish(name, value)
-            elif name == "channels":
-                found[name] = _channels(name, value)
-            else:
-                known = ", ".join(("base_url", "cdn_url", "backfill", "channels", *_NUMBERS))
-                raise _wrong(name, f"is not known; there are {known}")
-        return cls(**found)  # type: ignore[arg-type] # each was checked by its name
+    def __post_init__(self) -> None:
+        refuse_address("base_url", self.base_url)
+        refuse_address("cdn_url", self.cdn_url)
 
 
 def bot_token(token: str | None) -> str:
@@ -82,67 +58,13 @@ def bot_token(token: str | None) -> str:
     return kept
 
 
-def _address(name: str, value: Json) -> str:
-    parts = urlsplit(value) if isinstance(value, str) else None
-    secure = parts is not None and (
-        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
-    )
-    if parts is None or not secure or not parts.hostname or parts.username or parts.query or parts.fragment:
-        raise _wrong(name, "is an address that begins with https://")
-    return parts.geturl().rstrip("/")
-
-
-def _number(name: str, value: Json) -> float:
-    least, most = _NUMBERS[name]
-    whole = name != "timeout_seconds"
-    fits = isinstance(value, int) or (isinstance(value, float) and not whole)
-    if isinstance(value, bool) or not fits or not (least <= value if whole else value > 0) or value > most:
-        raise _wrong(name, f"is a number from {least} to {most}")
-    return value  # type: ignore[no-any-return]
-
-
-def _wish(name: str, value: Json) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(name, "is true or false")
-    return value
-
-
-def _channels(name: str, value: Json) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(is_id(one) for one in value):
-        raise _wrong(name, "is a list of channel ids, each a text of digits")
-    return tuple(value)
-
-
-def _wrong(name: str, rule: str) -> ConfigError:
-    return ConfigError(
-        f"Discord's setting `{name}` {rule}",
-        value=name,
-        remedy=f"mend or remove `{name}` in `extra` of the platform `discord`",
-    )
-
-
 _LOG = get_logger(__name__)
 ABSENCE = "ABSENCE"
 """Stands in the row where a new session begins: what was said before it is asked for."""
 MOST_MARKS = 200
 MOST_PLACES = 5_000
 PAGE = 100
-LONGEST_PAUSE_MS = 60_000
 TAKEN = "Got it."
-
-
-class Request(Protocol):
-    """Calls Discord; raises `RestFailure`."""
-
-    def __call__(self, method: str, path: str, **told: Any) -> Awaitable[Any]:
-        """Return what Discord answers."""
-        ...
-
-
-def pause_ms(attempt: int, *, least: int = 0) -> int:
-    """Return how long to wait after so many tries that failed: up to a minute, with chance in it."""
-    longest = min(500 * 2 ** min(attempt, 10), LONGEST_PAUSE_MS)
-    return max(random.randint(longest // 2, longest), least)  # noqa: S311 - spreads tries, hides nothing
 
 
 class Intake:
@@ -150,11 +72,11 @@ class Intake:
 
     def __init__(
         self,
-        options: Options,
+        options: DiscordOptions,
         liveness: Liveness,
         timer: Timer,
         *,
-        request: Request,
+        request: Callable[..., Awaitable[Any]],
         accept: Callable[[MessageEvent], Awaitable[None]],
         inbound: Callable[[], Inbound | None],
     ) -> None:

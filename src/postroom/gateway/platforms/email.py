@@ -24,25 +24,24 @@ without `authserv_id` it is always False, for anybody can write any sender.
 """
 
 import asyncio
-import random
 import smtplib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar
 from uuid import uuid4
+
+from msgspec import Meta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, InputError, PostroomError, ServerUnavailable
-from postroom.contracts.messages import Json
-from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import Attachment, MessageEvent, SendErrorKind, SendResult
+from postroom.gateway.events import FILES, Attachment, MessageEvent, SendErrorKind, SendResult
 from postroom.gateway.platforms import email_post as post
 from postroom.gateway.platforms import email_wire as wire
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata, pause_ms
 from postroom.gateway.platforms.email_post import (
     NETWORK,
     LoginRefused,
@@ -53,138 +52,91 @@ from postroom.gateway.platforms.email_post import (
     deliver,
 )
 from postroom.gateway.platforms.email_wire import ADDRESS
+from postroom.gateway.platforms.options import LOOPBACK, Line, Options
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform
 from postroom.log import get_logger
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_KNOWN = {
-    *("address", "name", "user", "authserv_id", "folder", "subject", "ca_file"),
-    *("imap_host", "imap_port", "imap_security", "smtp_host", "smtp_port", "smtp_security"),
-    *("smtp_user", "poll_ms", "max_age_days", "max_bytes", "timeout_ms", "allow_plain"),
-}
 _IMAP_PORTS = {Security.SSL: 993, Security.STARTTLS: 143, Security.PLAIN: 143}
 _SMTP_PORTS = {Security.SSL: 465, Security.STARTTLS: 587, Security.PLAIN: 25}
+Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Everything, with its defaults."""
+class EmailOptions(Options, frozen=True):
+    """The names that stand in the table above."""
+
+    of = "email"
 
     address: str
-    name: str | None
-    authserv_id: str | None
-    folder: str
-    subject: str
-    poll_ms: int
-    max_age_days: int
-    max_bytes: int
-    imap: Server
-    smtp: Server
+    imap_host: Line
+    smtp_host: Line
+    name: str | None = None
+    user: Line | None = None
+    smtp_user: Line | None = None
+    imap_port: Port | None = None
+    smtp_port: Port | None = None
+    imap_security: Security = Security.SSL
+    smtp_security: Security = Security.STARTTLS
+    allow_plain: bool = False
+    ca_file: Line | None = None
+    authserv_id: Line | None = None
+    folder: Line = "INBOX"
+    subject: Line = "your message"
+    poll_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 15_000
+    max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
+    max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
+    timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
+
+    def __post_init__(self) -> None:
+        if ADDRESS.fullmatch(self.address) is None:
+            raise ValueError("`address` is none, such as agent@example.org")
+        if not (self.name or "").isprintable():
+            raise ValueError("`name` is no text of one line")
+        for name, host in (("imap_security", self.imap_host), ("smtp_security", self.smtp_host)):
+            plain = (self.imap_security if name == "imap_security" else self.smtp_security) is Security.PLAIN
+            if plain and host not in LOOPBACK and not self.allow_plain:
+                raise ValueError(
+                    f"`{name}`: the password would go over the net in clear; set ssl or starttls, or"
+                    " allow_plain if the way is safe"
+                )
 
     @property
     def domain(self) -> str:
         """What stands behind the @ of our address."""
-        return self.address.rpartition("@")[2]
+        return self.address.rpartition("@")[2].lower()
 
-
-def options_of(config: PlatformConfig) -> Options:
-    """Return what a configuration says.
-
-    Raises:
-        ConfigError: something is missing, unknown, malformed, or would show the password on the way.
-    """
-    extra = config.extra
-    if unknown := sorted(set(extra) - _KNOWN):
-        raise _wrong(f"unknown settings {', '.join(unknown)}", f"known are {', '.join(sorted(_KNOWN))}")
-    address = _text(extra, "address") or ""
-    if ADDRESS.fullmatch(address) is None:
-        raise _wrong("no address of our own", "set `address`, such as agent@example.org")
-    if not config.token or not _is_plain(config.token):
-        raise _wrong("no password", "set the mailbox's password as `token`, in ASCII")
-    user = _text(extra, "user") or address
-    return Options(
-        address=address.lower(),
-        name=_text(extra, "name"),
-        authserv_id=_text(extra, "authserv_id"),
-        folder=_text(extra, "folder") or "INBOX",
-        subject=_text(extra, "subject") or "your message",
-        poll_ms=_number(extra, "poll_ms", 15_000, 100, 3_600_000),
-        max_age_days=_number(extra, "max_age_days", 7, 1, 3_650),
-        max_bytes=_number(extra, "max_bytes", 25_000_000, 10_000, 200_000_000),
-        imap=_server(extra, "imap", Security.SSL, _IMAP_PORTS, (user, config.token)),
-        smtp=_server(
-            extra,
-            "smtp",
-            Security.STARTTLS,
-            _SMTP_PORTS,
-            (_text(extra, "smtp_user") or user, _plain(config.api_key) or config.token),
-        ),
-    )
-
-
-def _server(
-    extra: Mapping[str, Any],
-    kind: str,
-    usual: Security,
-    ports: Mapping[Security, int],
-    credentials: tuple[str, str],
-) -> Server:
-    host = _text(extra, f"{kind}_host")
-    if host is None:
-        raise _wrong(f"no {kind.upper()} server", f"set `{kind}_host`")
-    told = _text(extra, f"{kind}_security") or usual.value
-    if told not in set(Security):
-        raise _wrong(f"`{kind}_security` is none", "give ssl, starttls or plain")
-    security = Security(told)
-    if security is Security.PLAIN and host not in _LOOPBACK and extra.get("allow_plain") is not True:
-        raise _wrong(
-            f"the {kind.upper()} password would go over the net in clear",
-            f"set `{kind}_security` to ssl or starttls, or `allow_plain` if the way is safe",
+    def imap(self, password: str) -> Server:
+        """Return the server that has the mailbox."""
+        return Server(
+            host=self.imap_host,
+            port=self.imap_port or _IMAP_PORTS[self.imap_security],
+            security=self.imap_security,
+            user=self.user or self.address,
+            password=password,
+            timeout=self.timeout_ms / 1000,
+            ca_file=self.ca_file,
         )
-    return Server(
-        host=host,
-        port=_number(extra, f"{kind}_port", ports[security], 1, 65_535),
-        security=security,
-        user=credentials[0],
-        password=credentials[1],
-        timeout=_number(extra, "timeout_ms", 30_000, 100, 600_000) / 1000,
-        ca_file=_text(extra, "ca_file"),
-    )
+
+    def smtp(self, password: str) -> Server:
+        """Return the server that takes our mail."""
+        return Server(
+            host=self.smtp_host,
+            port=self.smtp_port or _SMTP_PORTS[self.smtp_security],
+            security=self.smtp_security,
+            user=self.smtp_user or self.user or self.address,
+            password=password,
+            timeout=self.timeout_ms / 1000,
+            ca_file=self.ca_file,
+        )
 
 
-def _text(extra: Mapping[str, Any], name: str) -> str | None:
-    value = extra.get(name)
-    if value is None or value == "":
-        return None
-    if not isinstance(value, str) or not value.isprintable() or (name != "name" and not value.isascii()):
-        raise _wrong(f"`{name}` is no text of one line", f"give `{name}` in ASCII, or leave it out")
-    return value
-
-
-def _number(extra: Mapping[str, Any], name: str, usual: int, least: int, most: int) -> int:
-    value = extra.get(name, usual)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise _wrong(f"`{name}` is out of its range", f"give a number from {least} to {most}")
-    return value
-
-
-def _plain(secret: str | None) -> str | None:
-    if secret and not _is_plain(secret):
-        raise _wrong("the SMTP password cannot be sent", "set it as `api_key`, in ASCII")
+def _password(secret: str | None, name: str) -> str:
+    if not secret or not secret.isascii() or not secret.isprintable():
+        raise ConfigError(f"e-mail: no password in `{name}`", remedy=f"set it as `{name}`, in ASCII")
     return secret
 
 
-def _is_plain(secret: str) -> bool:
-    return secret.isascii() and secret.isprintable()
-
-
-def _wrong(what: str, remedy: str) -> ConfigError:
-    return ConfigError(f"e-mail: {what}", remedy=remedy)
-
-
 _LOG = get_logger(__name__)
-_CHANCE = random.SystemRandom()
 _BATCH = 50
 """Mails that one look takes; the next follows soon when there are more."""
 _SHORT_PAUSE = 100
@@ -203,26 +155,30 @@ class EmailAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.EMAIL
-    capabilities = CAPABILITIES["email"]
+    capabilities = ChannelCapabilities(limit=50_000, threads=True, media=FILES)
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._options = options_of(config)
-        self._me = wire.Ourselves(address=self._options.address, authserv_id=self._options.authserv_id)
-        self._mailbox = Mailbox(self._options.imap, self._options.folder)
+        self._options = options = EmailOptions.read(config)
+        self._address = options.address.lower()
+        self._me = wire.Ourselves(address=self._address, authserv_id=options.authserv_id)
+        password = _password(config.token, "token")
+        self._imap = options.imap(password)
+        self._smtp = options.smtp(_password(config.api_key, "api_key") if config.api_key else password)
+        self._mailbox = Mailbox(self._imap, options.folder)
         self._thread: ThreadPoolExecutor | None = None
         self._threads: OrderedDict[str, wire.Thread] = OrderedDict()
 
     @property
     def account(self) -> str:
         """Our address."""
-        return self._options.address
+        return self._address
 
     def lock_identity(self) -> str | None:
         """Return the mailbox: two who look into it would each answer."""
-        imap = self._options.imap
+        imap = self._imap
         return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
 
     # Its life.
@@ -235,7 +191,7 @@ class EmailAdapter(BasePlatformAdapter):
         self.liveness.state = AdapterState.CONNECTING
         try:
             await self._on_thread(self._mailbox.open)
-            await asyncio.to_thread(check, self._options.smtp, self._options.domain)
+            await asyncio.to_thread(check, self._smtp, self._options.domain)
         except BaseException as error:
             await self.disconnect()
             if (told := _told(error)) is not None:
@@ -291,8 +247,7 @@ class EmailAdapter(BasePlatformAdapter):
                 continue
             failures += 1
             self.liveness.state = AdapterState.RECONNECTING
-            longest = min(60_000, 500 * 2 ** min(failures, 10))
-            await self._timer.sleep(_CHANCE.randint(longest // 2, longest))
+            await self._timer.sleep(pause_ms(failures))
 
     async def _look(self) -> bool:
         """Take what is unread, in order; say whether there is more."""
@@ -337,11 +292,7 @@ class EmailAdapter(BasePlatformAdapter):
     # What goes out.
 
     async def send(
-        self,
-        chat_id: str,
-        content: str,
-        reply_to: str | None = None,
-        metadata: Metadata | None = None,
+        self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Write a mail to an address, as an answer where there is something to answer."""
         return await self._write(chat_id, content, reply_to, metadata or {}, None)
@@ -367,10 +318,6 @@ class EmailAdapter(BasePlatformAdapter):
             raise ServerUnavailable("the file is not in the mailbox any more", remedy="ask for it once more")
         return data
 
-    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
-        """Return the address: nothing else is known of it."""
-        return {"name": chat_id, "type": "dm"}
-
     async def _write(
         self,
         to: str,
@@ -389,11 +336,11 @@ class EmailAdapter(BasePlatformAdapter):
         answered = reply_to or root
         try:
             heading = post.Heading(
-                sender=options.address,
+                sender=self._address,
                 sender_name=options.name,
                 to=to,
                 subject=_subject(thread, metadata, options.subject, is_answer=answered is not None),
-                message_id=post.message_id_from(str(key) if key else uuid4().hex, options.address),
+                message_id=post.message_id_from(str(key) if key else uuid4().hex, self._address),
                 now=self._clock.now(),
                 references=post.references_of(root, thread, answered),
                 answers=answered if answered and wire.MESSAGE_ID.fullmatch(answered) else None,
@@ -401,7 +348,7 @@ class EmailAdapter(BasePlatformAdapter):
         except ValueError as error:
             return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this cannot be written: {error}")
         message = await asyncio.to_thread(lambda: post.written(heading, text, to_html(text), file))
-        result = await asyncio.to_thread(deliver, options.smtp, options.domain, message)
+        result = await asyncio.to_thread(deliver, self._smtp, options.domain, message)
         if result.success:
             self._said()
         return result

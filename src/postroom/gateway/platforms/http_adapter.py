@@ -8,7 +8,6 @@ Nothing of a request is ever logged.
 
 import asyncio
 import json
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final
 
@@ -17,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import ConfigError, InputError, StoreError
+from postroom.contracts.errors import InputError, StoreError
 from postroom.contracts.messages import Json
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Inbound, MessageEvent
 
@@ -79,9 +78,10 @@ class HttpAdapter(BasePlatformAdapter):
         self.liveness.state = AdapterState.STOPPED
         await self._tasks.close()
 
-    @abstractmethod
     def _shape(self, refusal: Refused) -> Response:
         """Return a refusal as this platform's callers read it."""
+        error = {"code": refusal.code, "message": refusal.message}
+        return json_response({"error": error}, refusal.status, refusal.headers)
 
     def _serve(self, work: Endpoint) -> Endpoint:
         """Return the endpoint with every foreseen failure turned into an answer, and counted."""
@@ -200,23 +200,3 @@ def parse_object(body: bytes) -> dict[str, Json]:
     if not isinstance(data, dict):
         raise Refused(400, "malformed", "the body is no JSON object")
     return data
-
-
-def refuse_unknown(platform: str, extra: Mapping[str, Json], known: frozenset[str]) -> None:
-    """Look for settings that nobody reads.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    for name in extra:
-        if name not in known:
-            raise ConfigError(
-                f"{platform} knows no setting extra.{name}",
-                value=name,
-                remedy=f"use {', '.join(sorted(known))}",
-            )
-
-
-def is_number(value: Json, least: float, most: float) -> bool:
-    """Say whether a setting is a number within these bounds."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most

@@ -16,34 +16,48 @@ The place in the stream moves when every message of a batch is kept. Invitations
 """
 
 import asyncio
-import random
 from collections.abc import Mapping
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Annotated, Any
 from uuid import uuid4
+
+from msgspec import Meta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
 from postroom.contracts.messages import Json
-from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import Attachment, SendErrorKind, SendResult
+from postroom.gateway.events import FILES, Attachment, SendErrorKind, SendResult
 from postroom.gateway.platforms import matrix_wire as wire
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata, pause_ms
 from postroom.gateway.platforms.matrix_http import Answer, Homeserver
 from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
+from postroom.gateway.platforms.options import Options, refuse_address
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
-_CHANCE = random.SystemRandom()
-_KNOWN = {"base_url", "user_id", "sync_file", "poll_ms", "command_prefix"}
 _JOIN_TRIES = 5
 _INSISTS = 5
 """Rounds that wait for what the homeserver cannot look up: one sick event must not stop all others."""
 _RENDERED_ON_THE_LOOP = 8_000
+
+
+class MatrixOptions(Options, frozen=True):
+    """The names that stand in the table above."""
+
+    of = "matrix"
+
+    base_url: str
+    user_id: str | None = None
+    sync_file: str | None = None
+    poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
+    command_prefix: str = "!"
+
+    def __post_init__(self) -> None:
+        refuse_address("base_url", self.base_url, plain=True)
 
 
 class MatrixAdapter(BasePlatformAdapter):
@@ -54,16 +68,26 @@ class MatrixAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.MATRIX
-    capabilities = CAPABILITIES["matrix"]
+    capabilities = ChannelCapabilities(
+        # The platform's own limit is 65,536 bytes for the whole event, and that holds the text plain and as
+        # HTML: so 16,000 bytes, not characters. In an edit the text for old clients is kept short.
+        limit=16_000,
+        unit=LengthUnit.UTF8,
+        edits=True,
+        threads=True,
+        typing=True,
+        media=FILES,
+        min_edit_interval_ms=1_500,
+    )
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        self._settings = _checked(config)
-        self._home = Homeserver(self._settings["base_url"], config.token or "")
-        self._me = wire.Ourselves(user_id="", command_prefix=self._settings["command_prefix"])
-        self._position = SyncPosition(self._settings["sync_file"])
+        self._options = MatrixOptions.read(config)
+        self._home = Homeserver(self._options.base_url, _token(config))
+        self._me = wire.Ourselves(user_id="", command_prefix=self._options.command_prefix)
+        self._position = SyncPosition(self._options.sync_file)
         self._intake = self._fresh_intake()
         self._joining: set[str] = set()
 
@@ -116,7 +140,7 @@ class MatrixAdapter(BasePlatformAdapter):
                 f"the homeserver did not say who we are: {answer.said()}",
                 remedy="check Matrix's `base_url`, and that the homeserver runs",
             )
-        wanted = self._settings["user_id"]
+        wanted = self._options.user_id
         if wanted not in (None, user_id):
             raise ConfigError(
                 f"the access token belongs to {user_id}",
@@ -128,7 +152,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self._me = wire.Ourselves(
             user_id=user_id,
             name=name if isinstance(name, str) and name.strip() else None,
-            command_prefix=self._settings["command_prefix"],
+            command_prefix=self._options.command_prefix,
         )
         self._intake = self._fresh_intake()
 
@@ -167,8 +191,7 @@ class MatrixAdapter(BasePlatformAdapter):
             elif not self._has_failed():
                 failures += 1
                 self.liveness.state = AdapterState.RECONNECTING
-                longest = min(60_000, 500 * 2 ** min(failures, 10))
-                await self._timer.sleep(max(wait, _CHANCE.randint(longest // 2, longest)))
+                await self._timer.sleep(pause_ms(failures, least=wait))
 
     def _token_refused(self, answer: Answer) -> None:
         self._fail("unauthorized", f"the access token is no good any more: {answer.said()}", retryable=False)
@@ -178,7 +201,7 @@ class MatrixAdapter(BasePlatformAdapter):
 
     async def _round(self) -> int | None:
         """Take one batch. Return None when all of it is kept, else how long to wait at least."""
-        answer = await self._sync(timeout_ms=self._settings["poll_ms"])
+        answer = await self._sync(timeout_ms=self._options.poll_ms)
         if answer.is_fatal:
             self._token_refused(answer)
             return 0
@@ -234,11 +257,7 @@ class MatrixAdapter(BasePlatformAdapter):
     # What goes out.
 
     async def send(
-        self,
-        chat_id: str,
-        content: str,
-        reply_to: str | None = None,
-        metadata: Metadata | None = None,
+        self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Say something in a room; with the same `dedupe_key` the homeserver takes it only once."""
         thread_id = (metadata or {}).get("thread_id")
@@ -298,13 +317,6 @@ class MatrixAdapter(BasePlatformAdapter):
             raise ServerUnavailable(f"the file could not be fetched: {found.said()}")
         return found
 
-    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
-        """Return a room's name and type, as far as they are known."""
-        room = self._intake.rooms.get(chat_id)
-        if room is None:
-            return {}
-        return {"name": room.name, "type": "dm" if room.is_direct else "group"}
-
     async def _say(self, chat_id: str, text: str, contents: list[dict[str, Json]], key: str) -> SendResult:
         """Send the first of these contents that is not refused for how it looks."""
         if not self._intake.knows_rooms:
@@ -339,47 +351,16 @@ class MatrixAdapter(BasePlatformAdapter):
         return wire.refusal(answer.status, answer.errcode, answer.retry_after_ms)
 
 
-def _checked(config: PlatformConfig) -> dict[str, Any]:
-    """Return `extra` with its defaults.
+def _token(config: PlatformConfig) -> str:
+    """Return the access token.
 
     Raises:
-        ConfigError: something is missing, unknown or malformed.
+        ConfigError: there is none, or what no token holds is in it.
     """
-
-    def wrong(what: str, remedy: str) -> ConfigError:
-        return ConfigError(f"Matrix: {what}", remedy=remedy)
-
-    extra = config.extra
-    if unknown := sorted(set(extra) - _KNOWN):
-        raise wrong(f"unknown settings {', '.join(unknown)}", f"known are {', '.join(sorted(_KNOWN))}")
-    if not config.token or not config.token.isascii() or not config.token.isprintable():
-        raise wrong("no access token", "set the bot's access token as `token`")
-    base_url = extra.get("base_url")
-    if not isinstance(base_url, str) or not _is_server(base_url):
-        raise wrong("no homeserver", "set `base_url` to its address, such as https://matrix.example.org")
-    poll_ms = extra.get("poll_ms", 30_000)
-    if not isinstance(poll_ms, int) or not 1_000 <= poll_ms <= 300_000:
-        raise wrong("`poll_ms` is no time to wait", "give milliseconds from 1000 to 300000")
-    for name in ("user_id", "sync_file", "command_prefix"):
-        if not isinstance(extra.get(name), str | None):
-            raise wrong(f"`{name}` is no text", f"give `{name}` as text, or leave it out")
-    prefix = extra.get("command_prefix")
-    return {
-        "base_url": base_url,
-        "poll_ms": poll_ms,
-        "user_id": extra.get("user_id"),
-        "sync_file": extra.get("sync_file"),
-        "command_prefix": "!" if prefix is None else prefix,
-    }
-
-
-def _is_server(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(host) and parts.username is None and not parts.query
+    token = config.token
+    if not token or not token.isascii() or not token.isprintable():
+        raise ConfigError("Matrix: no access token", remedy="set the bot's access token as `token`")
+    return token
 
 
 def _key(metadata: Metadata | None) -> str:

@@ -20,18 +20,20 @@ once; it documents the errors of that and not the argument, so that a lost answe
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
+from msgspec import Meta
 from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import InputError, InvalidArgument, ServerUnavailable
-from postroom.contracts.messages import Json, storable
-from postroom.gateway.capabilities import CAPABILITIES
+from postroom.contracts.messages import storable
+from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import Attachment, ButtonPress, Card, SendErrorKind, SendResult
+from postroom.gateway.events import FILES, Attachment, ButtonPress, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.options import refuse_address
 from postroom.gateway.platforms.slack_http import SlackReceiver
 from postroom.gateway.platforms.slack_outgoing import (
     LONGEST_TEXT,
@@ -58,7 +60,6 @@ from postroom.gateway.platforms.slack_wire import (
     Edit,
     Malformed,
     NewMessage,
-    Press,
     Update,
     read,
 )
@@ -70,10 +71,7 @@ if TYPE_CHECKING:
     from postroom.gateway.platforms.slack_socket import SlackSocket
 
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from postroom.contracts.errors import ConfigError
 from postroom.gateway.platforms.slack_wire import Rules
@@ -82,69 +80,26 @@ if TYPE_CHECKING:
     from postroom.gateway.platforms.slack_api import SlackApi
 
 
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+class SlackOptions(Rules, frozen=True):
+    """The settings of one bot, beside its tokens."""
 
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_secret(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_command(value: Any) -> bool:
-    return isinstance(value, str) and len(value) > 1 and value.startswith("/") and not value[1:].count("/")
-
-
-def _is_wait(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 600_000
-
-
-def _is_address(value: Any) -> bool:
-    try:
-        url = urlsplit(value) if isinstance(value, str) else urlsplit("")
-        local = url.scheme == "http" and url.hostname in _LOOPBACK
-        return (url.scheme == "https" and bool(url.hostname)) or (local and url.port != 0)
-    except ValueError:
-        return False
-
-
-def _is_proxy(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(("http://", "https://"))
-
-
-_EXTRAS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
-    "base_url": (_is_address, "an https address, or http on loopback"),
-    "signing_secret": (_is_secret, "the app's signing secret"),
-    "command": (_is_command, "the name of a slash command, for instance /postroom"),
-    "reply_in_threads": (_is_flag, "true or false"),
-    "unfurl": (_is_flag, "true or false"),
-    "proxy": (_is_proxy, "the address of an HTTP proxy"),
-    "timeout_ms": (_is_wait, "milliseconds from 1 to 600000"),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlackOptions:
-    """The settings of one bot. Secrets are never shown."""
-
-    token: str = field(repr=False)
-    signing_secret: str | None = field(default=None, repr=False)
+    signing_secret: Annotated[str, Meta(pattern=r"\S")] | None = None
     base_url: str = "https://slack.com/api"
     unfurl: bool = False
-    proxy: str | None = field(default=None, repr=False)
-    timeout_ms: int = 30_000
-    rules: Rules
+    proxy: Annotated[str, Meta(pattern="^https?://")] | None = None
+    timeout_ms: Annotated[int, Meta(ge=1, le=600_000)] = 30_000
+
+    def __post_init__(self) -> None:
+        refuse_address("base_url", self.base_url)
 
     @classmethod
-    def read(cls, config: PlatformConfig) -> "SlackOptions":
+    def read(cls, config: PlatformConfig) -> Self:
         """Return what a configuration says.
 
         Raises:
-            ConfigError: a token is missing or stands in the other's place, or an extra is wrong.
+            ConfigError: as for others, or a token is missing or stands in the other's place.
         """
-        token, app_token, extra = config.token, config.api_key, dict(config.extra)
+        token, app_token, options = config.token, config.api_key, super().read(config)
         if not token or not token.strip() or token.startswith("xapp-"):
             raise ConfigError(
                 "Slack needs a bot token", remedy="set `token` to the token that begins with xoxb-"
@@ -153,24 +108,15 @@ class SlackOptions:
             raise ConfigError(
                 "this is no app token", remedy="set `api_key` to the token that begins with xapp-"
             )
-        for name, value in extra.items():
-            if name not in _EXTRAS:
-                raise ConfigError(
-                    f"Slack knows no extra {name!r}", value=name, remedy=f"use one of {', '.join(_EXTRAS)}"
-                )
-            fits, meant = _EXTRAS[name]
-            if not fits(value):
-                raise ConfigError(f"the extra {name!r} is malformed", remedy=f"give {meant}")
-        if app_token is None and "signing_secret" not in extra:
+        if app_token is None and options.signing_secret is None:
             raise ConfigError(
                 "Slack has no way to reach us",
                 remedy="set `api_key` to the app token (Socket Mode), or the extra `signing_secret` (HTTP)",
             )
-        rules = {name: extra.pop(name) for name in ("command", "reply_in_threads") if name in extra}
-        return cls(token=token, rules=Rules(**rules), **extra)
+        return options
 
-    def api(self) -> "SlackApi":
-        """Return the Web API for this bot.
+    def api(self, token: str) -> "SlackApi":
+        """Return the Web API for the bot of a token.
 
         It loads libraries and certificates, so that it belongs outside of the event loop.
 
@@ -186,7 +132,7 @@ class SlackOptions:
             proxy=self.proxy,
             tls=tls_context() if self.base_url.startswith("https:") else None,
         )
-        return SlackApi(network, self.token)
+        return SlackApi(network, token)
 
 
 NOTE: Final = 1_000
@@ -203,7 +149,14 @@ class SlackAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.SLACK
-    capabilities = CAPABILITIES["slack"]
+    capabilities = ChannelCapabilities(
+        # Cut by the platform at 40,000. Edits share a rate of about fifty a minute.
+        limit=39_000,
+        edits=True,
+        threads=True,
+        media=FILES,
+        min_edit_interval_ms=1_200,
+    )
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
@@ -248,7 +201,7 @@ class SlackAdapter(BasePlatformAdapter):
         self.liveness.retryable = True
         connected = False
         try:
-            self._api = await asyncio.to_thread(self._options.api)
+            self._api = await asyncio.to_thread(self._options.api, self.config.token or "")
             self._bot = await self._who_we_are()
             if self.config.api_key:
                 self._socket = self._new_socket(self._api.network)
@@ -333,7 +286,7 @@ class SlackAdapter(BasePlatformAdapter):
         if self._bot is None:
             return
         try:
-            update = read(kind, payload, self._bot, self._options.rules)
+            update = read(kind, payload, self._bot, self._options)
             if update is not None:
                 await self._hand_over(update)
         except Malformed as error:
@@ -351,10 +304,10 @@ class SlackAdapter(BasePlatformAdapter):
             await self._inbound.edited(update.event)
         elif isinstance(update, Deletion):
             await self._inbound.deleted(update.source, update.message_id)
-        elif isinstance(update, Press):
-            note = await self._inbound.pressed(update.press)
+        elif isinstance(update, ButtonPress):
+            note = await self._inbound.pressed(update)
             if note.strip():
-                self._tasks.start(self._show_note(update.press, note), name="note")
+                self._tasks.start(self._show_note(update, note), name="note")
 
     async def _show_note(self, press: ButtonPress, note: str) -> None:
         """Show a note to whoever pressed, and to nobody else."""
@@ -371,11 +324,7 @@ class SlackAdapter(BasePlatformAdapter):
     # What goes out.
 
     async def send(
-        self,
-        chat_id: str,
-        content: str,
-        reply_to: str | None = None,
-        metadata: Metadata | None = None,
+        self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Say something; see the base class."""
         if not content.strip():
@@ -483,14 +432,6 @@ class SlackAdapter(BasePlatformAdapter):
         is_page = (attachment.mime or "").startswith("text/html")
         return await self._api.fetch(attachment.ref, max_bytes=max_bytes, is_page=is_page)
 
-    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
-        """Return the chat's name and type, where the token may see them."""
-        answer = await self._called("conversations.info", {"channel": chat_id}, form=True)
-        channel = answer.body.get("channel")
-        if answer.refusal is not None or not isinstance(channel, Mapping):
-            return {}
-        return {"name": channel.get("name") or chat_id, "type": "dm" if channel.get("is_im") else "channel"}
-
     async def _say(self, method: str, body: Mapping[str, Any]) -> Answer:
         too_long = len(body.get("text", "")) > LONGEST_TEXT  # Slack would cut it off and say nothing
         if too_long or not blocks_fit(body.get("blocks", [])):
@@ -515,6 +456,6 @@ class SlackAdapter(BasePlatformAdapter):
 
     def _answering(self, chat_id: str, reply_to: str | None, told: Metadata) -> dict[str, str]:
         thread = in_thread(told.get("thread_id"))
-        if thread or not self._options.rules.reply_in_threads or chat_id.startswith("D"):
+        if thread or not self._options.reply_in_threads or chat_id.startswith("D"):
             return thread
         return in_thread(reply_to)

@@ -3,7 +3,7 @@
     events_api       message, app_mention             ─▶ NewMessage
                      message_changed, message_deleted ─▶ Edit, Deletion
     slash_commands   /name args                       ─▶ NewMessage
-    interactive      a button of ours                 ─▶ Press
+    interactive      a button of ours                 ─▶ ButtonPress
 
 What is none of our business (joins, topics, our own messages, unfurled links) is None. A message has the
 same id, place and sender whether it comes as `message` or as `app_mention`; since the latter does not say
@@ -15,10 +15,13 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from postroom.contracts.messages import storable
 from postroom.gateway.events import Attachment, ButtonPress, MessageEvent, MessageType
+from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.slack_text import from_slack, without_mention
 from postroom.gateway.session import Platform, SessionSource
 
@@ -54,11 +57,12 @@ class Bot:
         return f"{self.team_id}-{self.user_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Options, frozen=True):
     """How messages are read: which slash command stands before others; whether messages begin threads."""
 
-    command: str = "/postroom"
+    of = "slack"
+
+    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z")] = "/postroom"
     reply_in_threads: bool = False
 
 
@@ -84,14 +88,7 @@ class Deletion:
     message_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Press:
-    """Somebody pressed a button of ours."""
-
-    press: ButtonPress
-
-
-Update = NewMessage | Edit | Deletion | Press
+Update = NewMessage | Edit | Deletion | ButtonPress
 
 
 def read(kind: str, payload: Mapping[str, Any], bot: Bot, rules: Rules) -> Update | None:
@@ -219,7 +216,6 @@ def _spoken(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rule
         text=from_slack(text),
         message_type=media[0].kind if media else MessageType.TEXT,
         source=source,
-        raw_message=dict(message),
         message_id=ts,
         media=media,
         reply_to_message_id=root if root and root != ts else None,
@@ -303,13 +299,12 @@ def _command(form: Mapping[str, Any], bot: Bot, rules: Rules) -> NewMessage:
             text=said,
             message_type=MessageType.COMMAND,
             source=source,
-            raw_message={name: value for name, value in form.items() if name != "token"},
             message_id=f"command:{_word(form, 'trigger_id')}",
         )
     )
 
 
-def _press(payload: Mapping[str, Any], bot: Bot) -> Press | None:
+def _press(payload: Mapping[str, Any], bot: Bot) -> ButtonPress | None:
     if payload.get("type") != "block_actions":
         return None
     actions = payload.get("actions")
@@ -325,11 +320,9 @@ def _press(payload: Mapping[str, Any], bot: Bot) -> Press | None:
     told.pop("bot_id", None)
     source = _place({"channel": channel.get("id")}, told, bot, Rules())
     press_id = payload.get("trigger_id")
-    return Press(
-        ButtonPress(
-            source=source,
-            value=_word(ours[0], "value"),
-            message_id=card,
-            press_id=press_id if isinstance(press_id, str) else None,
-        )
+    return ButtonPress(
+        source=source,
+        value=_word(ours[0], "value"),
+        message_id=card,
+        press_id=press_id if isinstance(press_id, str) else None,
     )

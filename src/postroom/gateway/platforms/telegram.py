@@ -19,19 +19,22 @@ without a bot's name is taken as meant for us, in groups too; one with another b
 """
 
 import asyncio
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+from msgspec import Meta
 
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import TooLarge
 from postroom.contracts.messages import Json
-from postroom.gateway.capabilities import CAPABILITIES, ChannelCapabilities
+from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import Attachment, Card, SendErrorKind, SendResult
+from postroom.gateway.events import ALL_MEDIA, Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import telegram_wire as wire
 from postroom.gateway.platforms.base import BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.http_adapter import bounded_body
+from postroom.gateway.platforms.options import Options, refuse_address
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.platforms.telegram_wire import Answer, chat_info, mended, unreachable
+from postroom.gateway.platforms.telegram_wire import Answer, mended, unreachable
 from postroom.gateway.session import Platform
 
 if TYPE_CHECKING:
@@ -56,7 +59,6 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.telegram_wire import (
     ALLOWED_UPDATES,
     Me,
-    Press,
     read_update,
     update_id_of,
 )
@@ -67,75 +69,36 @@ if TYPE_CHECKING:
 
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from typing import Self
-from urllib.parse import urlsplit
 
 _TOKEN: Final = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,120}")
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
-def _is_address(value: Json) -> bool:
-    if not isinstance(value, str) or not value.isprintable() or set(value) & set(" ?#"):
-        return False
-    try:
-        parts = urlsplit(value)
-        return (
-            parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and parts.port != 0
-            and not parts.username
-        )
-    except ValueError:
-        return False
-
-
-def _is_whole(least: int, most: int) -> Callable[[Json], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-_WANTED: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
-    "base_url": (_is_address, "an address that begins with http:// or https://"),
-    "webhook_url": (
-        lambda value: value is None or _is_address(value),
-        "an address that begins with https://",
-    ),
-    "delete_webhook": (lambda value: isinstance(value, bool), "true or false"),
-    "poll_seconds": (_is_whole(1, 50), "a whole number from 1 to 50"),
-    "timeout_ms": (_is_whole(1, 300_000), "a whole number of milliseconds from 1 to 300000"),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TelegramOptions:
+class TelegramOptions(Options, frozen=True):
     """What is set beside the token and the secret."""
+
+    of = "telegram"
 
     base_url: str = "https://api.telegram.org"
     webhook_url: str | None = None
     delete_webhook: bool = False
-    poll_seconds: int = 30
-    timeout_ms: int = 30_000
+    poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
+    timeout_ms: Annotated[int, Meta(ge=1, le=300_000)] = 30_000
+
+    def __post_init__(self) -> None:
+        refuse_address("base_url", self.base_url, plain=True)
+        if self.webhook_url is not None:
+            refuse_address("webhook_url", self.webhook_url, plain=True)
 
     @classmethod
     def read(cls, config: PlatformConfig) -> Self:
         """Return what a configuration says.
 
         Raises:
-            ConfigError: a name is not known, a value is none, or a webhook has no secret.
+            ConfigError: as for others, or a webhook has no secret.
         """
-        known = [one.name for one in fields(cls)]
-        for name, value in config.extra.items():
-            if name not in _WANTED:
-                raise ConfigError(
-                    f"telegram knows no setting extra.{name}", value=name, remedy=f"use {', '.join(known)}"
-                )
-            fits, wanted = _WANTED[name]
-            if not fits(value):
-                raise ConfigError(
-                    f"extra.{name} of telegram must be {wanted}", value=name, remedy=f"give {wanted}"
-                )
-        options = cls(**config.extra)
+        options = super().read(config)
         if options.webhook_url is not None and not _SECRET.fullmatch(config.api_key or ""):
             raise ConfigError(
                 "telegram's webhook has no secret",
@@ -195,7 +158,15 @@ class TelegramAdapter(BasePlatformAdapter):
     """
 
     platform: ClassVar[Platform] = Platform.TELEGRAM
-    capabilities: ClassVar[ChannelCapabilities] = CAPABILITIES["telegram"]
+    capabilities: ClassVar[ChannelCapabilities] = ChannelCapabilities(
+        # 4096 after formatting. Only private chats know drafts.
+        limit=4_096,
+        unit=LengthUnit.UTF16,
+        edits=True,
+        threads=True,
+        typing=True,
+        media=ALL_MEDIA,
+    )
 
     def __init__(
         self,
@@ -399,8 +370,8 @@ class TelegramAdapter(BasePlatformAdapter):
             return False
         try:
             found = read_update(update, self._me)
-            if isinstance(found, Press):
-                await self._pressed(found.press)
+            if isinstance(found, ButtonPress):
+                await self._pressed(found)
             elif found is not None and not found.edited:
                 await self.handle_message(found.event)
             elif found is not None and self._inbound is not None:
@@ -462,11 +433,7 @@ class TelegramAdapter(BasePlatformAdapter):
     # What it says.
 
     async def send(
-        self,
-        chat_id: str,
-        content: str,
-        reply_to: str | None = None,
-        metadata: Metadata | None = None,
+        self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Say something."""
         fields = {**wire.place(chat_id, metadata), **wire.answering(reply_to)}
@@ -538,11 +505,6 @@ class TelegramAdapter(BasePlatformAdapter):
         if buttons is None:
             return _unusable("a button carries 1 to 64 bytes")
         return await self._edit(chat_id, message_id, card.text, buttons)
-
-    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
-        """Return the chat's `name` and `type`, as far as Telegram says."""
-        told = (await self._call("getChat", wire.place(chat_id, None))).result
-        return chat_info(told) if isinstance(told, dict) else {}
 
     async def _edit(self, chat_id: str, message_id: str, text: str, more: dict[str, Json]) -> SendResult:
         number = wire.number_of(message_id)

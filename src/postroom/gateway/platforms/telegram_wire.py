@@ -224,13 +224,6 @@ class Posted:
     edited: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Press:
-    """Somebody pressed a button of ours."""
-
-    press: ButtonPress
-
-
 def mended(text: str) -> str:
     """Return text that every store and every JSON can hold, as long as it was in UTF-16.
 
@@ -247,7 +240,7 @@ def update_id_of(update: Json) -> int | None:
     return _number(update.get("update_id")) if isinstance(update, dict) else None
 
 
-def read_update(update: Json, me: Me) -> Posted | Press | None:
+def read_update(update: Json, me: Me) -> Posted | ButtonPress | None:
     """Return what an update says; None when it is nothing for us, for instance our own message.
 
     Raises:
@@ -288,7 +281,6 @@ def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
         text=text,
         message_type=kind,
         source=source,
-        raw_message=message,
         message_id=str(_needed(message, "message_id")),
         media=media,
         reply_to_message_id=None if reply is None else _id(reply.get("message_id")),
@@ -300,12 +292,6 @@ def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
     if kind is MessageType.TEXT and event.is_command():
         event.message_type = MessageType.COMMAND
     return event
-
-
-def chat_info(chat: dict[str, Json]) -> dict[str, Json]:
-    """Return a chat's name and type, as far as they are told."""
-    found = {"name": _name(chat), "type": _chat_type(chat)}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def without_mentions(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
@@ -348,7 +334,7 @@ def _own_spans(units: bytes, entities: Iterable[Json], me: Me) -> Iterable[tuple
             yield start, end
 
 
-def _press(query: dict[str, Json], me: Me) -> Press | None:
+def _press(query: dict[str, Json], me: Me) -> ButtonPress | None:
     """Return a pressed button; None when it is on no message of ours, or carries nothing."""
     value, message = query.get("data"), query.get("message")
     if not isinstance(value, str) or not isinstance(message, dict):
@@ -358,13 +344,12 @@ def _press(query: dict[str, Json], me: Me) -> Press | None:
         raise InvalidArgument("a pressed button has no id")
     sender = _object(query, "from")
     plain = {name: part for name, part in message.items() if name != "sender_chat"}
-    press = ButtonPress(
+    return ButtonPress(
         source=_source(plain, sender, me),
         value=mended(value),
         message_id=str(_needed(message, "message_id")),
         press_id=mended(press_id),
     )
-    return Press(press=press)
 
 
 def _source(message: dict[str, Json], sender: Json, me: Me) -> SessionSource:

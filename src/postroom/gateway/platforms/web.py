@@ -24,17 +24,16 @@ import hashlib
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.clock import Clock, Timer, milliseconds
-from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, Card, MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import Metadata
@@ -44,22 +43,39 @@ from postroom.gateway.platforms.http_adapter import (
     json_response,
     parse_object,
     read_body,
-    refuse_unknown,
     require_json,
 )
+from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.safe_text import clean
 from postroom.gateway.platforms.web_log import ChatLog, Entry
-from postroom.gateway.platforms.web_pages import chat_page, sign_in_page, static_file, token_in_form
-from postroom.gateway.platforms.web_people import SESSION_LIFE, Visitors, read_people, require_own_page
+from postroom.gateway.platforms.web_pages import (
+    SESSION_LIFE,
+    Visitors,
+    chat_page,
+    read_people,
+    require_own_page,
+    sign_in_page,
+    static_file,
+    token_in_form,
+)
 from postroom.gateway.session import Platform, SessionSource
 from postroom.sse import SseResponse
 
 LARGEST_BODY: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024
 LONGEST_MESSAGE: Final = 100_000
-_KNOWN: Final = frozenset({"name", "people", "title"})
 _MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
+
+
+class WebOptions(Options, frozen=True):
+    """The names that stand in the table above."""
+
+    of = "web"
+
+    name: str = "owner"
+    people: dict[str, str] = {}  # noqa: RUF012 - made anew for each
+    title: Annotated[str, Meta(min_length=1, max_length=80)] = "postroom"
 
 
 class WebAdapter(HttpAdapter):
@@ -70,20 +86,23 @@ class WebAdapter(HttpAdapter):
     """
 
     platform: ClassVar = Platform.WEB
-    # Files are not taken or shown by this page yet.
     beats = True
-    capabilities: ClassVar = replace(CAPABILITIES["web"], media=frozenset())
+    capabilities: ClassVar = ChannelCapabilities(
+        # The interval only bounds how often the page is told. Files are not taken or shown by it yet.
+        limit=NO_LIMIT,
+        edits=True,
+        streams=True,
+        typing=True,
+        min_edit_interval_ms=100,
+    )
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        extra = config.extra
-        refuse_unknown("web", extra, _KNOWN)
-        people = read_people(config.token, extra.get("name", "owner"), extra.get("people", {}))
-        self._title = extra.get("title", "postroom")
-        if not isinstance(self._title, str) or not 1 <= len(self._title) <= 80:
-            raise ConfigError("web's title is none", value="title", remedy="give 1 to 80 characters")
+        options = WebOptions.read(config)
+        people = read_people(config.token, options.name, options.people)
+        self._title = options.title
         self._visitors = Visitors(people, self._clock)
         epoch = secrets.token_hex(4)
         self._logs = {name: ChatLog(epoch) for name in people}
@@ -107,10 +126,6 @@ class WebAdapter(HttpAdapter):
         await super().disconnect()
         for log in self._logs.values():
             log.end()
-
-    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
-        """Return whose chat it is."""
-        return {"name": chat_id, "type": "dm"} if chat_id in self._logs else {}
 
     # The page and who opens it.
 
@@ -227,10 +242,6 @@ class WebAdapter(HttpAdapter):
         return SessionSource(
             platform=self.platform, chat_id=name, user_id=f"web:{name}", user_name=name, chat_type="dm"
         )
-
-    def _shape(self, refusal: Refused) -> Response:
-        error = {"code": refusal.code, "message": refusal.message}
-        return json_response({"error": error}, refusal.status, refusal.headers)
 
     def _beat(self) -> None:
         for log in self._logs.values():

@@ -41,30 +41,30 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, MissingExtra
+from postroom.contracts.errors import MissingExtra
 from postroom.contracts.messages import Json
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, WINDOW_SECONDS, signed
-from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
     Refused,
-    is_number,
     json_response,
     parse_object,
     read_body,
-    refuse_unknown,
     require_json,
 )
+from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.safe_text import clean
 from postroom.gateway.platforms.webhook_wire import (
     DELIVERY,
@@ -87,7 +87,15 @@ LARGEST_BODY: Final = 1024 * 1024
 MOST_ANSWERS: Final = 1_000
 MOST_CHARACTERS: Final = 20_000_000
 MOST_SIGNATURES: Final = 50_000
-_KNOWN: Final = frozenset({"routes", "callback_timeout_s"})
+
+
+class WebhookOptions(Options, frozen=True):
+    """The names that stand in the first table above."""
+
+    of = "webhook"
+
+    routes: Annotated[dict[str, Json], Meta(min_length=1)]
+    callback_timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10
 
 
 class WebhookAdapter(HttpAdapter):
@@ -98,24 +106,15 @@ class WebhookAdapter(HttpAdapter):
     """
 
     platform: ClassVar = Platform.WEBHOOK
-    capabilities: ClassVar = CAPABILITIES["webhook"]
+    capabilities: ClassVar = ChannelCapabilities(limit=NO_LIMIT)
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
-        refuse_unknown("webhook", config.extra, _KNOWN)
-        told = config.extra.get("routes")
-        if not isinstance(told, Mapping) or not told:
-            raise ConfigError(
-                "webhook has no routes",
-                value="routes",
-                remedy="name at least one in extra.routes, with its secret",
-            )
-        self._routes = {name: HookRoute.read(name, route) for name, route in told.items()}
-        self._seconds = config.extra.get("callback_timeout_s", 10)
-        if not is_number(self._seconds, 0.1, 60):
-            raise ConfigError("webhook's callback_timeout_s is no number from 0.1 to 60", value=self._seconds)
+        options = WebhookOptions.read(config)
+        self._routes = {name: HookRoute.read(name, route) for name, route in options.routes.items()}
+        self._seconds = options.callback_timeout_s
         self._answers = _Answers()
         self._seen: OrderedDict[str, tuple[str, int]] = OrderedDict()
         """Signatures whose time stamps are still good: the delivery each was taken under, and until when."""
@@ -136,7 +135,7 @@ class WebhookAdapter(HttpAdapter):
         """
         if self._client is None and any(route.callback_url for route in self._routes.values()):
             # Making one reads the certificates of the system.
-            self._client = await asyncio.to_thread(_client, float(self._seconds))
+            self._client = await asyncio.to_thread(_client, self._seconds)
         await super().connect(is_reconnect=is_reconnect)
 
     async def disconnect(self) -> None:
@@ -145,10 +144,6 @@ class WebhookAdapter(HttpAdapter):
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
-
-    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
-        """Return the chat's own id as its name."""
-        return {"name": chat_id, "type": "dm"} if self._route_of(chat_id) else {}
 
     # What comes in.
 
@@ -219,10 +214,6 @@ class WebhookAdapter(HttpAdapter):
                 404,
             )
         return json_response({"delivery": delivery, "answers": found, "final": found[-1]["final"]})
-
-    def _shape(self, refusal: Refused) -> Response:
-        error = {"code": refusal.code, "message": refusal.message}
-        return json_response({"error": error}, refusal.status, refusal.headers)
 
     # What goes out.
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -17,6 +16,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.signing import LEAST_SECRET, Proof, proof_of, same_secret
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.platforms.http_adapter import Refused
+from postroom.gateway.platforms.options import refuse_address
 
 DELIVERY: Final = "X-Postroom-Delivery"
 LONGEST_PROMPT: Final = 2_000_000
@@ -27,7 +27,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DELIVERY: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _FIELD: Final = re.compile(r"\{([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\}")
 _ROUTE_FIELDS: Final = frozenset({"secret", "scheme", "prompt", "callback_url", "callback_secret"})
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Scheme(StrEnum):
@@ -72,8 +71,11 @@ class HookRoute:
         if min(len(secret), len(callback_secret)) < LEAST_SECRET:
             raise _wrong(name, "a secret is missing or too short", f"give {LEAST_SECRET} characters or more")
         callback_url = told.get("callback_url")
-        if callback_url is not None and not _is_callback(callback_url):
-            raise _wrong(name, "its callback_url is refused", "give an address that begins with https://")
+        if callback_url is not None:
+            try:
+                refuse_address("callback_url", callback_url, query=True)
+            except ValueError as error:
+                raise _wrong(name, str(error), "give an address that begins with https://") from None
         return cls(
             name=name,
             secret=secret,
@@ -88,20 +90,6 @@ def _wrong(name: str, why: str, remedy: str) -> ConfigError:
     return ConfigError(
         f"the webhook route {name[:64]!r} cannot be used: {why}", value=name[:64], remedy=remedy
     )
-
-
-def _is_callback(address: str) -> bool:
-    """Say whether it is https anywhere or http on this machine, without a name and password in it."""
-    if not address.isascii() or not address.isprintable() or " " in address:
-        return False
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return False
-    if not host or port == 0 or parts.username is not None or parts.password is not None or parts.fragment:
-        return False
-    return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
 
 
 def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> None:
