@@ -27,12 +27,14 @@ def postroom(data_dir: Path, *words: str, code: int = 0) -> dict[str, Any]:
 def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     project = str(tmp_path / "lighthouse")
-    with RunningServer(folder):
-        for name in ("Ada", "Ben"):
-            postroom(folder, "agents", "register", name, "-p", project)
-        for count in range(3):
-            words = ["--as", "Ada", "--to", "Ben", "-s", f"Message {count}", "The lamp is lit."]
-            postroom(folder, "mail", "send", "-p", project, *words)
+    with RunningServer(folder) as server:
+        with server.line() as line:
+            line.tool("ensure_project", human_key=project)
+            for name in ("Ada", "Ben"):
+                line.tool("register_agent", project_key=project, name=name, program="p", model="m")
+            for count in range(3):
+                message = {"to": ["Ben"], "subject": f"Message {count}", "body_md": "The lamp is lit."}
+                line.tool("send_message", project_key=project, sender_name="Ada", **message)
         written = postroom(folder, "rebuild", "archive")["written"]
         assert list(written.values()) == [2 + 3]
         (slug,) = written
@@ -42,8 +44,8 @@ def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
     assert (rows["projects"], rows["agents"], rows["messages"], rows["recipients"]) == (1, 2, 3, 3)
     assert postroom(folder, "rebuild", "database", str(target), code=2)["error"]["code"] == "invalid_path"
     postroom(folder, "restore", str(target), "--force")
-    with RunningServer(folder):
-        found = postroom(folder, "mail", "search", "-p", project, "lamp")
+    with RunningServer(folder) as server, server.line() as line:
+        found = line.tool("search_messages", project_key=project, query="lamp")
         assert len(found["hits"]) == 3
 
 
