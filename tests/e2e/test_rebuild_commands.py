@@ -2,23 +2,16 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment
 
 
 def postroom(data_dir: Path, *words: str, code: int = 0) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "postroom", *words, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**plain_environment(data_dir.parent), "POSTROOM_DATA_DIR": str(data_dir)},
-    )
+    environment = {**plain_environment(data_dir.parent), "POSTROOM_DATA_DIR": str(data_dir)}
+    done = run_here(*words, "--json", environment=environment)
     assert done.returncode == code, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

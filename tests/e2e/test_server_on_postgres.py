@@ -20,10 +20,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from e2e.commands import run_here
 from e2e.peer import CLIENTS
 from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
 from postgres_server import PostgresServer, is_given, running_postgres
-from postroom.cli.main import main
 from store_kinds import refuse_missing
 
 FOLDER = "/yard/elephants"
@@ -338,22 +338,9 @@ def test_what_listens_there_and_is_no_postgresql_is_told_as_that(
 
 
 @pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Command]:
-    """Runs a command in this process; that a process of its own ends in the same way is seen with one."""
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        code = main(words)
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(words, code, said.out, said.err)
-
-    with monkeypatch.context() as patch:
-        for name in os.environ.keys() - plain_environment(tmp_path).keys():
-            patch.delenv(name)
-        for name, value in plain_environment(tmp_path).items():
-            patch.setenv(name, value)
-        yield run
+def here(tmp_path: Path) -> Command:
+    """Runs a command in this process; that a process of its own ends in the same way is seen with others."""
+    return partial(run_here, environment=plain_environment(tmp_path))
 
 
 def refused(url: str, code: int, told: str, tmp_path: Path, run: Command | None = None) -> None:
