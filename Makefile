@@ -37,11 +37,11 @@ run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and 
 	@$(BIN)/postroom up $(ARGS)
 
 test: $(STAMP) ## run every test, the seeds included
-	$(BIN)/pytest -n $(JOBS) --dist loadfile tests
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests
 	@$(MAKE) --no-print-directory seeds
 
 unit: $(STAMP) ## run the unit tests and the seeds: what CI runs on every other Python
-	$(BIN)/pytest -n $(JOBS) --dist loadfile tests/unit
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/unit
 	@$(MAKE) --no-print-directory seeds
 
 seeds: $(STAMP) ## run the acceptance tests beside the project, unchanged

@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("steady", derandomize=True, database=None)
+settings.register_profile(
+    "steady",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # a machine that has other work is no fault of an example
+)
 settings.load_profile("steady")
 
 pytest.register_assert_rewrite("postroom.testing.conformance")

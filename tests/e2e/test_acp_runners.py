@@ -1,7 +1,6 @@
 """An agent that speaks ACP behind a real server: a message to it is answered by mail, a permission by a person."""
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from e2e.commands import run_here
 from e2e.running import Line, RunningServer, plain_environment
 from e2e.test_runners import declared, processes_of, send
 from executors.room import lives
@@ -148,13 +148,8 @@ def test_an_acp_runner_is_declared_on_the_command_line_and_a_wrong_one_is_refuse
         line.tool("register_agent", project_key=str(folder), program="p", model="m", name="Bo")
 
     def agents(*words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "postroom", "agents", *words, "--project", str(folder)],
-            env={**plain_environment(tmp_path), "POSTROOM_DATA_DIR": str(server.data_dir)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        environment = {**plain_environment(tmp_path), "POSTROOM_DATA_DIR": str(server.data_dir)}
+        done = run_here("agents", *words, "--project", str(folder), environment=environment)
         return done.returncode, done.stdout + done.stderr
 
     for words, why in (

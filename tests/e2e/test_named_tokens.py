@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from e2e.commands import run_here
 from e2e.running import Line, RunningServer, plain_environment
 from e2e.test_protocol_revisions import listen
 
@@ -16,14 +16,7 @@ FOLDER, OTHER = "/yard/named", "/yard/other"
 
 def ended(server: RunningServer, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**plain_environment(server.data_dir.parent), "POSTROOM_DATA_DIR": str(server.data_dir)}
-    return subprocess.run(
-        [sys.executable, "-m", "postroom", *words],
-        env={**environment, **more},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return run_here(*words, environment={**environment, **more})
 
 
 def postroom(server: RunningServer, *words: str) -> str:

@@ -2,23 +2,16 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment
 
 
 def postroom(data_dir: Path, *words: str, code: int = 0) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "postroom", *words, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**plain_environment(data_dir.parent), "POSTROOM_DATA_DIR": str(data_dir)},
-    )
+    environment = {**plain_environment(data_dir.parent), "POSTROOM_DATA_DIR": str(data_dir)}
+    done = run_here(*words, "--json", environment=environment)
     assert done.returncode == code, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -27,12 +20,14 @@ def postroom(data_dir: Path, *words: str, code: int = 0) -> dict[str, Any]:
 def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     project = str(tmp_path / "lighthouse")
-    with RunningServer(folder):
-        for name in ("Ada", "Ben"):
-            postroom(folder, "agents", "register", name, "-p", project)
-        for count in range(3):
-            words = ["--as", "Ada", "--to", "Ben", "-s", f"Message {count}", "The lamp is lit."]
-            postroom(folder, "mail", "send", "-p", project, *words)
+    with RunningServer(folder) as server:
+        with server.line() as line:
+            line.tool("ensure_project", human_key=project)
+            for name in ("Ada", "Ben"):
+                line.tool("register_agent", project_key=project, name=name, program="p", model="m")
+            for count in range(3):
+                message = {"to": ["Ben"], "subject": f"Message {count}", "body_md": "The lamp is lit."}
+                line.tool("send_message", project_key=project, sender_name="Ada", **message)
         written = postroom(folder, "rebuild", "archive")["written"]
         assert list(written.values()) == [2 + 3]
         (slug,) = written
@@ -42,8 +37,8 @@ def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
     assert (rows["projects"], rows["agents"], rows["messages"], rows["recipients"]) == (1, 2, 3, 3)
     assert postroom(folder, "rebuild", "database", str(target), code=2)["error"]["code"] == "invalid_path"
     postroom(folder, "restore", str(target), "--force")
-    with RunningServer(folder):
-        found = postroom(folder, "mail", "search", "-p", project, "lamp")
+    with RunningServer(folder) as server, server.line() as line:
+        found = line.tool("search_messages", project_key=project, query="lamp")
         assert len(found["hits"]) == 3
 
 

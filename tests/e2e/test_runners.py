@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from e2e.running import Answer, Cut, Line, RunningServer
+from table_rows import each_row
 
 MESSAGES = int(os.environ.get("POSTROOM_RUNNER_MESSAGES", "30"))
 ROUNDS = int(os.environ.get("POSTROOM_RUNNER_ROUNDS", "3"))
@@ -221,20 +222,20 @@ def test_a_runner_that_cannot_be_is_refused_and_nothing_is_changed(
     assert [one["name"] for one in listed if "runner" in one["name"]] == []
 
 
-@pytest.mark.parametrize(
-    ("words", "limits", "reason"),
+@each_row(
+    "yard, words, limits, reason",
     [
-        (["true"], {}, "put nothing out"),
-        (["sh", "-c", "trap '' TERM; sleep 60 & sleep 60"], {"timeout": 1}, "1 s"),
-        (["sh", "-c", "echo so far; sleep 60"], {"idle_timeout": 1}, "1 s"),
-        (["sh", "-c", "setsid sleep 60 & echo broken >&2; exit 3"], {}, "broken"),
-        (["no-such-program"], {}, "no-such-program"),
+        ("quiet", ["true"], {}, "put nothing out"),
+        ("slow", ["sh", "-c", "trap '' TERM; sleep 60 & sleep 60"], {"timeout": 1}, "1 s"),
+        ("idle", ["sh", "-c", "echo so far; sleep 60"], {"idle_timeout": 1}, "1 s"),
+        ("broken", ["sh", "-c", "setsid sleep 60 & echo broken >&2; exit 3"], {}, "broken"),
+        ("absent", ["no-such-program"], {}, "no-such-program"),
     ],
 )
 def test_whoever_wrote_learns_why_a_program_failed_and_nothing_of_it_is_left(
-    server: RunningServer, tmp_path: Path, words: list[str], limits: dict[str, float], reason: str
+    server: RunningServer, tmp_path: Path, yard: str, words: list[str], limits: dict[str, float], reason: str
 ) -> None:
-    crew = Crew(server, tmp_path / "yard", slow="0")
+    crew = Crew(server, tmp_path / yard, slow="0")
     with server.line() as line:
         asked = {"project": str(crew.folder), "agent": CREW[0], "runner": {"argv": words, **limits}}
         assert declared(line, asked).status == 200

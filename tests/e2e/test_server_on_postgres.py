@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from e2e.commands import run_here
 from e2e.peer import CLIENTS
 from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
 from postgres_server import PostgresServer, is_given, running_postgres
@@ -29,6 +31,7 @@ SLUG = "yard-elephants"
 CONFIGURATION, TEMPORARY = 78, 75
 PATIENCE = 40.0
 _NUMBERS = count(1)
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -284,9 +287,9 @@ def await_that(look: Callable[[], bool], what: str) -> None:
     ],
 )
 def test_what_is_wrong_with_the_address_is_one_sentence(
-    url: str, code: int, told: str, tmp_path: Path
+    url: str, code: int, told: str, tmp_path: Path, here: Command
 ) -> None:
-    refused(url, code, told, tmp_path)
+    refused(url, code, told, tmp_path, here)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +302,7 @@ def test_what_is_wrong_with_the_address_is_one_sentence(
     ],
 )
 def test_what_the_server_does_not_offer_is_told_with_what_to_do(
-    path: str, told: str, dsn: str, tmp_path: Path
+    path: str, told: str, dsn: str, tmp_path: Path, here: Command
 ) -> None:
     with psycopg.connect(dsn, autocommit=True) as session:
         if "sslmode" not in path and path != "no_such_mail":
@@ -310,7 +313,7 @@ def test_what_the_server_does_not_offer_is_told_with_what_to_do(
             session.execute("CREATE ROLE guest LOGIN")
     user = "guest" if path == "guarded" else "postgres"
     url = f"{dsn.replace('postgres@', f'{user}:hunter2@').rpartition('/')[0]}/{path}"
-    refused(url, CONFIGURATION, told, tmp_path)
+    refused(url, CONFIGURATION, told, tmp_path, here)
 
 
 @pytest.mark.parametrize(
@@ -334,11 +337,16 @@ def test_what_listens_there_and_is_no_postgresql_is_told_as_that(
         other.shutdown()
 
 
-def refused(url: str, code: int, told: str, tmp_path: Path) -> None:
+@pytest.fixture
+def here(tmp_path: Path) -> Command:
+    """Runs a command in this process; that a process of its own ends in the same way is seen with others."""
+    return partial(run_here, environment=plain_environment(tmp_path))
+
+
+def refused(url: str, code: int, told: str, tmp_path: Path, run: Command | None = None) -> None:
     """See that a server does not start on an address, and says in one sentence why and in one what to do."""
-    found = postroom(
-        tmp_path, "up", "--port", "0", "--data-dir", str(tmp_path / "data"), "--database-url", url
-    )
+    run = run or partial(postroom, tmp_path)
+    found = run("up", "--port", "0", "--data-dir", str(tmp_path / "data"), "--database-url", url)
     assert (found.returncode, "Traceback" in found.stderr) == (code, False), found.stderr
     assert told in found.stderr
     assert len(found.stderr.strip().splitlines()) == 2, "the failure, and its remedy"

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from e2e.running import RunningServer
+from e2e.commands import run_here
+from e2e.running import RunningServer, plain_environment
 from e2e.test_accessibility import axe, examined
 from e2e.test_page_in_a_browser import Browser, browser
 
@@ -60,13 +61,8 @@ def log_in(server: RunningServer, browser: Browser) -> None:
 
 def command(server: RunningServer, *said: str) -> subprocess.CompletedProcess[str]:
     """Run a command against the server."""
-    return subprocess.run(
-        [sys.executable, "-m", "postroom", *said, "--data-dir", str(server.data_dir)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    environment = plain_environment(server.data_dir.parent)
+    return run_here(*said, "--data-dir", str(server.data_dir), environment=environment)
 
 
 def soon(look: Callable[[], T | None]) -> T:

@@ -1,6 +1,7 @@
 """Random steps against SQLite and PostgreSQL, side by side: the answers agree."""
 
 import asyncio
+import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
@@ -43,6 +44,8 @@ pytestmark = pytest.mark.timeout(300)
 
 SERVER: dict[str, str] = {}
 """Where PostgreSQL is; a state machine takes no fixtures."""
+EXAMPLES = 8
+"""Unless `POSTROOM_EXAMPLES` says how many."""
 START = 1_700_000_000_000
 SPAN = 30
 MANY = 1_000
@@ -564,6 +567,10 @@ async def _outcome(work: Any) -> tuple[str, Any]:
 
 
 Agreement.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=40, derandomize=True, deadline=None, database=None
+    max_examples=int(os.environ.get("POSTROOM_EXAMPLES", EXAMPLES)),
+    stateful_step_count=40,
+    derandomize=True,
+    deadline=None,
+    database=None,
 )
 TestStoresAgree = Agreement.TestCase
