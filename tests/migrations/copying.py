@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from postroom.stores.mail.search_index import INDEXES
+from postroom.stores.mail import search_index
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import OpenTransaction
@@ -102,4 +102,4 @@ def _count_on(session: psycopg.Connection[Any], schema: str) -> None:
 
 def _fill_the_search_index(tx: Any) -> None:
     assert isinstance(tx, OpenTransaction)
-    INDEXES[tx.sql.dialect].fill(tx.sql)
+    search_index.fill(tx.sql)

@@ -412,7 +412,7 @@ class Completion:
             tx.lock(thread_lock(run.thread_id))
             tx.runs.commit(commit)
             if effects is not None:
-                effects.write(tx, ended)
+                effects.write(tx, ended, None)
 
         try:
             await core.observed("cancel_waiting_run", core.store.write(cancel, key=run.thread_id))
