@@ -227,12 +227,10 @@ class Accepting(Protocol):
 class Completion:
     """Writes begins and ends of executions."""
 
-    def __init__(self, core: Core, events: ServerEvents) -> None:
+    def __init__(self, core: Core, events: ServerEvents, accepting: Accepting) -> None:
         self._core = core
         self._events = events
-
-    accepting: "Accepting"
-    """Runs a change that puts messages on other threads, too."""
+        self._accepting = accepting
 
     async def begin(self, attempt: Attempt) -> None:
         """Write that the execution begins; a run that was only prepared is running from now on.
@@ -488,7 +486,7 @@ class Completion:
             try:
                 return await write
             except ThreadsNeeded as needed:
-                write = self.accepting(needed.thread_ids, change, key=thread_id, within=thread_id)
+                write = self._accepting(needed.thread_ids, change, key=thread_id, within=thread_id)
 
     async def _tell_failure(self, dispatch: RunDispatch, sink: EventSink, error: str) -> None:
         await self._events.dispatch_happened("RunErrored", dispatch, error=error)

@@ -97,7 +97,10 @@ class Mailbox:
         place = stores.coordinator.storage_identity
         self.events = events = ServerEvents(publisher, origin, place=place, metrics=self.metrics)
         self.workers = workers = Workers()
-        self._completion = completion = Completion(core, events)
+        submissions: Submissions  # ends of runs and submissions begin each other
+        self._completion = completion = Completion(
+            core, events, lambda *about, **options: submissions.accepting(*about, **options)
+        )
         self._control = control = Control(core, events, completion, workers)
         self._dispatcher = dispatcher = Dispatcher(
             core,
@@ -106,7 +109,6 @@ class Mailbox:
             after_run=lambda thread_id: submissions.after_run(thread_id),
         )
         self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
-        completion.accepting = submissions.accepting
         self._recovery = Recovery(core, events, completion, dispatcher, submissions)
         self._rounds = Rounds(core, completion, dispatcher, self._recovery)
         self._inspection = Inspection(core, dispatcher, submissions)
