@@ -16,6 +16,7 @@ from benchmarks.application import (
 )
 from benchmarks.figures import Table, median, ms, size, timed
 from postroom.app.wiring import Application
+from postroom.mail.context import Caller
 from postroom.mail.outgoing import to_archive
 from postroom.stores.sqlite.connection import connect
 
@@ -127,7 +128,7 @@ async def below_mcp(table: Table) -> None:
                 now=1,
             )
             tx.insert_recipient(message.id, receiver, "to")
-            to_archive(application.mail.own_context(tx), "message", message.id, project.id)
+            to_archive(application.mail.context(tx, Caller()), "message", message.id, project.id)
 
         for tasks in (1, 8, 64):
             bare = await _many(tasks, lambda: application.store.write(rows))

@@ -13,6 +13,7 @@ from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.batch import gather
 from postroom.mail.archive.rebuild import rebuild_database
+from postroom.mail.context import Caller
 from postroom.mail.outgoing import ARCHIVE, to_archive
 from postroom.mail.service import Mail
 from postroom.relay import Relay
@@ -311,7 +312,7 @@ async def test_a_damaged_archive_is_refused_whole(mail: Mail, clock: ManualClock
 
 async def test_a_row_whose_project_is_unknown_does_not_stay_for_ever(mail: Mail, tmp_path: Path) -> None:
     await relay_of(mail, archive_of(mail, tmp_path)).drain()
-    await mail.store.write(lambda tx: to_archive(mail.own_context(tx), "message", 1, 999))
+    await mail.store.write(lambda tx: to_archive(mail.context(tx, Caller()), "message", 1, 999))
     assert await relay_of(mail, archive_of(mail, tmp_path)).drain() == 1
     assert await waiting(mail) == 0
 

@@ -49,7 +49,6 @@ EXPORTED = {
         "SendResult",
         "SessionSource",
     ],
-    "postroom.mcp_server": ["PostroomMcpServer"],
     "postroom.runtime": [
         "AgentResolver",
         "AgentRuntime",

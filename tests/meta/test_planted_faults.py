@@ -38,14 +38,14 @@ FAULTS = {
     ),
     "2 a run past its first step is not executed again": Planted(
         "dispatch/completion.py",
-        "    return run.is_open\n\n\ndef answer_of(",
-        "    return run.is_open and not run.steps\n\n\ndef answer_of(",
+        "    return run.status is not RunStatus.DONE\n\n\ndef answer_of(",
+        "    return run.status is not RunStatus.DONE and not run.steps\n\n\ndef answer_of(",
         f"{MAILBOX}/test_reexecution.py::test_a_run_past_its_first_step_is_resumed_and_comes_to_its_end",
     ),
     "3 two dispatches share one waiting run": Planted(
         "dispatch/submission.py",
-        "        row = _open_dispatch(tx, existing)\n",
-        "        row = None\n",
+        "            row = tx.runs.dispatches.load(existing.dispatch_id)\n",
+        "            row = None\n",
         f"{MAILBOX}/test_resumed_runs.py::test_a_second_message_joins_the_dispatch_that_is_queued",
     ),
     "4 renewal gives up after one error": Planted(
@@ -152,8 +152,8 @@ FAULTS = {
     ),
     "20 the mailbox's own work is pinned to nothing": Planted(
         "dispatch/registry.py",
-        "        return None if manifest is None else str(manifest.publication_id)\n",
-        "        return None\n",
+        "            pinned = None if manifest is None else str(manifest.publication_id)\n",
+        "            pinned = None\n",
         f"{MAILBOX}/test_known_faults.py::test_work_that_the_mailbox_submits_itself_is_pinned_to_the_latest_publication",
     ),
 }

@@ -369,8 +369,10 @@ class Pair:
             return
         assert row is not None
         done = await self.stores.coordinator.commit(commit)
-        moved = self.model.put(commit.moved(row, now=self.now))
-        assert done.dispatch == (moved if begins or ends else None)
+        moved = commit.moved(row, now=self.now)
+        if moved is not None:
+            self.model.put(moved)
+        assert done.dispatch == moved
 
     async def nack(self, nth: int, delay: int) -> None:
         await self.write(

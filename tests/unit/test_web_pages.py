@@ -1,6 +1,6 @@
 import asyncio
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 
 from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
+from postroom.contracts.records import replace
 from postroom.contracts.waking import MessageRun
 from postroom.stores.sqlite import SqliteStore
 from postroom.web import reading
