@@ -81,7 +81,7 @@ def a_room(store: MailStore, clock: ManualClock, rules: Rules | None = None, **m
 @contextmanager
 def in_memory(clock: ManualClock) -> Iterator[Room]:
     """Open an empty mail room, for a test that needs a new one for each row of a table."""
-    memory = SqliteStore.in_memory()
+    memory = SqliteStore.in_memory(clock)
     yield a_room(memory, clock)
     memory.close()
 

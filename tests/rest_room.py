@@ -72,7 +72,7 @@ class Edge:
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
-        self.store = SqliteStore.in_memory()
+        self.store = SqliteStore.in_memory(self.clock)
         self.mail = Mail(
             self.store,
             self.clock,

@@ -86,7 +86,7 @@ class Room:
 
     def waker_of(self, mailbox: Mailbox, chats: ChatOutbox | None = None) -> Waker:
         """Return what wakes readers by a mailbox, and has messages said in chats."""
-        boxes = StoredChatDelivery(self.mail, self.clock)
+        boxes = StoredChatDelivery(self.mail)
         return Waker(self.store, mailbox, verified=False, chat_delivery=boxes, chats=chats)
 
     async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:

@@ -5,7 +5,8 @@ import io
 
 from PIL import Image
 
-from postroom.contracts.mail import Agent, Attachment, Importance, Message, RecipientKind
+from postroom.contracts.choices import Importance, RecipientKind
+from postroom.contracts.mail import Agent, Attachment, Message
 from postroom.contracts.store import MailWrites
 
 NOW = 1_790_000_000_000

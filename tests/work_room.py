@@ -86,7 +86,7 @@ class WorkRoom:
         self.agents = Talking(self.mail)
         effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)
-        boxes = StoredChatDelivery(self.mail, self.clock)
+        boxes = StoredChatDelivery(self.mail)
         self.waker = Waker(self.store, self.runs.mailbox, verified=self.rules.verified, chat_delivery=boxes)
         self.questions = QuestionService(self.runs, self.clock)
         self.operator = WorkService(self.runs, self.mail)

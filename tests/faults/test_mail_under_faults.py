@@ -155,7 +155,8 @@ def test_many_clients_that_insist_have_one_effect_each_however_the_store_fails(
     dice = random.Random(seed)
 
     async def play() -> None:
-        sound = a_room(SqliteStore.in_memory(), ManualClock())
+        clock = ManualClock()
+        sound = a_room(SqliteStore.in_memory(clock), clock)
         await sound.open()
         room = _over(sound, faulty, writes_that(lambda _: dice.random() < 0.5))
         async with asyncio.TaskGroup() as group:

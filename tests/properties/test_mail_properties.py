@@ -31,9 +31,10 @@ def _run(play: Callable[[Room], Awaitable[None]]) -> None:
     """Play in an empty mail room in memory."""
 
     async def all_of_it() -> None:
-        store = SqliteStore.in_memory()
+        clock = ManualClock()
+        store = SqliteStore.in_memory(clock)
         try:
-            await play(a_room(store, ManualClock()))
+            await play(a_room(store, clock))
         finally:
             store.close()
 

@@ -18,21 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from postroom.contracts.announcing import Nudges
+from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.mail import (
-    SEARCH_FIELDS,
-    All,
-    AnyOf,
-    Attachment,
-    ContactPolicy,
-    ContactStatus,
-    Importance,
-    Not,
-    Phrase,
-    Query,
-    RecipientKind,
-    Term,
-)
+from postroom.contracts.mail import SEARCH_FIELDS, All, AnyOf, Attachment, Not, Phrase, Query, Term
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.stores.postgres import PostgresStore

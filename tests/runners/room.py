@@ -76,7 +76,7 @@ class RunnerRoom(Room):
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),
         )
-        boxes = StoredChatDelivery(self.mail, self.clock)
+        boxes = StoredChatDelivery(self.mail)
         verified = self.rules.verified
         self.waker = Waker(self.store, self.mailbox, verified=verified, chat_delivery=boxes)
 

@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from mail_room import HARBOR, SHORE, Room, a_room, room_in_memory
+from postroom.contracts.choices import ContactPolicy
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -18,7 +19,6 @@ from postroom.contracts.errors import (
     UnknownMessage,
     UnknownProject,
 )
-from postroom.contracts.mail import ContactPolicy
 from postroom.mail.contacts import ContactFacts, refusal
 from postroom.mail.context import Rules
 from postroom.testing import ManualClock

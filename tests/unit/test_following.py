@@ -107,7 +107,7 @@ async def test_what_cannot_be_followed_is_refused(
 
 
 async def test_where_agents_prove_who_they_are_a_watcher_does_too(clock: ManualClock) -> None:
-    store = SqliteStore.in_memory()
+    store = SqliteStore.in_memory(clock)
     open_room, strict = (Room(Mail(store, clock, Rules(verified=one)), clock) for one in (False, True))
     await open_room.open()
     with pytest.raises(TokenRequired):

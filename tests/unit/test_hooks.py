@@ -208,7 +208,7 @@ async def test_shared_ended_and_released_reservations_refuse_nothing(room: Room)
 
 
 async def test_names_in_other_cases_are_the_same_where_the_system_says_so(clock: ManualClock) -> None:
-    store = SqliteStore.in_memory()
+    store = SqliteStore.in_memory(clock)
     room = Room(Mail(store, clock, Rules(case_sensitive_paths=False)), clock)
     await room.open()
     await room.call("file_reservation_paths", agent_name="Ada", paths=["Src/App.py"])
@@ -367,7 +367,7 @@ async def test_a_call_that_does_not_fit_is_refused(
 
 @pytest.mark.parametrize("mode", ["warn", "block"])
 async def test_a_store_that_fails_is_an_answer_of_the_checks(clock: ManualClock, mode: Any) -> None:
-    store = SqliteStore.in_memory()
+    store = SqliteStore.in_memory(clock)
     room = Room(Mail(store, clock, Rules(guard_mode=mode)), clock)
     store.close()
     answer = await Hooks(room.mail).answer("claude", "PreToolUse", {"cwd": HARBOR, "paths": ["x"]})
@@ -378,7 +378,7 @@ async def test_a_store_that_fails_is_an_answer_of_the_checks(clock: ManualClock,
 
 
 async def test_where_agents_prove_who_they_are_a_hook_does_too(clock: ManualClock) -> None:
-    store = SqliteStore.in_memory()
+    store = SqliteStore.in_memory(clock)
     lenient, strict = (Room(Mail(store, clock, Rules(verified=one)), clock) for one in (False, True))
     await lenient.open()
     await lenient.mail.issue_token(HARBOR, "Ben", token_hash("bens"))
@@ -407,7 +407,7 @@ async def test_where_agents_prove_who_they_are_a_hook_does_too(clock: ManualCloc
 
 
 async def test_a_guard_that_is_off_looks_at_nothing(clock: ManualClock) -> None:
-    store = SqliteStore.in_memory()
+    store = SqliteStore.in_memory(clock)
     room = Room(Mail(store, clock, Rules(guard_mode="off")), clock)
     store.close()
     assert await ask(room, "PreToolUse", paths=["x"]) == ("allow", "")

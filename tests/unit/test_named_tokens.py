@@ -34,8 +34,8 @@ MOMENT = timedelta(milliseconds=1)
 
 
 @pytest.fixture
-def store() -> Iterator[MailStore]:
-    found = SqliteStore.in_memory()
+def store(clock: ManualClock) -> Iterator[MailStore]:
+    found = SqliteStore.in_memory(clock)
     yield found
     found.close()
 

@@ -52,7 +52,7 @@ def carrier(room):
 
 @pytest.fixture
 def boxes(room):
-    return StoredChatDelivery(room.mail, room.clock)
+    return StoredChatDelivery(room.mail)
 
 
 def with_chats(room, chats):

@@ -94,7 +94,7 @@ class Application:
             budgets=declared.budgets,
         )
         self.executors = self._executors(declared.chats)
-        delivery = StoredChatDelivery(self.mail, clock)
+        delivery = StoredChatDelivery(self.mail)
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
         """Its chats, where they are configured; run by whoever serves."""
         self.waker = self._waker(delivery)

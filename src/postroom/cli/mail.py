@@ -10,7 +10,7 @@ import typer
 from postroom.cli import content, show
 from postroom.cli.client import Server
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
-from postroom.contracts.mail import Importance, SearchOrder
+from postroom.contracts.choices import Importance, SearchOrder
 
 app = typer.Typer(help="Send, read and find messages.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from postroom.contracts.mail import Importance, RecipientKind
+from postroom.contracts.choices import Importance, RecipientKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

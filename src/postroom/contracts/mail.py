@@ -5,15 +5,9 @@ decided in the mail room; the tables repeat the invariants.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
+from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind
 from postroom.contracts.records import Record
-
-Importance = Literal["low", "normal", "high", "urgent"]
-RecipientKind = Literal["to", "cc", "bcc"]
-ContactPolicy = Literal["open", "same_owner", "approval", "closed"]
-ContactStatus = Literal["pending", "approved", "blocked"]
-SearchOrder = Literal["newest", "best"]
 
 URGENT: tuple[Importance, ...] = ("high", "urgent")
 

@@ -9,10 +9,9 @@ What concerns agents of two projects is told in the log of each.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, Protocol, cast, get_args
+from typing import Final, Literal, Protocol, cast, get_args
 
-if TYPE_CHECKING:
-    from postroom.contracts.mail import ContactStatus  # commands that only name kinds load no records
+from postroom.contracts.choices import ContactStatus
 
 EventKind = Literal[
     "project.made",
@@ -68,7 +67,7 @@ def current_kind(kind: EventKind | EarlierKind) -> EventKind:
     return EARLIER_KINDS.get(kind, cast("EventKind", kind))
 
 
-OF_CONTACT: Final["Mapping[ContactStatus, EventKind]"] = {
+OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {
     "pending": "contact.asked",
     "approved": "contact.granted",
     "blocked": "contact.blocked",

@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from postroom.contracts.announcing import AnnouncingReads, AnnouncingWrites
+from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, SearchOrder
 from postroom.contracts.mail import (
     Agent,
     Attachment,
     ContactLink,
-    ContactPolicy,
-    ContactStatus,
-    Importance,
     InboxEntry,
     LivePattern,
     Message,
@@ -24,10 +22,8 @@ from postroom.contracts.mail import (
     Query,
     Reach,
     Recipient,
-    RecipientKind,
     Reservation,
     SearchHit,
-    SearchOrder,
     StoredAnswer,
     ThreadHead,
 )
@@ -77,6 +73,10 @@ T = TypeVar("T")
 
 class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, WakingReads, Protocol):
     """Look-ups of what belongs to a project, by ids."""
+
+    def now(self) -> int:
+        """Return the one instant of this transaction, in ms; it is read behind what was locked so far."""
+        ...
 
     outbox: OutboxTables
     """Effects outside the database."""

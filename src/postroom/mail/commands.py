@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.mail import ContactPolicy, Importance, SearchOrder
 from postroom.contracts.project_log import EARLIER_KINDS, EVENT_KINDS, EarlierKind, EventKind
 
 _END = r"$(?!\n)"

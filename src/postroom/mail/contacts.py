@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from postroom.contracts.choices import ContactPolicy, RecipientKind
 from postroom.contracts.errors import AgentRetired, ContactBlocked, ContactRequired, PostroomError
-from postroom.contracts.mail import Agent, ContactPolicy, Message, Project, Reach, RecipientKind
+from postroom.contracts.mail import Agent, Message, Project, Reach
 from postroom.mail.context import WriteContext
 from postroom.mail.projects import address_of
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from postroom.contracts.choices import Importance, RecipientKind
 from postroom.contracts.errors import (
     AlreadyRead,
     InvalidArgument,
@@ -14,16 +15,7 @@ from postroom.contracts.errors import (
     TooLarge,
     UnknownThread,
 )
-from postroom.contracts.mail import (
-    Agent,
-    Attachment,
-    Importance,
-    Message,
-    Project,
-    Reach,
-    Recipient,
-    RecipientKind,
-)
+from postroom.contracts.mail import Agent, Attachment, Message, Project, Reach, Recipient
 from postroom.contracts.store import RecordReads
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
 from postroom.mail.contacts import Addressee, refusals

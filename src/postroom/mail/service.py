@@ -244,12 +244,11 @@ class Mail:
             tx.lock_projects([project.id])
             agent = find_agent(tx, project, agent_name)
             if runner is None:
-                return tx.drop_runner(agent.id, now=now)
+                return tx.drop_runner(agent.id, now=tx.now())
             known = tx.runner(agent.id) is not None
-            tx.put_runner(agent.id, runner, declared_by=declared_by, now=now)
+            tx.put_runner(agent.id, runner, declared_by=declared_by, now=tx.now())
             return known
 
-        now = self.clock.now()
         had_one = await self.store.write(change)
         self.tell_of_change()
         return had_one
@@ -268,12 +267,11 @@ class Mail:
             tx.lock_projects([project.id])
             agent = find_agent(tx, project, person)
             if address is None:
-                return tx.drop_chat_address(agent.id, now=now)
+                return tx.drop_chat_address(agent.id, now=tx.now())
             known = tx.chat_address(agent.id) is not None
-            tx.put_chat_address(agent.id, address, now=now)
+            tx.put_chat_address(agent.id, address, now=tx.now())
             return known
 
-        now = self.clock.now()
         had_one = await self.store.write(change)
         self.tell_of_change()
         return had_one
@@ -290,7 +288,7 @@ class Mail:
         return OperationContext(
             tx=tx,
             projects=OneProject(tx, bound) if bound is not None else tx,
-            now=self.clock.now(),
+            now=tx.now(),
             rules=self.rules,
             caller=caller,
             dice=self._dice,

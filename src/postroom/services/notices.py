@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 
 from postroom.contracts.announcing import Arrival
+from postroom.contracts.choices import Importance
 from postroom.contracts.clock import iso
-from postroom.contracts.mail import Importance
 from postroom.mail.guarding import Held
 
 LONGEST_NAME = 64

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from postroom.contracts.choices import Importance
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.mail import Importance, Message
+from postroom.contracts.mail import Message
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads
 from postroom.mail.context import Caller

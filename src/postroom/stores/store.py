@@ -51,7 +51,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def mail(self) -> MailTables:
         """Projects, agents, messages, reservations and what belongs to them."""
-        return MailTables(self.sql, self.outbox, self.events)
+        return MailTables(self.sql, self.outbox, self.events, now=self.now, lock=self.lock)
 
     @cached_property
     def runs(self) -> RunTables:

@@ -15,6 +15,7 @@ from typing import Final, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
+from postroom.contracts.choices import Importance
 from postroom.contracts.errors import (
     IdempotencyConflict,
     InvalidArgument,
@@ -23,7 +24,7 @@ from postroom.contracts.errors import (
     StoreError,
     UnknownMessage,
 )
-from postroom.contracts.mail import Agent, Importance, Message, Project, Recipient
+from postroom.contracts.mail import Agent, Message, Project, Recipient
 from postroom.contracts.store import MailReads
 from postroom.services.people import Draft
 from postroom.web import links, reading

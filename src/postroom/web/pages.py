@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from postroom.contracts.choices import SearchOrder
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.mail import Agent, Attachment, Message, Project, SearchOrder
+from postroom.contracts.mail import Agent, Attachment, Message, Project
 from postroom.contracts.store import MailReads, MailStore
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query

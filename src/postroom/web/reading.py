@@ -7,19 +7,9 @@ message, and as messages of an inbox.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from postroom.contracts.choices import Importance, SearchOrder
 from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProject, UnknownThread
-from postroom.contracts.mail import (
-    Agent,
-    Attachment,
-    Importance,
-    Message,
-    Phrase,
-    Project,
-    Query,
-    Recipient,
-    SearchHit,
-    SearchOrder,
-)
+from postroom.contracts.mail import Agent, Attachment, Message, Phrase, Project, Query, Recipient, SearchHit
 from postroom.contracts.store import MailReads
 from postroom.mail import sending
 from postroom.web import conversation

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from postroom.contracts.choices import Importance
 from postroom.contracts.mail import (
     Agent,
     Attachment,
-    Importance,
     InboxEntry,
     Message,
     Project,

@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.mail import Importance, Message, Project, Recipient
+from postroom.contracts.mail import Message, Project, Recipient
 from postroom.mail.archive import layout
 from postroom.mail.names import check_name
 

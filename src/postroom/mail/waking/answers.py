@@ -33,7 +33,7 @@ class MessageEffects:
         """Note that the run of an agent is at work and has its messages in its hands."""
         whose = agent_of(run.thread_id)
         if whose is not None:
-            MailClaims(tx, whose, run.run_id).begun(tx.mail, messages)
+            MailClaims(whose, run.run_id).begun(tx.mail, messages)
         return whose is not None
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:

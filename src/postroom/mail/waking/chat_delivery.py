@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailWrites
@@ -20,9 +19,8 @@ _SERVER = Caller(postroom=True)
 class StoredChatDelivery:
     """Keeps the messages of people who are reached in chats."""
 
-    def __init__(self, mail: "Mail", clock: Clock) -> None:
+    def __init__(self, mail: "Mail") -> None:
         self._mail = mail
-        self._clock = clock
 
     async def arrived(self, key: str) -> None:
         """Take note that the chat shows a message; harmless when it is said again.
@@ -36,7 +34,7 @@ class StoredChatDelivery:
             person = tx.agents_by_id([agent_id]).get(agent_id)
             address = None if person is None else tx.chat_address(agent_id)
             by = "chat" if address is None else f"chat:{address.name}"
-            tx.mark_announced(agent_id, [message_id], by=by, now=self._clock.now())
+            tx.mark_announced(agent_id, [message_id], by=by, now=tx.now())
 
         await self._mail.store.write(change)
         self._mail.changes.ring()

@@ -1,7 +1,7 @@
 """The end of an agent's run as the mail room hears of it, and what it does then."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from postroom.contracts.accepting import Accept
@@ -75,6 +75,7 @@ class RunCompletion:
             return
         messages = context.tx.messages(self.message_ids)
         context.tx.lock_projects({project.id, *(one.project_id for one in messages.values())})
+        context = replace(context, now=context.tx.now())  # its log is in order of time
         handled = self._in_hand(context, agent) if self.asked else self._handled(context, agent)
         if not handled:
             return

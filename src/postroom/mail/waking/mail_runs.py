@@ -73,7 +73,7 @@ class MailRunExecutor(ExecutorAround):
         before = await _former(activation)
         activation = await _asked_again(activation, before)
         said = _decided(activation, before)
-        claims = MailClaims(self._clock, whose, run_id)
+        claims = MailClaims(whose, run_id)
         begun = await self._begun(claims, activation, before, goes_on=bool(said))
         self._ring()
         if not begun.has_work and not said:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroom.contracts.clock import Clock
 from postroom.contracts.mail import Agent
 from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunRecord
@@ -35,8 +34,7 @@ class RunInput:
 class MailClaims:
     """Notes what a run of an agent has in its hands."""
 
-    def __init__(self, clock: Clock, whose: AgentName, run_id: str) -> None:
-        self._clock = clock
+    def __init__(self, whose: AgentName, run_id: str) -> None:
         self._whose = whose
         self._run_id = run_id
 
@@ -60,7 +58,7 @@ class MailClaims:
         earlier = [one for one in _messages_before(before) if one not in now]
         kept = [one for one in earlier if self._is_open(tx, agent, one)]
         if agent is not None and (messages or kept or goes_on):
-            tx.begin_run(self._run_id, agent.id, self._clock.now(), answered=answered)
+            tx.begin_run(self._run_id, agent.id, tx.now(), answered=answered)
         return self._input(tx, messages, kept)
 
     def noted(self, tx: MailReads, messages: Sequence[Message]) -> RunInput:
@@ -114,7 +112,7 @@ class MailClaims:
         if mine is None or mine.read_at is not None:
             return False
         message_run = MessageRun(
-            message_id=message_id, agent_id=agent.id, run_id=self._run_id, delivered_at=self._clock.now()
+            message_id=message_id, agent_id=agent.id, run_id=self._run_id, delivered_at=tx.now()
         )
         tx.put_message_run(message_run)
         return True

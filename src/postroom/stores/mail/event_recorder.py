@@ -1,10 +1,11 @@
 """Tells the logs of projects what one change of mail does, within its transaction."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from postroom.contracts.choices import ContactPolicy, RecipientKind
 from postroom.contracts.events import EventTables
-from postroom.contracts.mail import Agent, ContactLink, ContactPolicy, Message, RecipientKind, Reservation
+from postroom.contracts.mail import Agent, ContactLink, Message, Reservation
 from postroom.contracts.project_log import HIDDEN, OF_CONTACT, OTHER, Detail, EventKind, Happening
 from postroom.contracts.waking import MessageRun
 from postroom.stores.sql_transaction import SqlTransaction
@@ -16,6 +17,7 @@ class EventRecorder:
 
     _tx: SqlTransaction
     _log: EventTables
+    _lock: Callable[..., None]
     _locked: set[int] = field(default_factory=set)
     _sent: dict[int, tuple[Happening, set[int]]] = field(default_factory=dict)
     """The messages of this change, and the projects whose logs tell of each."""
@@ -25,7 +27,7 @@ class EventRecorder:
         """Keep other changes of these projects out, so that their logs are numbered by this one alone."""
         if missing := set(project_ids) - self._locked:
             self._locked |= missing
-            self._tx.lock(*map("project:{}".format, sorted(missing)))
+            self._lock(*map("project:{}".format, sorted(missing)))
 
     def lock_concerned(self, message_id: int, agent_id: int) -> None:
         """Keep others out of the projects that will be told of a delivery, before its row is written."""

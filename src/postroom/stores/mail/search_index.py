@@ -7,7 +7,8 @@ we cut ourselves, in the change itself, whatever other servers commit.
 
 from typing import Final
 
-from postroom.contracts.mail import BEST_AMONG, Message, Query, SearchHit, SearchOrder
+from postroom.contracts.choices import SearchOrder
+from postroom.contracts.mail import BEST_AMONG, Message, Query, SearchHit
 from postroom.stores.codec import record
 from postroom.stores.mail.fts5 import fts5
 from postroom.stores.mail.snippet import snippet

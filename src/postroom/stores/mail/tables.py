@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from typing_extensions import override
 
 from postroom.contracts.announcing import Arrival, ClientSession, Nudges
+from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, SearchOrder
 from postroom.contracts.errors import (
     InputError,
     StateError,
@@ -23,9 +24,6 @@ from postroom.contracts.mail import (
     Agent,
     Attachment,
     ContactLink,
-    ContactPolicy,
-    ContactStatus,
-    Importance,
     InboxEntry,
     LivePattern,
     Message,
@@ -33,10 +31,8 @@ from postroom.contracts.mail import (
     Query,
     Reach,
     Recipient,
-    RecipientKind,
     Reservation,
     SearchHit,
-    SearchOrder,
     StoredAnswer,
     ThreadHead,
 )
@@ -71,11 +67,20 @@ _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 class MailTables(Waking, MailWrites):
     """Look-ups and changes of mail within one transaction; one object a transaction."""
 
-    def __init__(self, tx: SqlTransaction, outbox: OutboxTables, log: EventTables) -> None:
+    def __init__(
+        self,
+        tx: SqlTransaction,
+        outbox: OutboxTables,
+        log: EventTables,
+        *,
+        now: Callable[[], int],
+        lock: Callable[..., None],
+    ) -> None:
         self._tx = tx
+        self._now = now
         self.outbox = outbox
         self._log = log
-        self._events = EventRecorder(tx, log)
+        self._events = EventRecorder(tx, log, lock)
         self._known: dict[str, Project] = {}
         """Projects that this transaction has found, by the key that named them; they hardly ever change."""
         self._positions: dict[int, int] = {}
@@ -94,6 +99,10 @@ class MailTables(Waking, MailWrites):
             raise _unknown(kind, values["id"])
 
     # Projects, agents, and who may write to whom.
+
+    @override
+    def now(self) -> int:
+        return self._now()
 
     @override
     def lock_projects(self, project_ids: Iterable[int]) -> None:

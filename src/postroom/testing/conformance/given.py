@@ -5,15 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from postroom.contracts.mail import (
-    Agent,
-    Attachment,
-    Importance,
-    Message,
-    Project,
-    RecipientKind,
-    Reservation,
-)
+from postroom.contracts.choices import Importance, RecipientKind
+from postroom.contracts.mail import Agent, Attachment, Message, Project, Reservation
 from postroom.contracts.store import MailStore, MailWrites
 
 T = TypeVar("T")

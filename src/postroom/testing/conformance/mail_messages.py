@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from postroom.contracts.choices import Importance
 from postroom.contracts.errors import StoreError
-from postroom.contracts.mail import Importance, Message
+from postroom.contracts.mail import Message
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import MINUTE, Office, an_office, put_message, refused

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
+from postroom.contracts.choices import ContactPolicy, ContactStatus
 from postroom.contracts.errors import InputError, StoreError
-from postroom.contracts.mail import ContactLink, ContactPolicy, ContactStatus
+from postroom.contracts.mail import ContactLink
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import given

@@ -2,8 +2,9 @@
 
 import asyncio
 
+from postroom.contracts.choices import SearchOrder
 from postroom.contracts.errors import InputError, StoreError
-from postroom.contracts.mail import All, AnyOf, Message, Not, Phrase, Query, SearchOrder, Term
+from postroom.contracts.mail import All, AnyOf, Message, Not, Phrase, Query, Term
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import Office, an_office, file, put_message, refused

@@ -1,0 +1,9 @@
+"""What fields of mail may say. It stands apart from the records, so that the command line loads quickly."""
+
+from typing import Literal
+
+Importance = Literal["low", "normal", "high", "urgent"]
+RecipientKind = Literal["to", "cc", "bcc"]
+ContactPolicy = Literal["open", "same_owner", "approval", "closed"]
+ContactStatus = Literal["pending", "approved", "blocked"]
+SearchOrder = Literal["newest", "best"]
