@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,14 @@ async def test_the_message_its_run_and_its_claim_are_there_when_the_send_has_ret
     await heir_of(room)
     assert len(room.agents.prompts) == 1
     assert await room.texts("Ada") == [("Bo", "Bo did it")]
+
+
+async def test_a_send_that_locks_its_readers_thread_is_no_error(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    await room.send("Ada", "Bo", body="paint it")
+    counted = partial(room.mailbox.metrics.value, "postroom_mailbox_operations_total", operation="commit")
+    commits = {result: counted(result=result) for result in ("again", "error")}
+    assert commits == {"again": 1, "error": 0}
 
 
 async def test_a_send_that_is_undone_leaves_neither_a_message_nor_a_run(room, monkeypatch):

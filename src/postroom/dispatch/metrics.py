@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Iterable, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from postroom.contracts.accepting import ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import PostroomError, StaleClaim, StoreError
 
 if TYPE_CHECKING:  # loaded where numbers are shown: a program that only has a queue need not wait for it
     from prometheus_client import CollectorRegistry
@@ -170,6 +172,15 @@ class MailboxMetrics:
             answer = await work
             result = "empty" if answer is None and operation.startswith("claim") else "ok"
             return answer
+        except ThreadsNeeded:
+            result = "again"
+            raise
+        except StaleClaim:
+            result = "lost"
+            raise
+        except PostroomError as error:
+            result = "error" if isinstance(error, StoreError) else "refused"
+            raise
         finally:
             self._operations.add(operation, result)
             self._operation_seconds.observe(time.perf_counter() - began, operation, result)
