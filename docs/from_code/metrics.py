@@ -45,9 +45,9 @@ Prometheus is loaded, and `mailbox.metrics.value(name, **labels)` reads a number
 
 {table(columns, _rows(_of_a_mailbox()))}
 
-`operation` is a store operation or one step of a sweep; `result` is `ok`, `error` where the store
-failed, `refused` where a rule said no, `again` for a change that is run once more behind more locks, `empty` for a
-claim that found nothing, or `lost` for a claim or lease that was. `status` is a dispatch's status, and `outcome` how a run
+`operation` is a store operation or one step of a sweep; `result` is `ok`, `error` where the store failed or
+the claim was lost, `refused` where a rule said no, `again` for a change that is run once more behind more
+locks, `empty` for a claim that found nothing, or `lost` for a lease that was. `status` is a dispatch's status, and `outcome` how a run
 ended. The buckets of durations end at
 {", ".join(f"{one:g}" for one in LONG_BUCKETS)} seconds, those of operations at 10. A
 server shows these at `/metrics` too.

@@ -170,17 +170,15 @@ class MailboxMetrics:
         result = "error"
         try:
             answer = await work
-            result = "empty" if answer is None and operation.startswith("claim") else "ok"
-            return answer
         except ThreadsNeeded:
             result = "again"
             raise
-        except StaleClaim:
-            result = "lost"
-            raise
         except PostroomError as error:
-            result = "error" if isinstance(error, StoreError) else "refused"
+            result = "error" if isinstance(error, StoreError | StaleClaim) else "refused"
             raise
+        else:
+            result = "empty" if answer is None and operation.startswith("claim") else "ok"
+            return answer
         finally:
             self._operations.add(operation, result)
             self._operation_seconds.observe(time.perf_counter() - began, operation, result)
