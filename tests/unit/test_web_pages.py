@@ -405,6 +405,24 @@ async def test_mail_between_projects_leads_to_where_it_and_its_people_are(client
     await page(client, f"/p/far/m/{guest}", status=404)
 
 
+async def test_a_message_from_another_project_leads_to_a_thread_that_has_it(client, store):
+    def put(writes):
+        write = Writer(writes)
+        near, far = write.project("near", "/near"), write.project("far", "/far")
+        fox, bird = write.agent(near, "BlueFox"), write.agent(far, "RedBird")
+        alone = write.send(fox, "Over there", "text", to=(bird,))
+        answered = write.send(fox, "And there", "text", to=(bird,), thread="both")
+        write.send(bird, "Here", "text", to=(fox,), thread="both")
+        return alone, answered
+
+    alone, answered = await store.write(put)
+    for message, slug in ((alone, "near"), (answered, "far")):
+        seen = await page(client, f"/p/far/m/{message.id}")
+        [link] = [one for one in seen.links() if f"/t/{message.thread_id}" in one]
+        assert link == f"/p/{slug}/t/{message.thread_id}?after={message.id - 1}#m-{message.id}"
+        assert "text" in (await page(client, link)).text
+
+
 async def test_an_inbox_marks_what_is_unread(client, world):
     seen = await page(client, "/p/orchard/agents/GreenLake")
     assert (
