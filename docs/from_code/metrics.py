@@ -41,14 +41,22 @@ record. The buckets of histograms end at {", ".join(f"{one:g}" for one in BUCKET
 ## Of a mailbox
 
 In the registry that is given to `Mailbox(..., metrics=MailboxMetrics(registry))`. Without one nothing of
-Prometheus is loaded, and `mailbox.metrics.value(name, **labels)` reads a number.
+Prometheus is loaded, and `mailbox.metrics.value(name, **labels)` reads a number;
+a name or a label that does not exist is refused.
 
 {table(columns, _rows(_of_a_mailbox()))}
 
 `operation` is a store operation or one step of a sweep; `result` is `ok`, `error` where the store failed or
 the claim was lost, `refused` where a rule said no, `again` for a change that is run once more behind more
-locks, `empty` for a claim that found nothing, or `lost` for a lease that was. `status` is a dispatch's status, and `outcome` how a run
-ended. The buckets of durations end at
+locks, `empty` for a claim that found nothing, or `lost` for a lease that was.
+`status` is a dispatch's status.
+
+`outcome` of `postroom_runs_total` is how a run ended, and each run counts once: `completed` where its
+executor gave a result, whatever that says; `permanent_error` where it failed in a way that is not tried
+again; `dead_letter` where its attempts were used up; `cancelled` or `superseded` where it ended while it was
+queued, where it waited, or where another took its place. A run that waits, or that is tried again, has not
+ended. `outcome` of a duration is how one execution ended: `completed`, `permanent_error`, or
+`transient_error` where it may be tried again. The buckets of durations end at
 {", ".join(f"{one:g}" for one in LONG_BUCKETS)} seconds, those of operations at 10. A
 server shows these at `/metrics` too.
 
@@ -83,6 +91,7 @@ def _of_a_mailbox() -> CollectorRegistry:
     asyncio.run(metrics.observed("operation", asyncio.sleep(0)))
     metrics.started(dispatch, now=0)
     metrics.ended("outcome", dispatch=dispatch, started_at=0, now=0)
+    metrics.run_ended("outcome")
     return registry
 
 

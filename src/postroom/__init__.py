@@ -55,3 +55,8 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Name what is loaded later too: whoever explores the package sees every public name."""
+    return sorted({*globals(), *__all__})

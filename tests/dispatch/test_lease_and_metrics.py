@@ -1,20 +1,36 @@
 """Leases that are renewed while a run is at work, and the numbers that tell how long things took."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from dispatch.conftest import Room
-from dispatch_room import Blocking, Counting, dispatch_in, dispatch_that, eventually
+from dispatch_room import (
+    Blocking,
+    Counting,
+    dispatch_in,
+    dispatch_that,
+    done,
+    eventually,
+    rate_limited,
+    unauthorized,
+)
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import AgentEvent, EventSink, ToolCallDone, ToolCallResumed
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.records import replace
+from postroom.contracts.runs import RunWaitingState, TerminationReason, WaitingReason
 from postroom.contracts.tools import Suspension, ToolCallOutcome, ToolResult
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import SuspensionAwareSink
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 OPERATIONS = "postroom_mailbox_operations_total"
 
@@ -90,6 +106,73 @@ async def test_mailbox_execution_records_dispatch_latency_metrics(room: Room) ->
     await mailbox.run_sweep()
     depths = {status: value("mailbox_dispatch_depth", status=status.label) for status in RunDispatchStatus}
     assert depths == {status: float(status is RunDispatchStatus.ACKED) for status in RunDispatchStatus}
+
+
+class Asking(Counting):
+    """Ends by asking a person."""
+
+    async def execute(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, message="May I?")
+        return replace(done(activation), termination=TerminationReason.suspended(), waiting=waiting)
+
+
+def runs_that_ended(mailbox: Mailbox) -> dict[str, float]:
+    """Return how many runs were counted, by how they ended."""
+    outcomes = ("completed", "permanent_error", "transient_error", "dead_letter", "cancelled", "superseded")
+    counts = {one: mailbox.metrics.value("postroom_runs_total", outcome=one) for one in outcomes}
+    return {one: count for one, count in counts.items() if count}
+
+
+@pytest.mark.parametrize(
+    ("executor", "attempts", "counted"),
+    [
+        (Counting, 5, {"completed": 1}),
+        (unauthorized, 5, {"permanent_error": 1}),
+        (rate_limited, 1, {"dead_letter": 1}),
+        (rate_limited, 5, {}),
+    ],
+)
+async def test_a_run_counts_once_when_it_has_ended(
+    room: Room, executor: Callable[[], RunDispatchExecutor], attempts: int, counted: dict[str, float]
+) -> None:
+    mailbox = room.mailbox(executor(), config=MailboxConfig(default_max_attempts=attempts))
+    await mailbox.submit_background(RunActivation.new("thread-counts", ["go"]))
+    await mailbox.settled()
+    assert runs_that_ended(mailbox) == counted
+
+
+async def test_a_run_that_waits_counts_when_it_has_ended(room: Room) -> None:
+    mailbox = room.mailbox(Asking())
+    submitted = await mailbox.submit_background(RunActivation.new("thread-waits", ["go"]))
+    await mailbox.settled()
+    assert runs_that_ended(mailbox) == {}
+    assert await mailbox.cancel(submitted.run_id)
+    assert runs_that_ended(mailbox) == {"cancelled": 1}
+
+
+@each_row(
+    "name, labels, said",
+    [
+        ("nope", {}, "no number of a mailbox is called 'nope'"),
+        ("postroom_runs", {"outcome": "completed"}, "no number of a mailbox is called 'postroom_runs'"),
+        ("postroom_runs_total", {}, "postroom_runs_total has other labels"),
+        ("postroom_runs_total", {"status": "x"}, "its labels: outcome"),
+        ("postroom_active_runs", {"outcome": "x"}, "its labels: none"),
+    ],
+)
+async def test_a_number_that_does_not_exist_is_not_read_as_zero(
+    room: Room, name: str, labels: dict[str, str], said: str
+) -> None:
+    metrics = room.mailbox(Counting()).metrics
+    with pytest.raises(InvalidArgument) as caught:
+        metrics.value(name, **labels)
+    assert said in caught.value.describe() or said in caught.value.remedy
+
+
+async def test_the_labels_of_a_number_are_named_in_any_order(room: Room) -> None:
+    metrics = room.mailbox(Counting()).metrics
+    metrics.happened("enqueue")
+    assert metrics.value(OPERATIONS, result="ok", operation="enqueue") == 1
 
 
 async def renewed(mailbox: Mailbox, times: int) -> None:

@@ -2,6 +2,8 @@
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 
 import mcp_agent_mail
 import postroom
@@ -89,6 +91,12 @@ def test_exported_names_are_those_that_were_decided_on() -> None:
     loaded = {name: importlib.import_module(name) for name in modules()}
     exported = {name: list(module.__all__) for name, module in loaded.items() if hasattr(module, "__all__")}
     assert exported == EXPORTED
+
+
+def test_exported_names_are_seen_by_who_explores_a_module_that_was_just_loaded() -> None:
+    code = "import postroom, sys; sys.exit(sorted(set(postroom.__all__) - set(dir(postroom))) or None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_exported_names_are_sorted_and_there() -> None:

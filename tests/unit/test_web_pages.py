@@ -242,6 +242,35 @@ async def test_the_timeline_tells_what_happened_the_newest_first(client, store, 
     assert [one["content"] for one in live.all("meta") if one.get("http-equiv") == "refresh"] == ["2"]
 
 
+async def test_within_one_instant_a_timeline_has_each_cause_before_its_effect(client, store):
+    def put(writes):
+        write = Writer(writes)
+        near = write.project("near", "/near")
+        ada, bo = write.agent(near, "Ada"), write.agent(near, "Bo")
+        first = write.send(ada, "Do it", "text", to=(bo,), at=NOW)
+        answer = write.send(bo, "Done", "text", to=(ada,), at=NOW)
+        for message, reader in ((first, bo), (answer, ada)):
+            writes.put_message_run(
+                MessageRun(
+                    message_id=message.id, agent_id=reader.id, run_id="r", delivered_at=NOW, ended_at=NOW
+                )
+            )
+        return first.id, answer.id
+
+    first, answer = await store.write(put)
+    seen = await page(client, "/p/near/timeline")
+    newest_first = (
+        f"Ada is done with message #{answer}",
+        f"Ada was woken by message #{answer}",
+        "Bo wrote to Ada",
+        f"Bo is done with message #{first}",
+        f"Bo was woken by message #{first}",
+        "Ada wrote to Bo",
+    )
+    at = [seen.text.index(words) for words in newest_first]
+    assert at == sorted(at)
+
+
 async def test_a_timeline_may_be_that_of_one_agent_or_one_thread(client, store, world):
     def handled(writes):
         orchard = writes.project("orchard").id
@@ -403,6 +432,24 @@ async def test_mail_between_projects_leads_to_where_it_and_its_people_are(client
     assert f"/p/near/m/{kept}" in (await page(client, "/p/far/agents/RedBird")).links()
     await page(client, f"/p/near/m/{guest}")
     await page(client, f"/p/far/m/{guest}", status=404)
+
+
+async def test_a_message_from_another_project_leads_to_a_thread_that_has_it(client, store):
+    def put(writes):
+        write = Writer(writes)
+        near, far = write.project("near", "/near"), write.project("far", "/far")
+        fox, bird = write.agent(near, "BlueFox"), write.agent(far, "RedBird")
+        alone = write.send(fox, "Over there", "text", to=(bird,))
+        answered = write.send(fox, "And there", "text", to=(bird,), thread="both")
+        write.send(bird, "Here", "text", to=(fox,), thread="both")
+        return alone, answered
+
+    alone, answered = await store.write(put)
+    for message, slug in ((alone, "near"), (answered, "far")):
+        seen = await page(client, f"/p/far/m/{message.id}")
+        [link] = [one for one in seen.links() if f"/t/{message.thread_id}" in one]
+        assert link == f"/p/{slug}/t/{message.thread_id}?after={message.id - 1}#m-{message.id}"
+        assert "text" in (await page(client, link)).text
 
 
 async def test_an_inbox_marks_what_is_unread(client, world):

@@ -45,7 +45,7 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
 def _note(folder: Path) -> places.ServerNote:
     note = places.read_server_note(folder)
     if note is None:
-        raise ServerUnavailable(f"no server has left a note in {folder}", value=str(folder))
+        raise ServerUnavailable(f"no server runs on {folder}", value=str(folder))
     return note
 
 

@@ -313,7 +313,7 @@ class Completion:
             begun = row.record_dispatch_start(instance_id, now=now)
             return begun.record_run_result(failed, now=now).dead_lettered(error=error, now=now)
 
-        await self._moved("dead_letter", dispatch, given_up)
+        await self._moved("dead_letter", dispatch, given_up, outcome=OutcomeKind.PERMANENT_ERROR.value)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
         """Give back what failed for a reason that nobody foresaw; an attempt counts. False: given up."""
@@ -350,12 +350,12 @@ class Completion:
         tx.runs.dispatches.mark_reconciled([dispatch.dispatch_id])
         return replace(dispatch, reconciled=True), ended
 
-    def told(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
+    def told(self, dispatch: RunDispatch, ended: RunRecord | None, outcome: str = "") -> RunDispatch:
         """Count a run that has ended with its dispatch, and say that the effects of that are stored."""
         if ended is not None:
-            operation, outcome = _RECONCILIATIONS[dispatch.status]
+            operation, usual = _RECONCILIATIONS[dispatch.status]
             self._core.metrics.happened(operation)
-            self._core.metrics.run_ended(outcome)
+            self._core.metrics.run_ended(outcome or usual)
             if self._core.effects is not None:
                 self._core.effects.stored(ended)
         return dispatch
@@ -454,14 +454,21 @@ class Completion:
                 await core.timer.sleep(core.config.lease_retry_ms)
         if events:
             attempt.coordinator.staged.written(len(events))
+        if ending.run is None or ending.run.status is RunStatus.DONE:
+            core.metrics.run_ended(OutcomeKind.COMPLETED.value)
         if ending.run is not None and core.effects is not None:
             core.effects.stored(ending.run)
         return ending
 
     async def _moved(
-        self, operation: str, dispatch: RunDispatch, move: Callable[[RunDispatch, int], RunDispatch]
+        self,
+        operation: str,
+        dispatch: RunDispatch,
+        move: Callable[[RunDispatch, int], RunDispatch],
+        *,
+        outcome: str = "",
     ) -> RunDispatch:
-        """Move a dispatch that is ours; where that ends it, its run ends with it."""
+        """Move a dispatch that is ours; where that ends it, its run ends with it, counted as `outcome`."""
         core = self._core
 
         def moved(
@@ -477,7 +484,8 @@ class Completion:
             return self.ended_in(tx, row, accept)
 
         moved.__name__ = operation
-        return self.told(*await core.observed(operation, self._written_end(dispatch.thread_id, moved)))
+        row, ended = await core.observed(operation, self._written_end(dispatch.thread_id, moved))
+        return self.told(row, ended, outcome)
 
     async def _written_end(self, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
         """Write an end; the threads whose runs are to read its answer are locked with its own."""

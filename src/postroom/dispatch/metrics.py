@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from postroom.contracts.accepting import ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import PostroomError, StaleClaim, StoreError
+from postroom.contracts.accepting import ThreadsNeeded
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import InvalidArgument, PostroomError, StaleClaim, StoreError
 
 if TYPE_CHECKING:  # loaded where numbers are shown: a program that only has a queue need not wait for it
     from prometheus_client import CollectorRegistry
@@ -46,13 +48,9 @@ class _Number:
         """Show this value."""
         self.values[labels] = value
 
-    def sample(self, name: str, labels: tuple[str, ...]) -> float | None:
-        """Return the value of a sample that is called so."""
-        return (
-            self.values.get(labels)
-            if name == (self.name if self.is_gauge else f"{self.name}_total")
-            else None
-        )
+    def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
+        """Return what was recorded, by the names of its samples and the values of their labels."""
+        return {self.name if self.is_gauge else f"{self.name}_total": self.values}
 
     def collect(self) -> "Metric":
         """Return what Prometheus shows."""
@@ -90,11 +88,10 @@ class _Seconds:
         self._counts[labels][bisect_left(self._bounds, seconds)] += 1
         self._sums[labels] += seconds
 
-    def sample(self, name: str, labels: tuple[str, ...]) -> float | None:
-        """Return the value of a sample that is called so."""
-        if name == f"{self.name}_sum":
-            return self._sums.get(labels)
-        return sum(self._counts.get(labels, ())) if name == f"{self.name}_count" else None
+    def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
+        """Return what was recorded, by the names of its samples and the values of their labels."""
+        counts = {labels: sum(several) for labels, several in self._counts.items()}
+        return {f"{self.name}_sum": self._sums, f"{self.name}_count": counts}
 
     def collect(self) -> "Metric":
         """Return what Prometheus shows."""
@@ -134,11 +131,13 @@ class MailboxMetrics:
         self._eligible_to_start = _Seconds(waited.format("eligible"), "From due to started.")
         self._claim_to_start = _Seconds(waited.format("claim"), "From claimed to started.")
         self._complete = _Seconds(
-            "postroom_mailbox_dispatch_enqueue_to_complete", "From enqueued to ended.", "outcome"
+            "postroom_mailbox_dispatch_enqueue_to_complete",
+            "From enqueued to the end of an execution.",
+            "outcome",
         )
         self._runtime = _Seconds("postroom_mailbox_dispatch_runtime", "From started to ended.", "outcome")
         self._runs = _Number("postroom_runs", "Runs by how they ended.", "outcome")
-        self._run_seconds = _Seconds("postroom_run_duration", "How long runs took.", "outcome")
+        self._run_seconds = _Seconds("postroom_run_duration", "How long executions took.", "outcome")
         self._leases_lost = _Number("postroom_mailbox_leases_lost", "Leases lost while a run was at work.")
         self._abandoned = _Number(
             "postroom_mailbox_runs_abandoned", "Executions that did not stop when told to."
@@ -152,14 +151,22 @@ class MailboxMetrics:
         return [kept.collect() for kept in self._kept()]
 
     def value(self, name: str, **labels: str) -> float:
-        """Return one number, 0 when it was never recorded."""
+        """Return one number, 0 when it was never recorded.
+
+        Raises:
+            InvalidArgument: no number is called so, or it has other labels.
+        """
         for kept in self._kept():
-            if (
-                kept.labels == tuple(labels)
-                and (found := kept.sample(name, tuple(labels.values()))) is not None
-            ):
-                return found
-        return 0.0
+            recorded = kept.samples().get(name)
+            if recorded is None:
+                continue
+            if labels.keys() != set(kept.labels):
+                needs = ", ".join(kept.labels) or "none"
+                raise InvalidArgument(
+                    f"{name} has other labels", value=[*labels], remedy=f"its labels: {needs}"
+                )
+            return recorded.get(tuple(labels[label] for label in kept.labels), 0.0)
+        raise InvalidArgument(f"no number of a mailbox is called {name!r}", value=name)
 
     def _kept(self) -> list[_Number | _Seconds]:
         return [kept for kept in vars(self).values() if isinstance(kept, _Number | _Seconds)]
@@ -196,13 +203,12 @@ class MailboxMetrics:
     def ended(self, outcome: str, *, dispatch: RunDispatch, started_at: int, now: int) -> None:
         """Record how an execution ended."""
         took = max(now - started_at, 0) / 1000
-        self._runs.add(outcome)
         self._run_seconds.observe(took, outcome)
         self._runtime.observe(took, outcome)
         self._complete.observe(max(now - dispatch.created_at, 0) / 1000, outcome)
 
     def run_ended(self, outcome: str) -> None:
-        """Record the end of a run that was not executing."""
+        """Record the end of a run, once."""
         self._runs.add(outcome)
 
     def lease_lost(self) -> None:

@@ -144,12 +144,16 @@ class Pages:
     async def message(self, request: Request) -> Response:
         """Show one message."""
         project, shown = await self._message(request)
+        thread_slug = await self._mail.read(
+            lambda reads: reading.slug_of_thread(reads, project, shown.message)
+        )
         bodies = await self._bodies([shown.message])
         seen: Sequence[tuple[str, str]] = ()
         if number(request, "sent") == 1:
             seen = await self._mail.read(lambda reads: reading.how_seen(reads, shown))
         token = "" if self._services is None else token_for(request, self._services.visitors)
-        return self._html("message", project=project, shown=shown, bodies=bodies, seen=seen, form_token=token)
+        found = {"thread_slug": thread_slug, "bodies": bodies, "seen": seen}
+        return self._html("message", project=project, shown=shown, form_token=token, **found)
 
     async def source(self, request: Request) -> Response:
         """Give a message's text as it was written, to be stored."""

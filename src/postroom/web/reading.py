@@ -144,6 +144,18 @@ def message(reads: MailReads, slug: str, message_id: int) -> tuple[Project, Show
     return project, _shown(reads, project, [found])[0]
 
 
+def slug_of_thread(reads: MailReads, project: Project, message: Message) -> str:
+    """Return the slug of a project in whose thread a message is: this one's, or that of whoever wrote it.
+
+    A message from another project is in a thread here where a person wrote it, or somebody here wrote too.
+    """
+    if message.project_id != project.id:
+        talk = conversation.Conversation(reads, project, message.thread_id)
+        if [one.id for one in talk.messages(limit=1, after=message.id - 1)] != [message.id]:
+            return _slugs(reads, [message.project_id])[message.project_id]
+    return project.slug
+
+
 def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
     """Return the readers of a message that may be shown, each with how it will see the message."""
     seen = sending.how_seen(reads, shown.message, shown.recipients)

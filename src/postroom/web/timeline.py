@@ -6,7 +6,7 @@ Hidden copies do not appear in it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from postroom.contracts.errors import UnknownThread
 from postroom.contracts.mail import Agent, Message, Project, Recipient, Reservation
@@ -16,6 +16,8 @@ from postroom.web import conversation
 from postroom.web.reading import inbox_of, known_agent, known_project, newest_of, sent_by
 
 Kind = Literal["wrote", "began", "done", "failed", "reserved", "freed"]
+_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+"""A cause is before its effect."""
 
 MESSAGES = 60
 HELD = 60
@@ -75,7 +77,7 @@ def timeline(reads: MailReads, slug: str, *, now: int, agent: str = "", thread_i
     held = [] if thread_id else _held(reads, project, whose)
     for lease in held:
         happened.extend(_leased(lease, now))
-    happened.sort(key=lambda one: one.at, reverse=True)
+    happened.sort(key=_order, reverse=True)
     return TimelinePage(
         project=project,
         agent=whose,
@@ -84,6 +86,16 @@ def timeline(reads: MailReads, slug: str, *, now: int, agent: str = "", thread_i
         at_work=at_work,
         is_cut=len(messages) >= MESSAGES or len(held) == HELD or len(happened) > SHOWN,
     )
+
+
+def _order(one: Happening) -> tuple[int, bool, int, int]:
+    """Sort by instant; what happened in the same one, with a cause before its effect.
+
+    A message is before what came of it, and its number is less than that of each message that came of it.
+    """
+    message, held = one.message, one.held
+    number = message.id if message is not None else held.id if held is not None else 0
+    return one.at, held is not None, number, _KINDS.index(one.kind)
 
 
 def _of_messages(
