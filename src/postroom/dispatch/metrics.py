@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from postroom.contracts.accepting import ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.accepting import ThreadsNeeded
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleClaim, StoreError
 
 if TYPE_CHECKING:  # loaded where numbers are shown: a program that only has a queue need not wait for it
