@@ -259,7 +259,7 @@ async def test_what_is_no_bot_api_is_named(fake: FakeTelegram, clock: ManualCloc
     ],
 )
 def test_a_wrong_setting_is_named_when_it_is_made(extra: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=rf"extra\.{next(iter(extra))}") as caught:
+    with pytest.raises(ConfigError, match=next(iter(extra))) as caught:
         TelegramAdapter(PlatformConfig(token=TOKEN, extra=extra))
     assert caught.value.remedy
 
@@ -268,7 +268,7 @@ def test_a_wrong_setting_is_named_when_it_is_made(extra: dict[str, Any]) -> None
 def test_a_webhook_without_a_secret_is_refused(secret: str | None) -> None:
     with pytest.raises(ConfigError, match="secret") as caught:
         TelegramAdapter(PlatformConfig(token=TOKEN, api_key=secret, extra={"webhook_url": HOOK}))
-    assert "api_key" in caught.value.remedy
+    assert "webhook_secret_env" in caught.value.remedy
 
 
 async def test_without_the_library_the_extra_is_named(

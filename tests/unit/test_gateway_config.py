@@ -23,7 +23,7 @@ from postroom.app.gateway_platforms import PLATFORMS
 from postroom.app.gateway_wiring import examine, outline
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
-from postroom.gateway.config import BusyPolicy, ResetMode
+from postroom.gateway.config import BusyPolicy, PlatformConfig, ResetMode
 from postroom.gateway.platforms import (
     api_server,
     discord_intake,
@@ -194,6 +194,16 @@ BAD: Mapping[str, tuple[str, str, str]] = {
         "platforms.<name>",
     ),
     "unknown platform": (AGENT + "[platforms.telegramm]\n", "[platforms]", "did you mean telegram?"),
+    "far from every platform": (
+        AGENT + "[platforms.openai]\n",
+        "no setting is called 'openai'",
+        "there are api_server, discord, email",
+    ),
+    "far from every name": (
+        AGENT + "[platforms.telegram]\nnonsense = 1\n",
+        "no setting is called 'nonsense'",
+        "poll_seconds, reset, timeout_ms, token_env, token_file",
+    ),
     "local is none": (AGENT + "[platforms.local]\n", "no setting is called 'local'", "telegram"),
     "unknown name": (AGENT + WEB + "titel = 'x'\n", "[platforms.web]: no setting is called 'titel'", "title"),
     "misspelt secret": (AGENT + "[platforms.web]\ntokn_env = 'X'\n", "'tokn_env'", "did you mean token_env?"),
@@ -317,10 +327,10 @@ def test_a_folder_is_no_secret(home: Path) -> None:
     ("text", "words"),
     [
         (WEB + "name = ''\n", "[platforms.web]"),
-        ('[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\npoll_seconds = 99\n', "extra.poll_seconds"),
+        ('[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\npoll_seconds = 99\n', "poll_seconds must be"),
         ('[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n', "[platforms.slack]: Slack has no way to reach us"),
         ('[platforms.webhook.routes.ci]\nscheme = "x"\n', "[platforms.webhook]"),
-        ("[platforms.api_server]\n", "api_server's api_key is missing"),
+        ("[platforms.api_server]\n", "[platforms.api_server]: the key is missing"),
     ],
 )
 def test_what_an_adapter_refuses_is_told_with_file_and_table(home: Path, text: str, words: str) -> None:
@@ -330,6 +340,75 @@ def test_what_an_adapter_refuses_is_told_with_file_and_table(home: Path, text: s
     assert str(home / "gateway.toml") in caught.value.message
     assert words in caught.value.message
     assert SECRET not in str(caught.value.as_dict())
+
+
+MAIL = (
+    '[platforms.email]\npassword_env = "CHAT_TOKEN"\naddress = "a@b.test"\n'
+    'imap_host = "localhost"\nsmtp_host = "localhost"\n'
+)
+HOOK = '[platforms.webhook.routes.ci]\nsecret_env = "OTHER_KEY"\n'
+
+
+@each_row(
+    "text, words, remedy",
+    [
+        ("[platforms.slack]\n", "Slack needs a bot token", "`token_env` or `token_file`"),
+        (
+            '[platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n',
+            "no app token",
+            "`app_token_env` or `app_token_file`",
+        ),
+        ('[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n', "no way to reach us", "`app_token_env`"),
+        ("[platforms.web]\n", "no token", "`token_env` or `token_file`"),
+        ('[platforms.web]\ntoken_env = "SHORT"\n', "too short", "`token_env` or `token_file`"),
+        ("[platforms.api_server]\n", "the key is missing", "`api_key_env` or `api_key_file`"),
+        ('[platforms.matrix]\nbase_url = "https://m.test"\n', "no access token", "`token_env`"),
+        (MAIL.replace('password_env = "CHAT_TOKEN"\n', ""), "no password", "`password_env`"),
+        (MAIL + 'smtp_password_env = "UMLAUT"\n', "no smtp_password", "`smtp_password_env`"),
+        (
+            '[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n',
+            "webhook has no secret",
+            "`webhook_secret_env` or `webhook_secret_file`",
+        ),
+        ("[platforms.webhook.routes.ci]\n", "the secret is missing", "`secret_env` or `secret_file`"),
+        (HOOK + 'callback_secret_env = "SHORT"\n', "the callback_secret is", "`callback_secret_env`"),
+        (HOOK + "prompt = 5\n", "prompt must be a text", "within quotes"),
+        (HOOK + 'scheme = "md5"\n', "scheme must be one of postroom, github, gitlab", "scheme"),
+        (HOOK + "colour = 5\n", "no setting is called 'colour'", "secret_env, secret_file"),
+        ("[platforms.webhook]\n", "routes is missing", "add routes: a table that is not empty"),
+        (MAIL.replace('"localhost"', "5"), ": imap_host must be a text of one line in ASCII", "imap_host"),
+        (MAIL.replace("imap_host", "user"), "imap_host is missing", "add imap_host: a text of one line"),
+        (MAIL.replace("a@b.test", "a"), "`address` must be an address such as", "correct address"),
+        (MAIL + 'imap_security = "tls"\n', ": imap_security must be one of ssl, starttls, plain", "imap_"),
+        (MAIL + 'imap_port = "x"\n', ": imap_port must be a whole number from 1 to 65535", "imap_port"),
+        (MAIL + "allow_plain = 1\n", ": allow_plain must be true or false", "allow_plain"),
+        (WEB + "title = 7\n", ": title must be a text of 1 to 80 characters", "title"),
+        (
+            '[platforms.api_server]\napi_key_env = "CHAT_TOKEN"\nmodel = ""\n',
+            "model must be a text that is not empty",
+            "model",
+        ),
+        (
+            '[platforms.api_server]\napi_key_env = "CHAT_TOKEN"\ntimeout_s = 0\n',
+            "timeout_s must be a number from 0.1 to 86400",
+            "timeout_s",
+        ),
+        (
+            '[platforms.discord]\ntoken_env = "BOT"\nchannels = [5]\n',
+            "channels must be a list, each of it a text of digits",
+            "channels",
+        ),
+    ],
+)
+def test_what_an_adapter_refuses_is_told_in_words_of_the_file(
+    home: Path, text: str, words: str, remedy: str
+) -> None:
+    told = read(home, AGENT + text, BOT="xoxb-1", SHORT="short", UMLAUT="p\xe4ssword")
+    with pytest.raises(ConfigError) as caught:
+        examine(told, Settings(data_dir=home))
+    assert words in caught.value.message
+    assert remedy in caught.value.remedy
+    assert not re.search(r"extra|`(str|int|float|bool)`|regex|\bapi_key\b", str(caught.value.as_dict()))
 
 
 def test_a_channel_may_not_take_the_address_of_the_mcp_endpoint(home: Path) -> None:
@@ -370,6 +449,14 @@ def test_the_names_of_a_platform_are_those_that_its_adapter_reads(platform: Plat
     assert getattr(module, names.adapter).platform is platform
     assert getattr(module, "LARGEST_BODY", names.largest_body) == names.largest_body
     assert names.files | names.secrets <= names.extras
+
+
+@each_row("kind", OPTIONS.values())
+def test_a_value_of_another_type_is_refused_in_words_for_every_name(kind: type[Options]) -> None:
+    for name in kind.__struct_fields__:
+        with pytest.raises(ConfigError, match=f"{name} must be (a|an|one of|true or) ") as caught:
+            kind.read(PlatformConfig(extra={name: object()}))
+        assert "None" not in caught.value.message
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway.md"

@@ -32,6 +32,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.session import Platform
 from postroom.http_api.chat_routes import Notice
 from postroom.http_api.guard import OpenPath
+from postroom.http_api.operations import Readiness
 from postroom.relay import Relay
 from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores
@@ -80,6 +81,22 @@ def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path,
     )
     paths = {getattr(route, "path", "") for route in made.routes()}
     assert {"/chat", "/v1/models", "/channels"} <= paths
+
+
+async def test_the_server_is_not_ready_before_the_channels_that_it_serves_receive(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    polls = '[platforms.telegram]\ntoken_env = "BOT"\n'
+    made = await asyncio.to_thread(
+        chat_service, tmp_path, polls + '[platforms.web]\ntoken_env = "SECRET"\n', clock
+    )
+    operator, (page, telegram) = GatewayService(made), made.adapters
+    assert [page.platform, telegram.platform] == [Platform.WEB, Platform.TELEGRAM]
+    assert not Readiness(checks=(operator.check(),)).is_ready
+    await page.connect()
+    assert Readiness(checks=(operator.check(),)).is_ready
+    assert operator.check().facts == {"connected": 1, "of": 2}
+    await page.disconnect()
 
 
 def test_a_channel_that_polls_has_no_address(tmp_path: Path, clock: ManualClock) -> None:

@@ -521,7 +521,7 @@ def _choose_database(found: dict[str, _Found]) -> None:
 def _check_known(name: str, known: list[str], where: str) -> None:
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     raise ConfigError(
         f"no setting is called {name[:100]!r} ({where})",
         value=name[:100],

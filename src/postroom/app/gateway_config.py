@@ -368,7 +368,7 @@ def _check_names(table: Table, told: Mapping[str, Any], known: Iterable[str]) ->
     names = list(known)
     for name in told:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
             table.refuse(
                 f"no setting is called {name[:100]!r}",
                 value=name[:100],

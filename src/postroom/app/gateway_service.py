@@ -11,6 +11,7 @@ from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.contracts.outbox import OutboxMessage
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.http_api.chat_routes import Notice
@@ -29,9 +30,14 @@ class GatewayService:
         self._gateway = chats.gateway
 
     def check(self) -> Check:
-        """Look how many channels are connected."""
+        """Look how many channels are connected, and whether those that we serve take requests yet."""
         states = [adapter.liveness.state.value for adapter in self._chats.adapters]
-        return channels_check(states, is_running=self._chats.state == "running")
+        is_served = all(
+            one.liveness.state is AdapterState.CONNECTED
+            for one in self._chats.adapters
+            if isinstance(one, HttpAdapter)
+        )
+        return channels_check(states, is_running=self._chats.state == "running", is_served=is_served)
 
     async def health(self) -> Mapping[str, object]:
         """Return its state, its channels, where the accepted messages are, and what is queued."""

@@ -29,6 +29,7 @@ from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
@@ -211,10 +212,12 @@ def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
 
 def _adapters(told: GatewayFile, clock: Clock, timer: Timer) -> tuple[BasePlatformAdapter, ...]:
     config = told.gateway
-    return tuple(
+    made = [
         make_adapter(told.path, platform, config.platforms[platform], clock=clock, timer=timer)
         for platform in config.get_connected_platforms()
-    )
+    ]
+    # Those that we serve are connected first: they wait for no platform that does not answer.
+    return tuple(sorted(made, key=lambda one: not isinstance(one, HttpAdapter)))
 
 
 def make_adapter(

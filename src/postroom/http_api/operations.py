@@ -196,14 +196,17 @@ async def archive_check(
     )
 
 
-def channels_check(states: Sequence[str], *, is_running: bool) -> Check:
-    """Look how many of the chat channels are connected; everything else goes on without them."""
+def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) -> Check:
+    """Look how many of the chat channels are connected; everything else goes on without them.
+
+    While the gateway starts, those that are served here are waited for.
+    """
     connected = sum(state == "connected" for state in states)
     state: CheckState = "ok" if connected == len(states) else "failed"
     return Check(
         name="channels",
         state=state if is_running else "unknown",
-        required=False,
+        required=not is_running and not is_served,
         facts={"connected": connected, "of": len(states)},
     )
 

@@ -71,7 +71,7 @@ from postroom.gateway.platforms.http_adapter import (
     read_body,
     require_json,
 )
-from postroom.gateway.platforms.options import Options
+from postroom.gateway.platforms.options import Options, secret_remedy
 from postroom.gateway.session import Platform, SessionSource
 from postroom.sse import SseResponse
 
@@ -84,15 +84,13 @@ KEY_HEADER: Final = "Idempotency-Key"
 class ApiServerOptions(Options, frozen=True):
     """The names that stand in the table above."""
 
-    of = "api_server"
-
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 600
-    model: Annotated[str, Meta(min_length=1)] = "postroom"
+    model: Annotated[str, Meta(min_length=1, description="a text that is not empty")] = "postroom"
     max_image_bytes: Annotated[int, Meta(ge=1, le=5_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
         if not self.model.isprintable():
-            raise ValueError("`model` is no line of text")
+            raise ValueError("`model` must be a text of one line")
 
 
 class ApiServerAdapter(HttpAdapter):
@@ -114,8 +112,8 @@ class ApiServerAdapter(HttpAdapter):
         key = config.api_key or ""
         if len(key) < LEAST_KEY:
             raise ConfigError(
-                "api_server's api_key is missing or too short",
-                remedy=f"set api_key to {LEAST_KEY} random characters or more, on this machine too",
+                "the key is missing or too short",
+                remedy=secret_remedy("api_key", f"{LEAST_KEY} random characters or more"),
             )
         self._model = options.model
         self._created = self._clock.now() // 1000

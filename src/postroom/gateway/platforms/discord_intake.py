@@ -17,16 +17,14 @@ from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import Inbound, Liveness, pause_ms
 from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, Unreadable, note_of
-from postroom.gateway.platforms.options import Options, refuse_address
+from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
 from postroom.log import get_logger
 
-ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z")]
+ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", description="a text of digits")]
 
 
 class DiscordOptions(Options, frozen=True):
     """The names are in the table of `postroom.gateway.platforms.discord`."""
-
-    of = "discord"
 
     base_url: str = "https://discord.com/api/v10"
     cdn_url: str = "https://cdn.discordapp.com"
@@ -35,7 +33,7 @@ class DiscordOptions(Options, frozen=True):
     backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
     channels: tuple[ChannelId, ...] = ()
     max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
-    timeout_seconds: Annotated[float, Meta(gt=0, le=600)] = 30
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=600)] = 30
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url)
@@ -52,8 +50,9 @@ def bot_token(token: str | None) -> str:
     if not kept or not kept.isascii() or not kept.isprintable() or " " in kept:
         raise ConfigError(
             "the Discord bot's token is missing or is none",
-            remedy="set `token` of the platform `discord` to the token from Bot → Reset Token at"
-            " https://discord.com/developers/applications",
+            remedy=secret_remedy(
+                "token", "the token from Bot → Reset Token at https://discord.com/developers/applications"
+            ),
         )
     return kept
 

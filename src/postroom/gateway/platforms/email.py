@@ -52,7 +52,7 @@ from postroom.gateway.platforms.email_post import (
     deliver,
 )
 from postroom.gateway.platforms.email_wire import ADDRESS
-from postroom.gateway.platforms.options import LOOPBACK, Line, Options
+from postroom.gateway.platforms.options import LOOPBACK, Line, Options, secret_remedy
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform
 from postroom.log import get_logger
@@ -64,8 +64,6 @@ Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 class EmailOptions(Options, frozen=True):
     """The names that stand in the table above."""
-
-    of = "email"
 
     address: str
     imap_host: Line
@@ -89,9 +87,9 @@ class EmailOptions(Options, frozen=True):
 
     def __post_init__(self) -> None:
         if ADDRESS.fullmatch(self.address) is None:
-            raise ValueError("`address` is none, such as agent@example.org")
+            raise ValueError("`address` must be an address such as agent@example.org")
         if not (self.name or "").isprintable():
-            raise ValueError("`name` is no text of one line")
+            raise ValueError("`name` must be a text of one line")
         for name, host in (("imap_security", self.imap_host), ("smtp_security", self.smtp_host)):
             plain = (self.imap_security if name == "imap_security" else self.smtp_security) is Security.PLAIN
             if plain and host not in LOOPBACK and not self.allow_plain:
@@ -132,7 +130,7 @@ class EmailOptions(Options, frozen=True):
 
 def _password(secret: str | None, name: str) -> str:
     if not secret or not secret.isascii() or not secret.isprintable():
-        raise ConfigError(f"e-mail: no password in `{name}`", remedy=f"set it as `{name}`, in ASCII")
+        raise ConfigError(f"e-mail: no {name}, or one that is not in ASCII", remedy=secret_remedy(name, "it"))
     return secret
 
 
@@ -164,9 +162,9 @@ class EmailAdapter(BasePlatformAdapter):
         self._options = options = EmailOptions.read(config)
         self._address = options.address.lower()
         self._me = wire.Ourselves(address=self._address, authserv_id=options.authserv_id)
-        password = _password(config.token, "token")
+        password = _password(config.token, "password")
         self._imap = options.imap(password)
-        self._smtp = options.smtp(_password(config.api_key, "api_key") if config.api_key else password)
+        self._smtp = options.smtp(_password(config.api_key, "smtp_password") if config.api_key else password)
         self._mailbox = Mailbox(self._imap, options.folder)
         self._thread: ThreadPoolExecutor | None = None
         self._threads: OrderedDict[str, wire.Thread] = OrderedDict()
@@ -381,7 +379,7 @@ def _told(error: BaseException) -> PostroomError | None:
     if isinstance(error, LoginRefused) and not error.passing:
         return ConfigError(
             f"e-mail: {error}",
-            remedy="check `user` and the password in `token`; many providers want a password for programs",
+            remedy="check `user` and the password; many providers want a password for programs",
         )
     if isinstance(error, FileNotFoundError):
         return ConfigError(

@@ -33,7 +33,7 @@ from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata, pause_ms
 from postroom.gateway.platforms.matrix_http import Answer, Homeserver
 from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
-from postroom.gateway.platforms.options import Options, refuse_address
+from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform
 from postroom.log import get_logger
@@ -47,8 +47,6 @@ _RENDERED_ON_THE_LOOP = 8_000
 
 class MatrixOptions(Options, frozen=True):
     """The names that stand in the table above."""
-
-    of = "matrix"
 
     base_url: str
     user_id: str | None = None
@@ -64,7 +62,7 @@ class MatrixAdapter(BasePlatformAdapter):
     """One user of one homeserver.
 
     Raises:
-        ConfigError: the token or something in `extra` is missing or wrong.
+        ConfigError: the token or a setting is missing or wrong.
     """
 
     platform = Platform.MATRIX
@@ -132,7 +130,7 @@ class MatrixAdapter(BasePlatformAdapter):
         if answer.is_fatal or answer.status == 403:
             raise ConfigError(
                 f"the homeserver refuses the access token: {answer.said()}",
-                remedy="make a new access token for the bot's user and set it as Matrix's `token`",
+                remedy=secret_remedy("token", "a new access token of the bot's user"),
             )
         user_id = answer.body.get("user_id")
         if not answer.ok or not isinstance(user_id, str):
@@ -145,7 +143,7 @@ class MatrixAdapter(BasePlatformAdapter):
             raise ConfigError(
                 f"the access token belongs to {user_id}",
                 value=wanted,
-                remedy="set the token of that user, or another `user_id`",
+                remedy=f"correct user_id, or {secret_remedy('token', 'the token of that user')}",
             )
         profile = await self._home.ask("GET", wire.path_of("profile", user_id, "displayname"))
         name = profile.body.get("displayname") if profile.ok else None
@@ -359,7 +357,7 @@ def _token(config: PlatformConfig) -> str:
     """
     token = config.token
     if not token or not token.isascii() or not token.isprintable():
-        raise ConfigError("Matrix: no access token", remedy="set the bot's access token as `token`")
+        raise ConfigError("Matrix: no access token", remedy=secret_remedy("token", "the bot's access token"))
     return token
 
 

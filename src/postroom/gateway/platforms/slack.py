@@ -33,7 +33,7 @@ from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, ButtonPress, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
-from postroom.gateway.platforms.options import refuse_address
+from postroom.gateway.platforms.options import refuse_address, secret_remedy
 from postroom.gateway.platforms.slack_http import SlackReceiver
 from postroom.gateway.platforms.slack_outgoing import (
     LONGEST_TEXT,
@@ -83,10 +83,15 @@ if TYPE_CHECKING:
 class SlackOptions(Rules, frozen=True):
     """The settings of one bot, beside its tokens."""
 
-    signing_secret: Annotated[str, Meta(pattern=r"\S")] | None = None
+    signing_secret: Annotated[str, Meta(pattern=r"\S", description="a text that is not empty")] | None = None
     base_url: str = "https://slack.com/api"
     unfurl: bool = False
-    proxy: Annotated[str, Meta(pattern="^https?://")] | None = None
+    proxy: (
+        Annotated[
+            str, Meta(pattern="^https?://", description="an address that begins with http:// or https://")
+        ]
+        | None
+    ) = None
     timeout_ms: Annotated[int, Meta(ge=1, le=600_000)] = 30_000
 
     def __post_init__(self) -> None:
@@ -102,16 +107,17 @@ class SlackOptions(Rules, frozen=True):
         token, app_token, options = config.token, config.api_key, super().read(config)
         if not token or not token.strip() or token.startswith("xapp-"):
             raise ConfigError(
-                "Slack needs a bot token", remedy="set `token` to the token that begins with xoxb-"
+                "Slack needs a bot token", remedy=secret_remedy("token", "the token that begins with xoxb-")
             )
         if app_token is not None and (not app_token.strip() or app_token.startswith("xoxb-")):
             raise ConfigError(
-                "this is no app token", remedy="set `api_key` to the token that begins with xapp-"
+                "this is no app token", remedy=secret_remedy("app_token", "the token that begins with xapp-")
             )
         if app_token is None and options.signing_secret is None:
             raise ConfigError(
                 "Slack has no way to reach us",
-                remedy="set `api_key` to the app token (Socket Mode), or the extra `signing_secret` (HTTP)",
+                remedy="set `app_token_env` or `app_token_file` (Socket Mode), or `signing_secret_env` or"
+                " `signing_secret_file` (HTTP)",
             )
         return options
 
@@ -229,7 +235,7 @@ class SlackAdapter(BasePlatformAdapter):
 
     async def _who_we_are(self) -> Bot:
         answer = await self._called("auth.test", {}, form=True)
-        refuse(answer, "bot token", "set `token` to the one under OAuth & Permissions")
+        refuse(answer, "bot token", secret_remedy("token", "the one under OAuth & Permissions"))
         user, team = answer.word("user_id"), answer.word("team_id")
         if not user or not team:
             raise ServerUnavailable("Slack did not say who the bot is", remedy="")
@@ -254,7 +260,7 @@ class SlackAdapter(BasePlatformAdapter):
         from postroom.gateway.platforms.slack_api import is_of_platform
 
         answer = await self._called("apps.connections.open", {}, form=True, token=self.config.api_key)
-        refuse(answer, "app token", "set `api_key` to an app token with the scope connections:write")
+        refuse(answer, "app token", secret_remedy("app_token", "one with the scope connections:write"))
         address = answer.word("url")
         if not is_of_platform(address, self._options.base_url, any_port=True):
             raise ServerUnavailable("Slack named a socket that is not its own", remedy="")

@@ -60,9 +60,7 @@ class Bot:
 class Rules(Options, frozen=True):
     """How messages are read: which slash command stands before others; whether messages begin threads."""
 
-    of = "slack"
-
-    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z")] = "/postroom"
+    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", description="a text such as /postroom")] = "/postroom"
     reply_in_threads: bool = False
 
 

@@ -32,7 +32,7 @@ from postroom.gateway.events import ALL_MEDIA, Attachment, Card, SendErrorKind, 
 from postroom.gateway.platforms import telegram_wire as wire
 from postroom.gateway.platforms.base import BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.http_adapter import bounded_body
-from postroom.gateway.platforms.options import Options, refuse_address
+from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.platforms.telegram_wire import Answer, mended, unreachable
 from postroom.gateway.session import Platform
@@ -78,8 +78,6 @@ _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 class TelegramOptions(Options, frozen=True):
     """What is set beside the token and the secret."""
 
-    of = "telegram"
-
     base_url: str = "https://api.telegram.org"
     webhook_url: str | None = None
     delete_webhook: bool = False
@@ -101,8 +99,8 @@ class TelegramOptions(Options, frozen=True):
         options = super().read(config)
         if options.webhook_url is not None and not _SECRET.fullmatch(config.api_key or ""):
             raise ConfigError(
-                "telegram's webhook has no secret",
-                remedy="set api_key to 1 to 256 letters, digits, _ or -; Telegram then sends it along",
+                "the webhook has no secret, or one that Telegram does not send",
+                remedy=secret_remedy("webhook_secret", "1 to 256 letters, digits, _ or -"),
             )
         return options
 
@@ -115,7 +113,8 @@ def token_of(config: PlatformConfig) -> str:
     """
     if not config.token:
         raise ConfigError(
-            "telegram has no token", remedy="ask @BotFather in Telegram for one, and set it as the token"
+            "telegram has no token",
+            remedy=secret_remedy("token", "the one that @BotFather in Telegram gives"),
         )
     if not _TOKEN.fullmatch(config.token):
         raise refused_token("it does not look like 123456:ABC-DEF")
@@ -126,7 +125,7 @@ def refused_token(why: str) -> ConfigError:
     """Return that the token is none, or not valid any more."""
     return ConfigError(
         f"telegram's token is not valid: {why}",
-        remedy="ask @BotFather in Telegram for the bot's token, or for a new one, and set it as the token",
+        remedy=secret_remedy("token", "the one that @BotFather in Telegram gives"),
     )
 
 
@@ -240,7 +239,7 @@ class TelegramAdapter(BasePlatformAdapter):
         bot_id, name = (told.get("id"), told.get("username")) if isinstance(told, dict) else (None, None)
         if not isinstance(bot_id, int) or not isinstance(name, str):
             raise ConfigError(
-                "what telegram's extra.base_url names is no Bot API",
+                "what telegram's base_url names is no Bot API",
                 remedy="set it to a Bot API, or leave it out",
             )
         return Me(bot_id=bot_id, username=name)
@@ -252,7 +251,7 @@ class TelegramAdapter(BasePlatformAdapter):
             if not self._options.delete_webhook:
                 raise ConfigError(
                     "this bot of telegram has a webhook; while it has one, polls are refused",
-                    remedy="set extra.delete_webhook to true to take it away, or extra.webhook_url to use it",
+                    remedy="set delete_webhook to true to take it away, or webhook_url to use it",
                 )
             _checked(await api.call("deleteWebhook", {"drop_pending_updates": False}))
 
@@ -269,7 +268,7 @@ class TelegramAdapter(BasePlatformAdapter):
         if answer.is_telegram and answer.status == 400:
             raise ConfigError(
                 f"telegram refuses the webhook: {answer.error}",
-                remedy="set extra.webhook_url to an https address that Telegram can reach",
+                remedy="set webhook_url to an https address that Telegram can reach",
             )
         _checked(answer)
 
@@ -354,7 +353,7 @@ class TelegramAdapter(BasePlatformAdapter):
             self._fail(
                 "conflict",
                 f"somebody else receives for this bot: {answer.error}; stop the other program, or take away"
-                " the webhook (extra.delete_webhook), then connect again",
+                " the webhook (delete_webhook), then connect again",
                 retryable=False,
             )
         else:

@@ -122,7 +122,7 @@ def unreachable(why: str) -> ServerUnavailable:
     """Return that Telegram, or a file there, could not be had."""
     return ServerUnavailable(
         f"Telegram could not be asked: {why}",
-        remedy="check the network and extra.base_url; it may be repeated",
+        remedy="check the network and base_url; it may be repeated",
     )
 
 

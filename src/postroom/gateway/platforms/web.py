@@ -71,11 +71,11 @@ _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 class WebOptions(Options, frozen=True):
     """The names that stand in the table above."""
 
-    of = "web"
-
     name: str = "owner"
     people: dict[str, str] = {}  # noqa: RUF012 - made anew for each
-    title: Annotated[str, Meta(min_length=1, max_length=80)] = "postroom"
+    title: Annotated[str, Meta(min_length=1, max_length=80, description="a text of 1 to 80 characters")] = (
+        "postroom"
+    )
 
 
 class WebAdapter(HttpAdapter):

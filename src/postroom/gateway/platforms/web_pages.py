@@ -21,6 +21,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.signing import same_secret
 from postroom.gateway.platforms.http_adapter import Refused
+from postroom.gateway.platforms.options import secret_remedy
 
 POLICY: Final = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
@@ -118,7 +119,11 @@ def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict
     """
     people = [*([] if token is None else [(name, token)]), *others.items()]
     if not people:
-        raise ConfigError("web has no token", value="token", remedy="set a token to sign in with")
+        raise ConfigError(
+            "web has no token",
+            value="token",
+            remedy=secret_remedy("token", f"{LEAST_TOKEN} random characters or more"),
+        )
     for known, secret in people:
         if not 1 <= len(known) <= 64 or not known.isprintable():
             raise ConfigError("a name of web's people is none", remedy="give a line of 1 to 64 characters")
@@ -126,7 +131,7 @@ def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict
             raise ConfigError(
                 f"the token of {known!r} on web is too short",
                 value=known,
-                remedy=f"give {LEAST_TOKEN} random characters or more",
+                remedy=secret_remedy("token", f"{LEAST_TOKEN} random characters or more"),
             )
     if len({known for known, _ in people}) < len(people) or len({one for _, one in people}) < len(people):
         raise ConfigError("two of web's people have one name or one token", remedy="give each their own")

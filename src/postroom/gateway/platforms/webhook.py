@@ -92,8 +92,6 @@ MOST_SIGNATURES: Final = 50_000
 class WebhookOptions(Options, frozen=True):
     """The names that stand in the first table above."""
 
-    of = "webhook"
-
     routes: Annotated[dict[str, Json], Meta(min_length=1)]
     callback_timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10
 

@@ -16,7 +16,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.signing import LEAST_SECRET, Proof, proof_of, same_secret
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.platforms.http_adapter import Refused
-from postroom.gateway.platforms.options import refuse_address
+from postroom.gateway.platforms.options import refuse_address, secret_remedy
 
 DELIVERY: Final = "X-Postroom-Delivery"
 LONGEST_PROMPT: Final = 2_000_000
@@ -27,6 +27,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DELIVERY: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _FIELD: Final = re.compile(r"\{([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\}")
 _ROUTE_FIELDS: Final = frozenset({"secret", "scheme", "prompt", "callback_url", "callback_secret"})
+_ROUTE_NAMES: Final = (
+    "callback_secret_env, callback_secret_file, callback_url, prompt, scheme, secret_env, secret_file"
+)
 
 
 class Scheme(StrEnum):
@@ -57,19 +60,24 @@ class HookRoute:
         """
         if not _NAME.fullmatch(name):
             raise _wrong(name, "its name is not made of letters, digits, _ and -", "choose another name")
-        if not isinstance(told, Mapping) or not all(isinstance(one, str) for one in told.values()):
-            raise _wrong(name, "it is no table of texts", "give at least a secret")
-        unknown = sorted(set(told) - _ROUTE_FIELDS)
-        if unknown:
-            raise _wrong(name, f"{unknown[0]} is not known", f"use {', '.join(sorted(_ROUTE_FIELDS))}")
+        if not isinstance(told, Mapping):
+            raise _wrong(name, "it must be a table", f"write it as [platforms.webhook.routes.{name}]")
+        for key, one in told.items():
+            if key not in _ROUTE_FIELDS:
+                raise _wrong(name, f"no setting is called {key[:64]!r}", f"there are {_ROUTE_NAMES}")
+            if not isinstance(one, str):
+                raise _wrong(name, f"{key} must be a text", f"write {key} within quotes")
         try:
             scheme = Scheme(told.get("scheme", "postroom"))
         except ValueError as error:
-            raise _wrong(name, "its scheme is not known", "use postroom, github or gitlab") from error
+            why = "scheme must be one of postroom, github, gitlab"
+            raise _wrong(name, why, "correct scheme, or leave it out") from error
         secret = told.get("secret", "")
         callback_secret = told.get("callback_secret", secret)
         if min(len(secret), len(callback_secret)) < LEAST_SECRET:
-            raise _wrong(name, "a secret is missing or too short", f"give {LEAST_SECRET} characters or more")
+            which = "secret" if len(secret) < LEAST_SECRET else "callback_secret"
+            remedy = secret_remedy(which, f"{LEAST_SECRET} characters or more")
+            raise _wrong(name, f"the {which} is missing or too short", remedy)
         callback_url = told.get("callback_url")
         if callback_url is not None:
             try:
