@@ -48,7 +48,7 @@ from postroom.testing import ManualClock
 
 __all__ = ["run_place"]
 
-EXAMPLES = {"memory": 150, "sqlite": 30, "postgres": 25}
+EXAMPLES = {"sqlite": 30, "postgres": 25}
 """What takes about five seconds."""
 STEPS = 60
 QUEUED, CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
