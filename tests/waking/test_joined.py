@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,18 @@ async def test_the_end_of_a_run_is_in_the_log_when_it_has_ended_and_not_before(r
     await heir_of(room)
     again = ["run.cut_off", "run.began", "delivery.handled", "run.ended"]
     assert (await told_of_runs(room))[2:] == again
+
+
+async def test_the_log_is_in_order_of_time_however_long_a_change_takes(room, monkeypatch):
+    instants = count(room.clock.now())
+    monkeypatch.setattr(room.clock, "now", lambda: next(instants))  # each look at the clock is later
+    await room.people("Ada", "Bo", runners=("Ada", "Bo"))
+    await room.send("Ada", "Bo")
+    await room.turn()
+    found = await room.mail.call("fetch_events", {"project_key": PROJECT, "after": 0}, caller=OPERATOR)
+    moments = [one["at"] for one in found["events"]]
+    assert "run.ended" in [one["kind"] for one in found["events"]]
+    assert moments == sorted(moments)
 
 
 async def left_to_lease(claimed, error) -> bool:
