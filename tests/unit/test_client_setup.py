@@ -44,6 +44,25 @@ def test_a_project_is_set_up_in_its_own_folder(client: object, room: Room) -> No
     assert room.tree() == {"harbour": None}
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "grant"),
+    [
+        ("codex", ".codex/config.toml", 'default_tools_approval_mode = "approve"'),
+        ("gemini", ".gemini/settings.json", '"trust": true'),
+    ],
+)
+def test_only_a_person_s_own_file_lets_the_tools_run_unasked(
+    name: str, file: str, grant: str, room: Room
+) -> None:
+    room.set_up(name)
+    assert grant in room.read(file)
+    room.scope = "project"
+    (room.home / "harbour").mkdir()
+    room.set_up(name)
+    assert grant not in room.read(f"harbour/{file}")
+    assert room.drifts(name) == []
+
+
 def test_a_client_without_a_project_file_says_so(room: Room) -> None:
     room.scope = "project"
     with pytest.raises(InvalidArgument, match="Windsurf has no configuration of a project"):

@@ -62,7 +62,7 @@ def parts(client: Client, target: SetupScope, way: Way, address: str, *, hooks: 
         raise InvalidArgument(
             f"{client.title} is not set up over HTTP: {client.why}", value=client.name, remedy="use --stdio"
         )
-    wanted = {servers_file(client, target): client.edits(way, address)}
+    wanted = {servers_file(client, target): client.edits(way, address, target.scope)}
     file = hooks_file(client, target)
     if hooks and file is not None:
         wanted.setdefault(file, []).extend(client.hook_edits())

@@ -163,7 +163,7 @@ class _Look:
 
     def _fits(self, found: Mapping[str, object], address: str) -> bool:
         ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]
-        return any(fits(found, self.client.edits(way, address)[0]) for way in ways)
+        return any(fits(found, self.client.edits(way, address, self.target.scope)[0]) for way in ways)
 
     def _stands_twice(self, file: ConfigFile) -> bool:
         """Return whether our name is there twice; TOML does not allow that."""

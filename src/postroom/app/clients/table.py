@@ -5,7 +5,7 @@ and in its cases in `tests/clients/cases`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from postroom.app.clients.config_edits import NAME, ConfigEdit
@@ -16,6 +16,18 @@ Way = Literal["stdio", "http"]
 ADDRESS: Final = "<the server's address>"
 """Stands in the table where the address of the server will stand in a file."""
 TOKEN_NAME: Final = "POSTROOM_TOKEN"  # noqa: S105 - the name of a variable
+PASSED_ON: Final = (
+    "POSTROOM_AGENT",
+    "POSTROOM_AGENT_TOKEN",
+    "POSTROOM_CONFIG",
+    "POSTROOM_DATA_DIR",
+    "POSTROOM_MCP_PATH",
+    "POSTROOM_TOKEN",
+    "POSTROOM_URL",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+)
+"""What leads `postroom mcp` to its server; Codex passes a server no variable that its entry does not name."""
 INPUT: Final = "postroom-token"
 EDITS: Final = "Edit|Write|MultiEdit|NotebookEdit"
 
@@ -62,6 +74,9 @@ class Client:
     stdio: Mapping[str, object]
     http: Mapping[str, object] | None
     """None where a token would have to stand in the file."""
+    granted: Mapping[str, object] = field(default_factory=dict)
+    """What lets our tools run where nobody can be asked. It stands in a person's own file only: a project's
+    file is for others too, who grant it themselves."""
     way: Way = "stdio"
     why: str = "needs neither address nor token, and starts the server"
     token: str = ""
@@ -76,11 +91,12 @@ class Client:
     """What stands in the file of another row's version, so that ours would break it."""
     hooks: Hooks | None = None
 
-    def edits(self, way: Way, address: str) -> list[ConfigEdit]:
+    def edits(self, way: Way, address: str, scope: Scope = "user") -> list[ConfigEdit]:
         """Return what should stand in the file of servers; for HTTP there must be a form."""
         form = self.stdio if way == "stdio" else self.http
         assert form is not None  # noqa: S101 - the caller looked
         entry = {key: address if value == ADDRESS else value for key, value in form.items()}
+        entry |= self.granted if scope == "user" else {}
         wanted = [ConfigEdit(path=self.path, key=NAME, value=entry)]
         if way == "http" and self.asks_for_token:
             asked = {
@@ -162,8 +178,9 @@ CLIENTS: Final = (
         user=ConfigPath(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
         project=ConfigPath(base="project", folder=".codex", names=("config.toml",)),
         path=("mcp_servers",),
-        stdio=_COMMAND,
+        stdio={**_COMMAND, "env_vars": list(PASSED_ON)},
         http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME},
+        granted={"default_tools_approval_mode": "approve"},
         token=TOKEN_NAME,
         programs=("codex",),
         folders=(ConfigPath(folder=".codex", names=("",), variable="CODEX_HOME"),),
@@ -182,6 +199,7 @@ CLIENTS: Final = (
         project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
         stdio=_COMMAND,
         http={"httpUrl": ADDRESS, "headers": _bearer(_SHELL)},
+        granted={"trust": True},
         token=_SHELL,
         programs=("gemini",),
         folders=(ConfigPath(folder=".gemini", names=("settings.json",)),),
@@ -284,7 +302,9 @@ CLIENTS: Final = (
     Client(
         name="cline",
         title="Cline",
-        user=ConfigPath(folder=".cline", names=("mcp.json",)),
+        user=ConfigPath(
+            folder=".cline/data", names=("settings/cline_mcp_settings.json",), variable="CLINE_DATA_DIR"
+        ),
         stdio=_COMMAND,
         http=None,
         why="reads no variable in headers: a token would stand in the file",
