@@ -53,8 +53,10 @@ class Hooks:
     project: ConfigPath
     events: tuple[str, ...]
     matchers: Mapping[str, str]
-    timeout: int | None
-    """In the client's own unit."""
+    timeout: Mapping[str, int]
+    """In the client's own name and unit."""
+    typed: bool = True
+    """Whether each command says that it is one."""
     nested: bool = True
     """Whether a group with a matcher stands around each command."""
     version: int | None = None
@@ -122,11 +124,8 @@ class Client:
 
     def _hook(self, hooks: Hooks, event: str) -> ConfigEdit:
         command = f"{NAME} hook {self.name} {event}"
-        called: dict[str, object] = {"command": command}
-        if hooks.nested:
-            called = {"type": "command", **called}
-        if hooks.timeout is not None:
-            called["timeout"] = hooks.timeout
+        kind = {"type": "command"} if hooks.typed else {}
+        called: dict[str, object] = {**kind, "command": command, **hooks.timeout}
         group: dict[str, object] = {"hooks": [called]} if hooks.nested else called
         if matcher := hooks.matchers.get(event):
             group = {"matcher": matcher, **group}
@@ -169,7 +168,7 @@ CLIENTS: Final = (
                 "SessionEnd",
             ),
             matchers={"PreToolUse": EDITS},
-            timeout=10,
+            timeout={"timeout": 10},
         ),
     ),
     Client(
@@ -189,7 +188,7 @@ CLIENTS: Final = (
             project=ConfigPath(base="project", folder=".codex", names=("hooks.json",)),
             events=("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"),
             matchers={},
-            timeout=10,
+            timeout={"timeout": 10},
         ),
     ),
     Client(
@@ -208,7 +207,7 @@ CLIENTS: Final = (
             project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
             events=("SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd"),
             matchers={},
-            timeout=10_000,
+            timeout={"timeout": 10_000},
         ),
     ),
     Client(
@@ -236,7 +235,8 @@ CLIENTS: Final = (
             project=ConfigPath(base="project", folder=".cursor", names=("hooks.json",)),
             events=("sessionStart", "beforeSubmitPrompt", "preToolUse", "postToolUse", "stop"),
             matchers={},
-            timeout=None,
+            timeout={},
+            typed=False,
             nested=False,
             version=1,
         ),
@@ -274,6 +274,21 @@ CLIENTS: Final = (
         token=_SHELL,
         programs=("copilot",),
         folders=(ConfigPath(folder=".copilot", names=("",), variable="COPILOT_HOME"),),
+        hooks=Hooks(
+            user=ConfigPath(folder=".copilot", names=("settings.json",), variable="COPILOT_HOME"),
+            project=ConfigPath(base="project", folder=".github/copilot", names=("settings.json",)),
+            events=(
+                "sessionStart",
+                "userPromptSubmitted",
+                "preToolUse",
+                "postToolUse",
+                "agentStop",
+                "sessionEnd",
+            ),
+            matchers={},
+            timeout={"timeoutSec": 10},
+            nested=False,
+        ),
     ),
     Client(
         name="opencode",
