@@ -28,7 +28,7 @@ def test_every_client_is_set_up_stands_well_and_is_taken_out(client: object, roo
     room.set_up(name)
     found = room.status_of(name)
     assert (found.state, found.way, found.findings) == ("set up", "stdio", ())
-    assert found.hooks == (BY_NAME[name].hooks is not None)
+    assert found.hooks == (BY_NAME[name].hooks is not None or BY_NAME[name].plugin is not None)
     room.take_out(name)
     assert room.tree() == {}
     assert room.status_of(name).state in ("not installed", "not set up")
@@ -379,3 +379,16 @@ def test_a_file_that_cannot_be_read_is_no_drift_of_a_client_that_was_never_set_u
     found = room.status_of("claude")
     assert found.state == "not installed"
     assert [one.drift for one in found.findings] == ["unreadable"]
+
+
+def test_a_plugin_that_was_changed_is_told_and_written_anew(room: Room) -> None:
+    plugin = ".config/opencode/plugin/postroom.js"
+    room.set_up("opencode")
+    (room.home / plugin).write_text("// nothing\n")
+    assert room.drifts("opencode") == ["hooks_changed"]
+    room.set_up("opencode")
+    assert room.drifts("opencode") == []
+    (room.home / plugin).unlink()
+    assert room.drifts("opencode") == ["hooks_missing"]
+    room.take_out("opencode")
+    assert room.tree() == {}

@@ -7,7 +7,14 @@ from typing import Literal
 
 from postroom.app.clients import files, json_edit, toml_edit
 from postroom.app.clients.config_edits import HTTP_KEYS, NAME, ConfigEdit, Records, fits
-from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, is_installed, servers_file
+from postroom.app.clients.config_paths import (
+    ConfigFile,
+    SetupScope,
+    hooks_file,
+    is_installed,
+    plugin_file,
+    servers_file,
+)
 from postroom.app.clients.jsonc import NotJson, nodes, read
 from postroom.app.clients.table import Client, Way
 from postroom.app.clients.toml_edit import NotToml
@@ -66,7 +73,7 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
     Raises:
         InvalidArgument: the client has no configuration for the scope.
     """
-    found = (servers_file(client, target), hooks_file(client, target))
+    found = (servers_file(client, target), hooks_file(client, target), plugin_file(client, target))
     paths = [file.path.resolve() for file in found if file is not None]
     return any(client.name in records.get(path).clients for path in paths)
 
@@ -138,7 +145,7 @@ class _Look:
         """Return whether our hooks are there, and their findings."""
         file = hooks_file(self.client, self.target)
         if file is None:
-            return False, []
+            return self._plugin()
         applied_edits = self.records.get(file.path.resolve()).of(self.client.name)
         expected = any(applied.path[:1] == ("hooks",) for applied in applied_edits)
         wanted = [edit for edit in self.client.hook_edits() if edit.sign]
@@ -160,6 +167,24 @@ class _Look:
             for drift, (how, words) in told.items()
             if (events := [event for event, found in present.items() if found == how])
         ]
+
+    def _plugin(self) -> tuple[bool, list[Finding]]:
+        """Return whether our plugin is there, and its findings."""
+        file = plugin_file(self.client, self.target)
+        if file is None or self.client.plugin is None:
+            return False, []
+        expected = self.client.name in self.records.get(file.path.resolve()).clients
+        try:
+            found = files.look(file.path, file.base)
+        except ClientFileRefused as error:
+            return False, [self._unreadable(file.path, error)] if expected else []
+        if found.content is None:
+            told = [self._finding("hooks_missing", file.path, "our plugin is gone")] if expected else []
+            return False, told
+        if found.text == self.client.plugin.text:
+            return True, []
+        changed = "our plugin was changed, or is of another version of postroom"
+        return True, [self._finding("hooks_changed", file.path, changed)] if expected else []
 
     def _fits(self, found: Mapping[str, object], address: str) -> bool:
         ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]

@@ -6,6 +6,7 @@ and in its cases in `tests/clients/cases`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal
 
 from postroom.app.clients.config_edits import NAME, ConfigEdit
@@ -64,6 +65,15 @@ class Hooks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFile:
+    """A file that is ours as a whole; what stood in its place comes back when it is taken away."""
+
+    user: ConfigPath
+    project: ConfigPath | None = None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """One client."""
 
@@ -92,6 +102,8 @@ class Client:
     never_with: tuple[str, ...] = ()
     """What stands in the file of another row's version, so that ours would break it."""
     hooks: Hooks | None = None
+    plugin: OwnFile | None = None
+    """Does the work of hooks in a client that has none."""
 
     def edits(self, way: Way, address: str, scope: Scope = "user") -> list[ConfigEdit]:
         """Return what should stand in the file of servers; for HTTP there must be a form."""
@@ -142,6 +154,11 @@ _SHELL: Final = "${POSTROOM_TOKEN}"
 _ENV: Final = "${env:POSTROOM_TOKEN}"
 _OPENCODE: Final = "{env:POSTROOM_TOKEN}"
 _OPENCODE_FILES: Final = ("opencode.json", "opencode.jsonc")
+_OPENCODE_PLUGIN: Final = OwnFile(
+    user=ConfigPath(base="xdg", folder="opencode/plugin", names=("postroom.js",)),
+    project=ConfigPath(base="project", folder=".opencode/plugin", names=("postroom.js",)),
+    text=Path(__file__).with_name("opencode_plugin.js").read_text(encoding="utf-8"),
+)
 _LOCAL: Final[dict[str, object]] = {"type": "local", "command": [NAME, "mcp"]}
 _REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
 
@@ -302,6 +319,7 @@ CLIENTS: Final = (
         programs=("opencode",),
         never_with=("mcp", "servers"),
         folders=(ConfigPath(base="xdg", folder="opencode", names=("",)),),
+        plugin=_OPENCODE_PLUGIN,
     ),
     Client(
         name="opencode2",
