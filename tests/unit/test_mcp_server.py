@@ -78,6 +78,27 @@ def test_schemas_name_no_nulls_and_no_references() -> None:
         assert tool.input_schema["additionalProperties"] is False
 
 
+def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approval() -> None:
+    """Codex runs a tool without asking only when both `destructiveHint` and `openWorldHint` are false."""
+    asking = set()
+    for tool, operation in zip(tools_of("full"), ALL_OPERATIONS, strict=True):
+        assert tool.annotations is not None
+        hints = tool.annotations.model_dump(by_alias=True)
+        assert hints.pop("title") is None
+        assert {type(value) for value in hints.values()} == {bool}, tool.name
+        assert hints["readOnlyHint"] is not operation.changes
+        assert hints["idempotentHint"] or operation.changes
+        if hints["destructiveHint"] or hints["openWorldHint"]:
+            asking.add(tool.name)
+    assert asking == {
+        "retire_agent",
+        "rotate_agent_token",
+        "recall_message",
+        "force_release_file_reservation",
+    }
+    assert not asking & set(CORE)
+
+
 async def test_lists_come_wrapped_and_records_plain(client: Client[Any]) -> None:
     sent = await client.call_tool("send_message", message())
     assert sent.data["count"] == 1

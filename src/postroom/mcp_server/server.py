@@ -78,9 +78,13 @@ def _tool(operation: Operation) -> Tool:
         name=operation.name,
         description=operation.description,
         input_schema=input_schema(operation.command),
-        annotations=ToolAnnotations(destructive_hint=operation.destructive)
-        if operation.changes
-        else ToolAnnotations(read_only_hint=True),
+        annotations=ToolAnnotations(
+            read_only_hint=not operation.changes,
+            destructive_hint=operation.destructive,
+            idempotent_hint=operation.repeatable or not operation.changes,
+            # Everybody that a tool reaches is an agent or a person of this server.
+            open_world_hint=False,
+        ),
     )
 
 
