@@ -12,8 +12,9 @@ from mcp.shared.exceptions import MCPError
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
+from postroom.mcp_server.profiles import CORE
 from postroom.mcp_server.resources import RESOURCES
-from postroom.mcp_server.server import CORE, CORE_TOKEN_LIMIT, PostroomMcpServer, definition_tokens, tools_of
+from postroom.mcp_server.server import CORE_TOKEN_LIMIT, PostroomMcpServer, definition_tokens, tools_of
 from postroom.services.calls import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -154,6 +155,10 @@ async def test_the_core_profile_refuses_what_it_does_not_offer(mail: Mail) -> No
             "whois", {"project_key": "x", "agent_name": "y"}, raise_on_error=False
         )
     assert answer.is_error
+    assert answer.structured_content is not None
+    error = answer.structured_content["error"]
+    assert (error["code"], error["value"]) == ("tool_not_listed", "whois")
+    assert "/mcp/full" in error["message"]
 
 
 async def test_every_kind_of_resource_reads(client: Client[Any]) -> None:

@@ -30,7 +30,9 @@ def up(  # noqa: PLR0913 - the options of the command
     port: Annotated[
         int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0 lets the system choose.")
     ] = None,
-    profile: Annotated[Literal["full", "core"] | None, typer.Option(help="Which tools agents see.")] = None,
+    profile: Annotated[
+        Literal["full", "core"] | None, typer.Option(help="Which tools the plain MCP address lists.")
+    ] = None,
     identity: Annotated[
         Literal["asserted", "verified"] | None,
         typer.Option(help="Whether an agent's word counts, or its token."),
