@@ -73,12 +73,16 @@ def up(  # noqa: PLR0913 - the options of the command
 @app.command()
 def mcp(
     no_start: Annotated[bool, typer.Option("--no-start", help="Start no server when none answers.")] = False,
+    tools: Annotated[
+        Literal["core", "full"] | None,
+        typer.Option(help="The tools of daily work, or all.", show_default="as the server is set"),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Speak MCP on stdin and stdout. For clients that start a command; the shared server does the work."""
     from postroom.cli.stdio import serve_stdio
 
-    raise typer.Exit(serve_stdio(start=not no_start, data_dir=data_dir))
+    raise typer.Exit(serve_stdio(start=not no_start, data_dir=data_dir, tools=tools))
 
 
 @app.command()
