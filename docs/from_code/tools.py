@@ -26,7 +26,7 @@ def page() -> str:
     index = table(
         ("tool", "profile", "kind", "scopes", "what it does"),
         [
-            (f"[`{one.name}`](#{one.name})", _profile(one), _kind(one), _scopes(one), one.description)
+            (f"[`{one.name}`](#{one.name})", _profile(one), _kind(one), _scopes(one), one.summary)
             for one in ALL_OPERATIONS
         ],
     )

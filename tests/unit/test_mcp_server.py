@@ -1,6 +1,7 @@
 """The MCP server over agent mail: profiles, schemas, answers, refusals, resources, news."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -98,6 +99,21 @@ def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approv
         "force_release_file_reservation",
     }
     assert not asking & set(CORE)
+
+
+def test_descriptions_say_when_and_what_next_and_name_only_tools_that_there_are() -> None:
+    names = {operation.name for operation in ALL_OPERATIONS}
+    hints = {"reply_all", "unread_only", "ack_required", "enforced_by", "ttl_seconds"}
+    for operation in ALL_OPERATIONS:
+        assert "\n" not in operation.description
+        assert operation.description.startswith(operation.summary)
+        assert len(operation.description) < 330, operation.name
+        named = set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", operation.description))
+        assert named <= names | hints | {"contact_required", "same_owner"}, operation.name
+        if operation.name in CORE:
+            assert named & names <= set(CORE), "a model at this address has no such tool"
+    without_more = {one.name for one in ALL_OPERATIONS if one.description == one.summary}
+    assert without_more == {"unretire_agent", "respond_contact", "set_contact_policy"}
 
 
 async def test_lists_come_wrapped_and_records_plain(client: Client[Any]) -> None:

@@ -78,8 +78,13 @@ class Operation:
 
     @property
     def description(self) -> str:
-        """The promise in a sentence, as callers read it."""
-        return (self.command.__doc__ or "").strip()
+        """What it does, when to use it and what to do next, as a model reads it; one line."""
+        return " ".join((self.command.__doc__ or "").split())
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence."""
+        return (self.command.__doc__ or "").partition("\n")[0]
 
 
 def _looks(

@@ -68,9 +68,10 @@ def _tool(operation: Operation) -> Tool:
 
 
 def definition_tokens(profile: Profile) -> int:
-    """Return an estimate of what a profile's definitions cost a model, as they travel."""
+    """Return an estimate of what a profile's definitions cost a model; hints are for its client alone."""
     definitions: list[dict[str, Any]] = [
-        tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools_of(profile)
+        tool.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"annotations"})
+        for tool in tools_of(profile)
     ]
     return estimated_tokens(json.dumps(definitions, separators=(",", ":")))
 

@@ -126,8 +126,9 @@ def _with_tools(value: object, address: str, tools: Tools | None) -> object:
     """Return a value of an entry with the address, or the command, that lists these tools."""
     if value == ADDRESS:
         return address if tools is None else f"{address}/{tools}"
-    is_command = isinstance(value, list) and value[-1:] == ["mcp"]
-    return [*value, "--tools", tools] if is_command and tools is not None else value
+    if tools is not None and isinstance(value, list) and value[-1:] == ["mcp"]:
+        return [*value, "--tools", tools]
+    return value
 
 
 def _bearer(token: str) -> dict[str, object]:
