@@ -206,6 +206,7 @@ class Application:
         return PostroomMcpServer(
             self.mail,
             profile=self.settings.profile,
+            mcp_path=self.settings.mcp_path,
             subscriptions=self.news,
             observe=self.metrics.observe_call,
             lifespan=lifespan,
