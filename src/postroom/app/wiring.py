@@ -157,6 +157,7 @@ class Application:
             self.clock,
             address=self.address,
             in_chats=None if chats is None else chats.agent.run,
+            tokens=self.tokens.runs,
         )
 
     def _waker(self, delivery: StoredChatDelivery) -> Waker:
