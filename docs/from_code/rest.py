@@ -19,7 +19,7 @@ def page() -> str:
             (
                 method_of(one),
                 f"`{address_of(one)}`",
-                one.description,
+                one.summary,
                 f"[`{one.name}`](tools.md#{one.name})",
             )
             for one in ALL_OPERATIONS

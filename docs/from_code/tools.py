@@ -15,8 +15,9 @@ from postroom.contracts import errors
 from postroom.contracts.tokens import SCOPES
 from postroom.mail.commands import Command
 from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mcp_server.profiles import CORE
 from postroom.mcp_server.resources import RESOURCES
-from postroom.mcp_server.server import CORE, definition_tokens
+from postroom.mcp_server.server import definition_tokens
 
 
 def page() -> str:
@@ -25,7 +26,7 @@ def page() -> str:
     index = table(
         ("tool", "profile", "kind", "scopes", "what it does"),
         [
-            (f"[`{one.name}`](#{one.name})", _profile(one), _kind(one), _scopes(one), one.description)
+            (f"[`{one.name}`](#{one.name})", _profile(one), _kind(one), _scopes(one), one.summary)
             for one in ALL_OPERATIONS
         ],
     )

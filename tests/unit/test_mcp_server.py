@@ -1,6 +1,7 @@
 """The MCP server over agent mail: profiles, schemas, answers, refusals, resources, news."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,8 +13,9 @@ from mcp.shared.exceptions import MCPError
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
+from postroom.mcp_server.profiles import CORE
 from postroom.mcp_server.resources import RESOURCES
-from postroom.mcp_server.server import CORE, CORE_TOKEN_LIMIT, PostroomMcpServer, definition_tokens, tools_of
+from postroom.mcp_server.server import CORE_TOKEN_LIMIT, PostroomMcpServer, definition_tokens, tools_of
 from postroom.services.calls import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -78,6 +80,42 @@ def test_schemas_name_no_nulls_and_no_references() -> None:
         assert tool.input_schema["additionalProperties"] is False
 
 
+def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approval() -> None:
+    """Codex runs a tool without asking only when both `destructiveHint` and `openWorldHint` are false."""
+    asking = set()
+    for tool, operation in zip(tools_of("full"), ALL_OPERATIONS, strict=True):
+        assert tool.annotations is not None
+        hints = tool.annotations.model_dump(by_alias=True)
+        assert hints.pop("title") is None
+        assert {type(value) for value in hints.values()} == {bool}, tool.name
+        assert hints["readOnlyHint"] is not operation.changes
+        assert hints["idempotentHint"] or operation.changes
+        if hints["destructiveHint"] or hints["openWorldHint"]:
+            asking.add(tool.name)
+    assert asking == {
+        "retire_agent",
+        "rotate_agent_token",
+        "recall_message",
+        "force_release_file_reservation",
+    }
+    assert not asking & set(CORE)
+
+
+def test_descriptions_say_when_and_what_next_and_name_only_tools_that_there_are() -> None:
+    names = {operation.name for operation in ALL_OPERATIONS}
+    hints = {"reply_all", "unread_only", "ack_required", "enforced_by", "ttl_seconds"}
+    for operation in ALL_OPERATIONS:
+        assert "\n" not in operation.description
+        assert operation.description.startswith(operation.summary)
+        assert len(operation.description) < 330, operation.name
+        named = set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", operation.description))
+        assert named <= names | hints | {"contact_required", "same_owner"}, operation.name
+        if operation.name in CORE:
+            assert named & names <= set(CORE), "a model at this address has no such tool"
+    without_more = {one.name for one in ALL_OPERATIONS if one.description == one.summary}
+    assert without_more == {"unretire_agent", "respond_contact", "set_contact_policy"}
+
+
 async def test_lists_come_wrapped_and_records_plain(client: Client[Any]) -> None:
     sent = await client.call_tool("send_message", message())
     assert sent.data["count"] == 1
@@ -133,6 +171,10 @@ async def test_the_core_profile_refuses_what_it_does_not_offer(mail: Mail) -> No
             "whois", {"project_key": "x", "agent_name": "y"}, raise_on_error=False
         )
     assert answer.is_error
+    assert answer.structured_content is not None
+    error = answer.structured_content["error"]
+    assert (error["code"], error["value"]) == ("tool_not_listed", "whois")
+    assert "/mcp/full" in error["message"]
 
 
 async def test_every_kind_of_resource_reads(client: Client[Any]) -> None:

@@ -53,6 +53,7 @@ class Recipe(StrEnum):
     CODEX = "codex"
     GEMINI = "gemini"
     OPENCODE = "opencode"
+    COPILOT = "copilot"
 
 
 class PromptWay(StrEnum):

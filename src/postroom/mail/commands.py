@@ -14,7 +14,7 @@ _END = r"$(?!\n)"
 """The end of a text, where Python alone would let a line break follow; readers of the schema know it too."""
 
 ProjectKey = Annotated[str, Meta(description="absolute path or slug", min_length=1, max_length=4096)]
-AgentName = Annotated[str, Meta(description="who acts", min_length=1, max_length=200)]
+AgentName = Annotated[str, Meta(description="your name", min_length=1, max_length=200)]
 OtherAgent = Annotated[
     str,
     Meta(description="name, name@project, human:name or chat:platform/id", min_length=1, max_length=400),
@@ -48,14 +48,20 @@ class Change(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class EnsureProject(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make the project of a folder, or return the one that is there."""
+    """Make the project of a folder, or return the one that is there.
+
+    start_session does this too.
+    """
 
     human_key: Annotated[str, Meta(description="absolute path of the project's folder")]
     git_identity: Annotated[str, Meta(max_length=1000, description="<remote>#<root commit>, if known")] = ""
 
 
 class RegisterAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Register an agent, or update the one of that name; without a name one is generated."""
+    """Register an agent, or update the one of that name; without a name one is generated.
+
+    To begin your own work use start_session, which does this and more.
+    """
 
     project_key: ProjectKey
     program: Word
@@ -67,7 +73,10 @@ class RegisterAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class CreateAgentIdentity(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make a new agent with a generated name, always."""
+    """Make a new agent with a generated name, always.
+
+    To begin your own work use start_session.
+    """
 
     project_key: ProjectKey
     program: Word
@@ -76,33 +85,46 @@ class CreateAgentIdentity(Change, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class StartSession(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Begin work: make project and agent if need be, reserve paths, and see the inbox, in one call."""
+    """Call this first: it registers you, reserves what you will edit, and lists your unread messages.
+
+    Give the same name each time; without one a new agent is made. Then read the messages with
+    fetch_inbox.
+    """
 
     project_key: ProjectKey
     program: Word
     model: Word
-    name: Annotated[str, Meta(max_length=200)] | None = None
+    name: Annotated[str, Meta(max_length=200, description="yours, kept exactly")] | None = None
     task_description: ShortText = ""
-    reserve_paths: Paths = []
+    reserve_paths: Annotated[Paths, Meta(description="relative to the project")] = []
     ttl_seconds: Seconds | None = None
     inbox_limit: Annotated[int, Meta(ge=0, le=100)] = 10
 
 
 class ShowProject(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Show a project: its agents, newest threads and live reservations."""
+    """Show a project: its agents, newest threads and live reservations.
+
+    Use it to see what goes on before you plan.
+    """
 
     project_key: ProjectKey
 
 
 class Whois(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say who an agent is and what it is doing."""
+    """Say who an agent is, what it is doing and what it has reserved.
+
+    Use it before you write to somebody you do not know.
+    """
 
     project_key: ProjectKey
     agent_name: OtherAgent
 
 
 class ListAgents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List the agents of a project."""
+    """List who works on the project, and on what.
+
+    Use it to find whom to write to.
+    """
 
     project_key: ProjectKey
     include_retired: bool = False
@@ -111,7 +133,10 @@ class ListAgents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class RetireAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Retire an agent: it neither sends nor receives, and its reservations end."""
+    """Retire an agent: it neither sends nor receives, and its reservations end.
+
+    Use it for one that does not come back; unretire_agent undoes it.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -125,7 +150,10 @@ class UnretireAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RotateAgentToken(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Replace the agent's token; the new one is written to a file on the server, never answered."""
+    """Replace the agent's token; the new one is written to a file on the server, never answered.
+
+    Use it when somebody else may know the old one.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -140,7 +168,11 @@ class AttachmentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Send one message; every recipient is valid or nothing is sent."""
+    """Write to agents or people; every recipient is valid or nothing is sent.
+
+    Use it to ask, tell or hand over; to answer a message use reply_message. list_agents has the names.
+    Answers come to your inbox.
+    """
 
     project_key: ProjectKey
     sender_name: AgentName
@@ -160,7 +192,10 @@ class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Answer a message on its thread."""
+    """Answer a message on its thread: to its sender, or with reply_all to everybody in it.
+
+    Then call acknowledge_message for the message that you answered.
+    """
 
     project_key: ProjectKey
     sender_name: AgentName
@@ -173,7 +208,11 @@ class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Return an agent's messages: newest first, or oldest first after a cursor."""
+    """Read your messages, newest first; with `after`, oldest first.
+
+    Look when you begin, between steps and before you end (unread_only). Reading marks nothing: answer
+    with reply_message, and call acknowledge_message for what you have dealt with.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -186,7 +225,10 @@ class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Follow an inbox by a cursor that survives restarts; every message comes once, in order."""
+    """Follow an inbox by a cursor that survives restarts; every message comes once, in order.
+
+    For programs that watch; to read your messages use fetch_inbox.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -195,7 +237,10 @@ class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class FetchEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Follow what happens in a project by a cursor that survives restarts: each entry once, in order."""
+    """Follow what happens in a project by a cursor that survives restarts: each entry once, in order.
+
+    For programs that watch or report.
+    """
 
     project_key: ProjectKey
     after: Cursor = 0
@@ -214,7 +259,10 @@ class FollowEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Return one message."""
+    """Return one message, whole.
+
+    Use it for an id from search_messages or from a list without bodies.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -222,7 +270,10 @@ class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say for each recipient whether a message is stored, announced, read or acknowledged, and since when."""
+    """Say for each recipient whether a message is stored, announced, read or acknowledged, and since when.
+
+    Use it when no answer comes, and do not send the message again.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -230,7 +281,10 @@ class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Mark a message as read; the first mark stands."""
+    """Mark a message as read; the first mark stands.
+
+    Where `ack_required` is true, use acknowledge_message.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -238,7 +292,10 @@ class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Acknowledge a message (and mark it read); the first acknowledgement stands."""
+    """Acknowledge a message, which marks it as read; the first acknowledgement stands.
+
+    Do it for each message once you have acted on it or answered it: until then it counts as unread.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -246,7 +303,10 @@ class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Take back a message that nobody has read; its text is erased."""
+    """Take back a message of yours that nobody has read; its text is erased.
+
+    Once somebody has read it, correct it with reply_message.
+    """
 
     project_key: ProjectKey
     sender_name: AgentName
@@ -254,7 +314,10 @@ class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Search messages: words, "phrases", prefix*, AND OR NOT, field:word (subject, body, sender, topic)."""
+    """Search messages: words, "phrases", prefix*, AND OR NOT, field:word (subject, body, sender, topic).
+
+    Use it before you ask what may have been settled.
+    """
 
     project_key: ProjectKey
     query: Annotated[str, Meta(max_length=1000)]
@@ -264,14 +327,20 @@ class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say who takes part in a thread, what is asked, what is not acknowledged and what is reserved."""
+    """Say who takes part in a thread, what is asked, what is not acknowledged and what is reserved.
+
+    Use it before you answer in a long thread.
+    """
 
     project_key: ProjectKey
     thread_id: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask a person a yes or no question in a run that the server has started; then end your turn."""
+    """Ask a person a yes or no question, in a run that the server has started.
+
+    Use it before what only a person may decide. Then end your turn: the run goes on with the answer.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -289,7 +358,10 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask an agent to take your mail."""
+    """Ask an agent to take your mail.
+
+    Use it when sending was refused with contact_required.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -298,7 +370,7 @@ class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RespondContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Grant or refuse what another agent asked."""
+    """Grant or refuse what another agent asked with request_contact."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -308,7 +380,10 @@ class RespondContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ListContacts(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List what an agent has asked of others, and others of it."""
+    """List what an agent has asked of others, and others of it.
+
+    Answer what is pending with respond_contact.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -323,7 +398,11 @@ class SetContactPolicy(Change, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Reserve paths or globs before editing; granted even on conflict: read `conflicts` and `enforced_by`."""
+    """Reserve files or globs before you edit them; once more for the same path renews it.
+
+    It is granted even where others hold the same: when `conflicts` is not empty, do not edit, but write
+    to the holder or work elsewhere. `enforced_by` says what refuses edits of others.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -341,7 +420,10 @@ class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say who would conflict with these paths, and reserve nothing."""
+    """Say who would conflict with these paths, and reserve nothing.
+
+    Use it to plan; before you edit, use file_reservation_paths.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -350,7 +432,10 @@ class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End own reservations: those of the paths or ids given, or all of them."""
+    """End your reservations: those of the paths or ids given, or all of them.
+
+    Do it as soon as you have finished editing, so that others can go on.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -359,7 +444,10 @@ class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Let own reservations run from now for `ttl_seconds`: those given, or all of them."""
+    """Let your reservations run from now for `ttl_seconds`: those given, or all of them.
+
+    Use it when your work takes longer than they last.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -369,7 +457,10 @@ class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ForceReleaseReservation(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End another agent's reservation; the reason is kept and the holder is told by message."""
+    """End another agent's reservation; the reason is kept and the holder is told by message.
+
+    Write to the holder first; use it only when no answer comes or the holder agrees.
+    """
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -378,7 +469,10 @@ class ForceReleaseReservation(Change, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ListReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List the live reservations of a project."""
+    """List the live reservations of a project.
+
+    Use it to see who works where.
+    """
 
     project_key: ProjectKey
     agent_name: Annotated[str, Meta(max_length=200, description="only those of this agent")] | None = None
@@ -386,7 +480,10 @@ class ListReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say whether the server works, by a read of the database."""
+    """Say whether the server works, by a read of the database.
+
+    Use it when other tools fail.
+    """
 
 
 C = TypeVar("C", bound=Command)

@@ -22,7 +22,7 @@ from postroom.app.clients.config_paths import (
 )
 from postroom.app.clients.files import Found
 from postroom.app.clients.jsonc import NotJson
-from postroom.app.clients.table import Client, Way
+from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict
 
@@ -60,7 +60,9 @@ class Change:
         return self.after == (None if self.found.content is None else self.found.text)
 
 
-def parts(client: Client, target: SetupScope, way: Way, address: str, *, hooks: bool) -> list[Part]:
+def parts(
+    client: Client, target: SetupScope, way: Way, address: str, *, tools: Tools = "core", hooks: bool
+) -> list[Part]:
     """Return what a client wants, file by file.
 
     Raises:
@@ -70,7 +72,7 @@ def parts(client: Client, target: SetupScope, way: Way, address: str, *, hooks: 
         raise InvalidArgument(
             f"{client.title} is not set up over HTTP: {client.why}", value=client.name, remedy="use --stdio"
         )
-    wanted = {servers_file(client, target): client.edits(way, address, target.scope)}
+    wanted = {servers_file(client, target): client.edits(way, address, tools, target.scope)}
     file = hooks_file(client, target)
     if hooks and file is not None:
         wanted.setdefault(file, []).extend(client.hook_edits())

@@ -13,6 +13,8 @@ from postroom.app.clients.config_edits import NAME, ConfigEdit
 
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
+Tools = Literal["core", "full"]
+"""Which tools a client's model is given: those of daily work, or all."""
 
 ADDRESS: Final = "<the server's address>"
 """Stands in the table where the address of the server will stand in a file."""
@@ -105,11 +107,14 @@ class Client:
     plugin: OwnFile | None = None
     """Does the work of hooks in a client that has none."""
 
-    def edits(self, way: Way, address: str, scope: Scope = "user") -> list[ConfigEdit]:
-        """Return what should stand in the file of servers; for HTTP there must be a form."""
+    def edits(self, way: Way, address: str, tools: Tools | None, scope: Scope = "user") -> list[ConfigEdit]:
+        """Return what should stand in the file of servers; for HTTP there must be a form.
+
+        `tools` None is the form of earlier versions, which left it to the server's own setting.
+        """
         form = self.stdio if way == "stdio" else self.http
         assert form is not None  # noqa: S101 - the caller looked
-        entry = {key: address if value == ADDRESS else value for key, value in form.items()}
+        entry = {key: _with_tools(value, address, tools) for key, value in form.items()}
         entry |= self.granted if scope == "user" else {}
         wanted = [ConfigEdit(path=self.path, key=NAME, value=entry)]
         if way == "http" and self.asks_for_token:
@@ -142,6 +147,15 @@ class Client:
         if matcher := hooks.matchers.get(event):
             group = {"matcher": matcher, **group}
         return ConfigEdit(path=("hooks", event), value=group, sign=command)
+
+
+def _with_tools(value: object, address: str, tools: Tools | None) -> object:
+    """Return a value of an entry with the address, or the command, that lists these tools."""
+    if value == ADDRESS:
+        return address if tools is None else f"{address}/{tools}"
+    if tools is not None and isinstance(value, list) and value[-1:] == ["mcp"]:
+        return [*value, "--tools", tools]
+    return value
 
 
 def _bearer(token: str) -> dict[str, object]:

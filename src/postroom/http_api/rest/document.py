@@ -82,7 +82,7 @@ def document(*, session_cookie: str) -> dict[str, Any]:
 def _operation(operation: Operation) -> dict[str, Any]:
     return {
         "operationId": operation.name,
-        "summary": operation.description,
+        "summary": operation.summary,
         **(_change(operation) if operation.changes else _look(operation)),
         "responses": _responses(
             answer_schema(operation), _ALL if operation.changes else _ALL - ONLY_OF_CHANGES
