@@ -18,10 +18,19 @@ from postroom.app.clients.config_paths import (
 from postroom.app.clients.jsonc import NotJson, nodes, read
 from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
+from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
 from postroom.contracts.errors import ClientFileRefused
 
 Drift = Literal[
-    "missing", "changed", "old_address", "hooks_missing", "hooks_changed", "duplicate", "unreadable"
+    "missing",
+    "changed",
+    "old_address",
+    "hooks_missing",
+    "hooks_changed",
+    "hooks_untrusted",
+    "hooks_unknown",
+    "duplicate",
+    "unreadable",
 ]
 State = Literal["not installed", "not set up", "set up", "drifted"]
 
@@ -58,7 +67,7 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
     look = _Look(client, target, records)
     found, findings = look.entry(address)
     hooks, more = look.hooks(found)
-    findings += more
+    findings += more or (look.trust() if hooks else [])
     state: State = "not set up" if is_installed(client, target) else "not installed"
     if findings and (found is not None or hooks or is_recorded(client, target, records)):
         state = "drifted"
@@ -187,6 +196,22 @@ class _Look:
             for drift, (how, words) in told.items()
             if (events := [event for event, found in present.items() if found == how])
         ]
+
+    def trust(self) -> list[Finding]:
+        """Return what the client itself says against running our hooks."""
+        said, file = hook_trust(self.client, self.target), hooks_file(self.client, self.target)
+        if said is None or file is None:
+            return []
+        if said.trouble:
+            remedy = f"see that `{self.client.programs[0]}` starts, and update it when it is old"
+            return [Finding(drift="hooks_unknown", file=file.path, detail=said.trouble, remedy=remedy)]
+        if not said.untrusted:
+            return []
+        detail = (
+            f"written, not trusted: {self.client.title} does not run our hooks at {', '.join(said.untrusted)}"
+        )
+        remedy = HOW_TO_TRUST.format(self.client.programs[0])
+        return [Finding(drift="hooks_untrusted", file=file.path, detail=detail, remedy=remedy)]
 
     def _plugin(self) -> tuple[bool, list[Finding]]:
         """Return whether our plugin is there, and its findings."""

@@ -104,6 +104,8 @@ class Client:
     never_with: tuple[str, ...] = ()
     """What stands in the file of another row's version, so that ours would break it."""
     hooks: Hooks | None = None
+    asks_trust: bool = False
+    """Whether it runs no hook that its user did not trust."""
     plugin: OwnFile | None = None
     """Does the work of hooks in a client that has none."""
 
@@ -214,6 +216,7 @@ CLIENTS: Final = (
         token=TOKEN_NAME,
         programs=("codex",),
         folders=(ConfigPath(folder=".codex", names=("",), variable="CODEX_HOME"),),
+        asks_trust=True,
         hooks=Hooks(
             user=ConfigPath(folder=".codex", names=("hooks.json",), variable="CODEX_HOME"),
             project=ConfigPath(base="project", folder=".codex", names=("hooks.json",)),
