@@ -253,6 +253,9 @@ class Telling:
     def put_back(self, tx, run_id: str) -> None:
         raise AssertionError("nothing fails here")
 
+    def withdraw(self, tx, run: RunRecord) -> None:
+        raise AssertionError("nothing asks here")
+
     def of(self, run: RunRecord) -> list[OutboxDraft]:
         self.asked.append(run)
         payload = {"run": run.run_id, "status": run.status, "said": run.final_output}

@@ -54,6 +54,28 @@ async def test_a_persons_answer_is_given_to_the_same_request(
     assert ToolCallResumed(target_id="c0", result={"approved": approved}) in room.sink.events
 
 
+AS_CODEX = (
+    "{'toolCallId': f'call_{os.getpid()}', 'title': 'touch a', 'kind': 'execute', 'rawInput': {'call_id': "
+    "f'%s_{os.getpid()}', 'turn_id': f'turn-{os.getpid()}', 'started_at_ms': os.getpid(), 'command': %s}}"
+)
+
+
+@pytest.mark.parametrize("command", ["['touch', 'a']", "['touch', 'a' * 20_000]"])
+async def test_a_permission_is_the_same_when_only_its_turn_differs(tmp_path: Path, command: str) -> None:
+    """As `codex-acp` 0.16 tells of it: each time with the ids of another call and turn, and another instant."""
+    room = AcpRoom(tmp_path, agent(f"say('May I: ' + may({AS_CODEX % ('call', command)}))"))
+    asked = await room.ends()
+    assert "turn-" not in asked.waiting.tickets[0].reason
+    assert (await room.ends("go on", decided(asked, True))).response == "May I: yes"
+
+
+async def test_an_argument_of_the_model_counts_also_when_it_is_called_as_the_turn_is(tmp_path: Path) -> None:
+    room = AcpRoom(tmp_path, agent(f"say('May I: ' + may({AS_CODEX % ('other', '[]')}))"))
+    asked = await room.ends()
+    again = await room.ends("go on", decided(asked, True))
+    assert again.waiting is not None
+
+
 async def test_the_id_of_a_call_is_told_as_it_can_be_kept(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("say(may({'toolCallId': '\\ud800' * 9_000, 'title': 'Remove'}))"))
     asked = await room.ends()

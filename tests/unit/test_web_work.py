@@ -37,6 +37,9 @@ def stores(clock: ManualClock):
     held.close()
 
 
+OF_QUESTIONS = ["question.asked", "question.answered", "question.withdrawn"]
+
+
 @pytest_asyncio.fixture
 async def room(stores, clock: ManualClock) -> AsyncIterator[WorkRoom]:
     made = WorkRoom(*stores, clock)
@@ -410,6 +413,37 @@ async def test_a_queued_run_says_what_holds_it_back_and_can_be_cancelled(room):
     refused = await post(browser, RUNS, *fields, ("do", "cancel"))
     assert refused.status_code == 409
     await other.aclose()
+
+
+async def test_a_run_that_asks_is_cancelled_and_what_waited_for_its_answer_goes_on(room):
+    await room.send("Ada", "Ash", subject="First")
+    await room.turn()
+    later = await room.send("Fay", "Ash", subject="Second")
+    await room.turn()
+    why = f"Ash has an open question: {room.agents.question}"
+    [waiting] = await room.operator.waiting(SLUG)
+    [work] = await room.operator.works(SLUG)
+    assert (waiting.message, waiting.why, waiting.behind_run_id) == (later, why, work.run_id)
+    assert (work.state, work.why, work.can_cancel) == ("asks", why, True)
+    browser = room.browser()
+    assert f"It waits: <bdi>{why}</bdi>" in (await browser.get(f"/p/{SLUG}/m/{later}")).text
+    page = (await browser.get(f"{RUNS}/{work.run_id}")).text
+    assert "Answer its question" in page
+    room.agents.asking.clear()
+    fields = [(name, hidden(page, name)) for name in ("form_token", "run")]
+    assert (await post(browser, RUNS, *fields, ("do", "cancel"))).status_code == 303
+    await room.turn()
+    assert (await room.operator.work(work.run_id)).state == "cancelled"
+    assert await room.questions.questions() == []
+    assert list(await room.operator.waiting(SLUG)) == []
+    assert (await post(browser, RUNS, *fields, ("do", "cancel"))).status_code == 409
+    told = [one.body_md for one in await room.messages()]
+    assert "Ash could not handle your message: cancelled" in told
+    assert "Ash did it" in told
+    log = await room.mail.call("fetch_events", {"project_key": PROJECT, "after": 0, "kinds": OF_QUESTIONS})
+    [asked, withdrawn] = log["events"]
+    assert (asked["kind"], withdrawn["kind"]) == ("question.asked", "question.withdrawn")
+    assert asked["detail"] == withdrawn["detail"]
 
 
 async def test_a_run_at_work_is_cancelled_and_whoever_wrote_is_told(room):

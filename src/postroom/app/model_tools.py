@@ -13,7 +13,7 @@ from postroom.contracts.tools import Suspension, ToolCallResumeMode, ToolDescrip
 from postroom.mail.commands import AgentName
 from postroom.mail.context import Caller
 from postroom.mail.operations import OPERATIONS, Operation
-from postroom.mail.waking.mail_runs import ASK
+from postroom.mail.waking.open_questions import ASK
 from postroom.mail.waking.prompts import decision_told
 from postroom.mcp_server.schema import input_schema
 from postroom.runtime import Tool, ToolContext

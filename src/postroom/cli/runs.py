@@ -64,7 +64,7 @@ def why(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def cancel(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """End a run that is queued or at work. Whoever waits for it is told."""
+    """End a run that is queued, at work or asks. Its question is withdrawn; whoever waits for it is told."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/cancel", {"run": run})
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(found['run_id'])} is asked to end")
 

@@ -160,6 +160,7 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
     A barrier keeps everything behind it until it is read itself. A message for `target_run_id` is read by
     that run, or by a new one when `fallback_to_new_run` says so. Messages of different groups are not read
     together. One that `starts_run` does not wait for a submission: when its thread is idle a run is started.
+    One that never `resumes` a run that waits is kept until that run has ended, unless it is for that run.
     """
 
     boundary: Boundary = Boundary.NEW_RUN
@@ -169,6 +170,11 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
     fallback_to_new_run: bool = True
     group: str | None = None
     starts_run: bool = False
+    resumes: bool = True
+
+    def may_resume(self, run_id: str) -> bool:
+        """Say whether such a message lets this run go on, which waits."""
+        return self.resumes or self.target_run_id == run_id
 
     def is_read_at(self, boundary: Boundary, run_id: str | None) -> bool:
         """Say whether `run_id` reads such a message at this boundary."""

@@ -45,6 +45,7 @@ EventKind = Literal[
     "run.cut_off",
     "question.asked",
     "question.answered",
+    "question.withdrawn",
 ]
 EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
 

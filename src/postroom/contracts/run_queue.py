@@ -117,6 +117,13 @@ class RunEffects(Protocol):
         """
         ...
 
+    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
+        """Write that nobody can answer a run's questions any more, in the change that ends it while it waits.
+
+        It is called behind `write`, with the run as it waited.
+        """
+        ...
+
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects outside the database of a run that is done, or waits, as it stands now.
 

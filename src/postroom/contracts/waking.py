@@ -149,6 +149,12 @@ class WakingWrites(WakingReads, Protocol):
         """
         ...
 
+    def withdraw_questions(
+        self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
+    ) -> None:
+        """Tell that a run that waited was ended, and that nobody can answer its questions any more."""
+        ...
+
     def note_answer(self, message_id: int, run_id: str) -> None:
         """Record that a message tells the end of a run; the first record stands."""
         ...

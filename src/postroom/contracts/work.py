@@ -82,7 +82,7 @@ class Waiting:
     since_at: int
     why: str
     behind_run_id: str | None = None
-    """The run that its reader is at work on."""
+    """The run that its reader is at work on, or that waits for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,10 +227,18 @@ class Accepting(Protocol):
 class Completion:
     """Writes begins and ends of executions."""
 
-    def __init__(self, core: Core, events: ServerEvents, accepting: Accepting) -> None:
+    def __init__(
+        self,
+        core: Core,
+        events: ServerEvents,
+        accepting: Accepting,
+        after_run: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Keep what it works with; `after_run` is called when a run has ended without being executed."""
         self._core = core
         self._events = events
         self._accepting = accepting
+        self.after_run = after_run
 
     async def begin(self, attempt: Attempt) -> None:
         """Write that the execution begins; a run that was only prepared is running from now on.
@@ -411,6 +419,7 @@ class Completion:
             tx.runs.commit(commit)
             if effects is not None:
                 effects.write(tx, ended, None)
+                effects.withdraw(tx, run)
 
         try:
             await core.observed("cancel_waiting_run", core.store.write(cancel, key=run.thread_id))
@@ -421,6 +430,7 @@ class Completion:
             effects.stored(ended)
         core.metrics.run_ended("cancelled")
         await self._events.waiting_cancelled(run)
+        await self.after_run(run.thread_id)
         return True
 
     async def _ended(

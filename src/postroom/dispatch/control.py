@@ -49,6 +49,7 @@ class Control:
         cancelled = await core.observed("cancel", self._cancelled(id))
         if cancelled is not None:
             await self._events.dispatch_happened("RunCancelled", cancelled)
+            await self._completion.after_run(cancelled.thread_id)
             return True
         if core.executor.cancel(id) or self._workers.stop(id):
             return True

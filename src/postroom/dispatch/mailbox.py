@@ -99,14 +99,14 @@ class Mailbox:
         self.workers = workers = Workers()
         submissions: Submissions  # ends of runs and submissions begin each other
         self._completion = completion = Completion(
-            core, events, lambda *about, **options: submissions.accepting(*about, **options)
+            core,
+            events,
+            lambda *about, **options: submissions.accepting(*about, **options),
+            after_run=lambda thread_id: submissions.after_run(thread_id),
         )
         self._control = control = Control(core, events, completion, workers)
         self._dispatcher = dispatcher = Dispatcher(
-            core,
-            workers,
-            Execution(core, events, completion),
-            after_run=lambda thread_id: submissions.after_run(thread_id),
+            core, workers, Execution(core, events, completion), after_run=completion.after_run
         )
         self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
         self._recovery = Recovery(core, events, completion, dispatcher, submissions)

@@ -14,11 +14,12 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit, thread_lock
-from postroom.contracts.runs import RunMessageInput, RunRecord
+from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import RunCoordinator
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
+from postroom.dispatch.planning import seen_by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +43,8 @@ class PendingInput:
         def freeze(tx: Transaction) -> tuple[tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
             facts = tx.runs.threads.submission_facts(thread_id, self.run_id)
+            if facts.named_run is not None and facts.named_run.status is RunStatus.WAITING:
+                facts = seen_by(facts.named_run, facts)
             taken = select_pending(facts.pending, boundary, self.run_id, group=group)
             messages = tuple(entry.message for entry in taken)
             if taken:

@@ -1,6 +1,7 @@
 """Checks a submission and decides what it writes, from what was seen of its thread. Looks nothing up.
 
 run named, or waiting for input ──▶ the same run goes on: the messages are its input
+a message that may not resume it ──▶ waits until that run has ended
 a dispatch of that run is queued ──▶ it is joined: one delivery brings both
 otherwise ─────────────────────────▶ a new run
 """
@@ -166,6 +167,12 @@ def reusable_waiting_run(facts: SubmissionFacts) -> RunRecord | None:
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
             return run
     return None
+
+
+def seen_by(run: RunRecord, facts: SubmissionFacts) -> SubmissionFacts:
+    """Return the facts without the pending messages that leave a run that waits as it is."""
+    pending = tuple(entry for entry in facts.pending if entry.mode.may_resume(run.run_id))
+    return replace(facts, pending=pending)
 
 
 def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | None:

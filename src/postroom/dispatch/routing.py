@@ -150,6 +150,11 @@ class JoinedEffects:
         for part in self._parts:
             part.put_back(tx, run_id)
 
+    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
+        """Let each room write that a run's questions are withdrawn."""
+        for part in self._parts:
+            part.withdraw(tx, run)
+
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects of a run that is done, or waits."""
         return tuple(draft for part in self._parts for draft in part.of(run))

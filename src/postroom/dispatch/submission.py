@@ -63,6 +63,7 @@ from postroom.dispatch.planning import (
     normalized_mode,
     plan_submission,
     refuse_bad_delivery,
+    seen_by,
     validate_run_inputs,
 )
 from postroom.dispatch.sinks import EventStream
@@ -71,6 +72,7 @@ from postroom.log import get_logger
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
+_DEFAULT = DeliveryMode()
 
 
 class MailboxDispatchStatus(StrEnum):
@@ -149,6 +151,10 @@ class _Ids:
 
 class _PinNeeded(Exception):
     """A new run is to be made, and it was not asked what it is pinned to."""
+
+
+class _LeftWaiting(Exception):
+    """A run of the thread waits, and the messages may not let it go on."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -488,8 +494,8 @@ class Submissions:
             request = replace(arrival.request, messages=tuple(messages))
             try:
                 with suppress(DeliveryBlocked, DuplicateRecord, QueueFull, _PinNeeded):
-                    arrival.prepared = self._submitted_in(tx, request, arrival.options, ids)
-            except ActiveRunConflict:
+                    arrival.prepared = self._submitted_in(tx, request, arrival.options, ids, mode)
+            except (ActiveRunConflict, _LeftWaiting):
                 arrival.looks_again = False  # what is open on the thread looks when it has ended
         if arrival.prepared is None:
             for message in messages:
@@ -574,9 +580,14 @@ class Submissions:
         return _Ids(run_id=run_id, dispatch_id=dispatch_id, pin=pin)
 
     def _submitted_in(
-        self, tx: Transaction, request: RunActivation, options: DispatchOptions | None, ids: _Ids
+        self,
+        tx: Transaction,
+        request: RunActivation,
+        options: DispatchOptions | None,
+        ids: _Ids,
+        mode: DeliveryMode = _DEFAULT,
     ) -> Prepared:
-        """Look, decide and write, under the lock of the thread."""
+        """Look, decide and write, under the lock of the thread; `mode` is that of the messages."""
         interrupt: Interrupt | None = None
         ended: EndedRuns = []
         cap = None if options is None else options.queue_cap
@@ -590,7 +601,7 @@ class Submissions:
                 interrupt, ended = self._completion.interrupted_in(tx, raised)
             if interrupt is not None or request is not asked:
                 facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
-        plan = self._plan(tx, request, facts, ids)
+        plan = self._plan(tx, request, facts, ids, mode)
         if options is None or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
             if options is not None and options.claims is not None:
@@ -655,8 +666,14 @@ class Submissions:
         row = tx.runs.dispatches.claim_dispatch(plan.joins.dispatch_id, claims.request)
         return None if row is None else begun_in(tx, row, claims)
 
-    def _plan(self, tx: Transaction, request: RunActivation, facts: SubmissionFacts, ids: _Ids) -> Plan:
+    def _plan(
+        self, tx: Transaction, request: RunActivation, facts: SubmissionFacts, ids: _Ids, mode: DeliveryMode
+    ) -> Plan:
         existing, row = existing_run(request, facts), None
+        if existing is not None and existing.status is RunStatus.WAITING:
+            if not mode.may_resume(existing.run_id):
+                raise _LeftWaiting
+            facts = seen_by(existing, facts)
         if existing is not None and existing.dispatch_id is not None:
             row = tx.runs.dispatches.load(existing.dispatch_id)
             if row is not None and (row.run_id != existing.run_id or row.status not in OPEN):

@@ -147,6 +147,9 @@ class ChatEffects:
     def put_back(self, tx: Transaction, run_id: str) -> None:
         """Write nothing: only an end is told."""
 
+    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
+        """Write nothing: only an end is told."""
+
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the answer of a run that is done, or the questions of one that waits."""
         if not is_chat(run.thread_id):

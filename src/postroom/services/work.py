@@ -12,6 +12,7 @@ from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.work import Output, Waiting, Work, WorkState
 from postroom.dispatch.sinks import output_of
 from postroom.mail.service import Mail
+from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.runs import RunService, project_threads, whose
 
@@ -109,19 +110,22 @@ class WorkService:
         return await self.work(await self._run_id(run_id))
 
     async def cancel(self, run_id: str) -> None:
-        """End a run that is queued or at work; whoever waits for it is told.
+        """End a run that is queued, at work or waits for a person; whoever waits for it is told.
+
+        The questions of one that waits are withdrawn.
 
         Raises:
             UnknownRun: there is none.
             IllegalTransition: it can be cancelled no more.
         """
         work = await self.named(run_id)
-        asked = work.can_cancel and await self._runs.mailbox.cancel(work.dispatch_id or run_id)
+        named = work.run_id if work.state == "asks" else work.dispatch_id or run_id
+        asked = work.can_cancel and await self._runs.mailbox.cancel(named)
         if not asked:
             raise IllegalTransition(
                 f"run {work.run_id} is {(await self.work(work.run_id)).state} and cannot be cancelled",
                 value=run_id,
-                remedy="answer its question with no" if work.state == "asks" else "look at how it ended",
+                remedy=f"`postroom runs show {work.run_id}` says how it ended",
             )
 
     async def replay(self, run_id: str) -> Work:
@@ -179,7 +183,7 @@ class WorkService:
             until=until,
             questions=len(run.answered) + len(run.open_tickets),
             parent_run_id=run.parent_run_id,
-            can_cancel=row is not None and not row.status.is_terminal,
+            can_cancel=state == "asks" or (row is not None and not row.status.is_terminal),
             can_replay=row is not None and row.status is RunDispatchStatus.DEAD_LETTER,
         )
 
@@ -199,15 +203,21 @@ class WorkService:
             except UnknownDispatch:
                 return "it has ended at this moment", None
             return reason.text, reason.until
+        if state == "asks":
+            return why_held(whose(run.thread_id)[1], run), None
         end = run.termination
         if state != "failed" or end is None:
             return "", None
         return run.error or end.value or end.type.value, None
 
     async def _waiting_on(self, thread_id: str) -> list[Waiting]:
-        claimed = await self._runs.stores.dispatches.claimed_dispatch(thread_id)
-        why = "its next run takes it" if claimed is None else "it is at work, and reads this after that"
         slug, name = whose(thread_id)
+        claimed = await self._runs.stores.dispatches.claimed_dispatch(thread_id)
+        asks = await self._runs.stores.threads.latest_run(thread_id)
+        behind = None if claimed is None else claimed.run_id
+        why = "its next run takes it" if claimed is None else "it is at work, and reads this after that"
+        if claimed is None and asks is not None and asks.status is RunStatus.WAITING:
+            why, behind = why_held(name, asks), asks.run_id
         return [
             Waiting(
                 message=message,
@@ -215,7 +225,7 @@ class WorkService:
                 agent=name,
                 since_at=one.created_at,
                 why=why,
-                behind_run_id=None if claimed is None else claimed.run_id,
+                behind_run_id=behind,
             )
             for one in await self._runs.mailbox.pending(thread_id)
             for message in messages_named([one.message.id or ""])

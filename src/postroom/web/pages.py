@@ -18,6 +18,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.mail import Agent, Attachment, Message, Project
 from postroom.contracts.store import MailReads, MailStore
+from postroom.contracts.work import Waiting
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.web import files, presence, reading, wording
@@ -152,8 +153,19 @@ class Pages:
         if number(request, "sent") == 1:
             seen = await self._mail.read(lambda reads: reading.how_seen(reads, shown))
         token = "" if self._services is None else token_for(request, self._services.visitors)
-        found = {"thread_slug": thread_slug, "bodies": bodies, "seen": seen}
+        found = {"thread_slug": thread_slug, "bodies": bodies, "seen": seen, "held": await self._held(shown)}
         return self._html("message", project=project, shown=shown, form_token=token, **found)
+
+    async def _held(self, shown: ShownMessage) -> list[Waiting]:
+        """Return for which of its readers, as they are shown, a message waits, and why."""
+        readers = {(one.project_slug, one.name) for one in shown.recipients if one.read_at is None}
+        if self._services is None:
+            return []
+        slugs = sorted({slug for slug, _ in readers})
+        found = [one for slug in slugs for one in await self._services.runs.waiting(slug)]
+        return [
+            one for one in found if one.message == shown.message.id and (one.project, one.agent) in readers
+        ]
 
     async def source(self, request: Request) -> Response:
         """Give a message's text as it was written, to be stored."""

@@ -1,7 +1,8 @@
 """Requests for permission: what a person is asked, and their answer when the same request comes again.
 
 A question is named after everything that the agent told of the call, what is too long to be shown included: a
-call that differs in anything is another question. Which answers a run has used is noted before the agent is
+call that differs in anything is another question. Only what names the turn in which the call is made is left
+out: it differs each time that the same is asked. Which answers a run has used is noted before the agent is
 told, so that a yes holds once.
 """
 
@@ -22,6 +23,8 @@ MOST_SHOWN: Final = 2_000
 """Characters of a call that a person is shown; a longer one says how much is missing."""
 MOST_TITLE: Final = 200
 CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
+OF_THE_TURN: Final = frozenset({"call_id", "approval_id", "turn_id", "started_at_ms"})
+"""Fields in which `codex-acp` tells in `rawInput` of which turn and call a request is, and since when."""
 FORGETS: Final = (
     "It cannot restore a session: answered, it begins again, and asks again for what it was allowed."
 )
@@ -41,6 +44,23 @@ class Permission:
         """Return the option that says so, for one time where there is such a one."""
         wanted = ("allow_once", "allow_always") if approved else ("reject_once", "reject_always")
         return next((id for want in wanted for kind, id in self.options if kind == want), None)
+
+
+def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an agent tells of a call, without what names the turn in which it is made.
+
+    An input that holds the own id of the call under such a name was written by the agent, not by the model.
+    Elsewhere such a field is an argument like any other, and stays.
+    """
+    told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
+    given, own = told.get("rawInput"), call.get("toolCallId")
+    if (
+        isinstance(given, dict)
+        and isinstance(own, str)
+        and own in (given.get("call_id"), given.get("approval_id"))
+    ):
+        told["rawInput"] = {name: value for name, value in given.items() if name not in OF_THE_TURN}
+    return told
 
 
 def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:

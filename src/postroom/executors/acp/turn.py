@@ -8,7 +8,7 @@ from typing import Any, Final
 from postroom.contracts.agent_events import EventSink, ToolCallDone, ToolCallReady, ToolCallStart
 from postroom.contracts.messages import storable
 from postroom.contracts.tools import ToolCallOutcome, ToolResult
-from postroom.executors.acp.permissions import CALL_FIELDS
+from postroom.executors.acp.permissions import told_of
 from postroom.executors.processes.output import Stream, Tail
 
 MOST_CALLS: Final = 256
@@ -65,7 +65,7 @@ class Turn:
         """Return all that is known of a call, with what is told of it now."""
         id = call.get("toolCallId")
         known = self._calls.get(id, {}) if isinstance(id, str) else {}
-        new = {name: _bounded(call[name]) for name in CALL_FIELDS if call.get(name) is not None}
+        new = {name: _bounded(value) for name, value in told_of(call).items()}
         return {**known, **new}
 
     async def _call(self, update: Mapping[str, Any]) -> None:

@@ -310,6 +310,9 @@ class RemoteExecutor(RunDispatchExecutor):
     def put_back(self, tx: Transaction, run_id: str) -> None:
         """Write nothing: only an end is told."""
 
+    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
+        """Write nothing: only an end is told."""
+
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return no effects."""
         return ()

@@ -12,7 +12,7 @@ from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.transactions import Joined, Transaction
 from postroom.mail.waking.completion import ContextOf, RunCompletion
-from postroom.mail.waking.mail_runs import waits_for_budget
+from postroom.mail.waking.open_questions import takes_reply
 from postroom.mail.waking.prompts import STOPS, agent_of, messages_named
 from postroom.mail.waking.run_input import MailClaims
 from postroom.relay import NotPerformed, Outcome, Performed
@@ -53,6 +53,18 @@ class MessageEffects:
     def put_back(self, tx: Transaction, run_id: str) -> None:
         """Note that a run is not at work until it is tried again."""
         tx.mail.end_run(run_id, now=tx.now(), failed=True)
+
+    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
+        """Tell in the log that the questions of an agent's run are withdrawn, and that it has failed."""
+        whose = agent_of(run.thread_id)
+        project = None if whose is None else tx.mail.project(whose[0])
+        if whose is None or project is None:
+            return
+        tx.mail.lock_projects([project.id])
+        agent = tx.mail.agent(project.id, whose[1])
+        if agent is not None:
+            questions = [one.tool_call_id for one in run.open_tickets]
+            tx.mail.withdraw_questions(run.run_id, agent.id, questions, now=tx.now())
 
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return no effects: the answer is in the database."""
@@ -103,7 +115,7 @@ def _completion(run: RunRecord) -> RunCompletion | None:
         text=(run.waiting.message if run.waiting else run.final_output) or "",
         failed=_reason(run),
         asked=tuple(asked),
-        by_reply=not waits_for_budget(run),
+        by_reply=takes_reply(run),
         dispatch_id=run.dispatch_id or "",
     )
 

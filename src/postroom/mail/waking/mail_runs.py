@@ -28,10 +28,9 @@ from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.tracing import followed, run_trace
 from postroom.mail.waking.live_mail import LiveMail
+from postroom.mail.waking.open_questions import ASK
 from postroom.mail.waking.prompts import DECISION, agent_of, answer_told
 from postroom.mail.waking.run_input import AgentName, MailClaims, RunInput
-
-ASK = "ask_person"
 
 
 def _nobody() -> None:
@@ -98,7 +97,7 @@ class MailRunExecutor(ExecutorAround):
         control, messages = activation.control, activation.messages
         if isinstance(control, RunControl) and control.is_noted:
             return await self._store.read(lambda tx: claims.noted(tx, messages))
-        answered = [call_id for call_id, _ in activation.decisions]
+        answered = await _answered_now(activation)
         return await self._store.write(
             lambda tx: claims.begun(tx, messages, before, answered=answered, goes_on=goes_on)
         )
@@ -170,6 +169,16 @@ async def _former(activation: RunActivation) -> RunRecord | None:
     if begins or not isinstance(control, RunControl):
         return None
     return await control.threads.load_run(activation.run_id or "")
+
+
+async def _answered_now(activation: RunActivation) -> list[str]:
+    """Return the questions whose answers the run goes on with: decisions, or a reply to all of them."""
+    control = activation.control
+    is_reply = activation.continue_run_id is not None and not activation.decisions
+    if not is_reply or not activation.messages or not isinstance(control, RunControl):
+        return [call_id for call_id, _ in activation.decisions]
+    run = await control.threads.load_run(activation.continue_run_id or "")
+    return [one.tool_call_id for one in run.open_tickets] if run is not None else []
 
 
 def waits_for_budget(run: RunRecord) -> bool:

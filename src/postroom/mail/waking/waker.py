@@ -24,6 +24,7 @@ from postroom.contracts.transactions import Transaction
 from postroom.mail.context import Waking
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, address_of
+from postroom.mail.waking.open_questions import takes_reply
 from postroom.mail.waking.prompts import Origin, agent_thread, as_prompt, as_said, message_name
 
 T = TypeVar("T")
@@ -85,9 +86,23 @@ class OpenChange(Waking):
     def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
         """Put a message on its reader's thread; one that is on it already stays as it is."""
         text = as_prompt(message, origin, reader=reader[1].name, nonce=self.tx.new_id()[:_NONCE])
-        mode = DeliveryMode(boundary=Boundary.NEXT_STEP, group=message.thread_id, starts_run=True)
+        mode = DeliveryMode(
+            boundary=Boundary.NEXT_STEP,
+            group=message.thread_id,
+            starts_run=True,
+            resumes=False,
+            target_run_id=self._answered(message, reader),
+        )
         self.tx.mail.mark_announced(reader[1].id, [message.id], by=BY, now=self.tx.now())
         self.accept(thread_of(reader), RunMessage.user(text, id=message_name(message.id)), mode)
+
+    def _answered(self, message: Message, reader: Reader) -> str | None:
+        """Return the run that waits for this message: it replies to a question that a message may answer."""
+        run_id = None if message.reply_to is None else self.tx.mail.answering_run(message.reply_to)
+        run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
+        if run is None or run.thread_id != thread_of(reader) or not takes_reply(run):
+            return None
+        return run.run_id
 
     def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
         address = self.tx.mail.chat_address(person.id)

@@ -154,5 +154,13 @@ class Waking(WakingWrites):
         self._events.of_run("run.failed" if failed else ended, run_id, agent_id, now)
 
     @override
+    def withdraw_questions(
+        self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
+    ) -> None:
+        for question_id in question_ids:
+            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id)
+        self._events.of_run("run.failed", run_id, agent_id, now)
+
+    @override
     def note_answer(self, message_id: int, run_id: str) -> None:
         self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})

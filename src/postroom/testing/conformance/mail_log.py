@@ -234,6 +234,7 @@ async def a_run_and_its_questions_are_told(store: MailStore, clock: ManualClock)
     await store.write(lambda tx: tx.end_run("s", now=16, waits_for={"q": 14}))
     await store.write(lambda tx: tx.begin_run("s", ada, 17))
     await store.write(lambda tx: tx.end_run("s", now=18))
+    await store.write(lambda tx: tx.withdraw_questions("r", ada, ["q", "p"], now=19))
     assert await _told(store, here.project.id) == [
         ("run.began", 5, ada, {}),
         ("question.asked", 6, ada, {"question_id": "q"}),
@@ -252,6 +253,9 @@ async def a_run_and_its_questions_are_told(store: MailStore, clock: ManualClock)
         ("run.waiting", 16, ada, {}),
         ("run.began", 17, ada, {}),
         ("run.ended", 18, ada, {}),
+        ("question.withdrawn", 19, ada, {"question_id": "q"}),
+        ("question.withdrawn", 19, ada, {"question_id": "p"}),
+        ("run.failed", 19, ada, {}),
     ]
 
 

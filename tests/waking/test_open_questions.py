@@ -1,0 +1,209 @@
+"""A question stays open whatever else is written to the agent, on both engines; what comes meanwhile waits."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from dispatch_room import done
+from postroom.contracts.budgets import Budget, BudgetScope
+from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import (
+    RunRecord,
+    RunStatus,
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationReason,
+    WaitingReason,
+)
+from postroom.gateway.questions import answer_run, decision_of
+from postroom.gateway.replies import question_of
+from postroom.stores.mail import StoredMail
+from postroom.testing import ManualClock
+from store_kinds import KINDS, opened, refuse_missing
+from waking_room import PROJECT, Room, number
+
+
+@pytest.fixture(params=KINDS)
+def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
+    refuse_missing(request.param)
+    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
+        yield StoredMail(store), RunStores(store)
+
+
+@pytest_asyncio.fixture
+async def room(stores, clock: ManualClock) -> AsyncIterator[Room]:
+    made = Room(*stores, clock=clock)
+    made.agents.act = asks_first(made)
+    await made.people("Ada", "Ben", "Cyd", "Bo", runners=("Bo",))
+    yield made
+    await made.close()
+
+
+def subject(activation: Any) -> str:
+    """Return what the messages in hand are about, as the program reads it."""
+    lines = [line for message in activation.messages for line in message.text().splitlines()]
+    return ", ".join(line.removeprefix("Subject: ") for line in lines if line.startswith("Subject: "))
+
+
+def asks_first(room: Room):
+    """Have the agent ask a person about its first message, and answer all others at once."""
+
+    async def act(activation):
+        if activation.decisions:
+            return done(activation, activation.messages[-1].text())
+        if len(room.agents.prompts) == 1:
+            asked = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}
+            await room.mail.call("ask_person", {**asked, "question": "May I?"})
+            return done(activation, "I wait.")
+        return done(activation, f"about {subject(activation)}")
+
+    return act
+
+
+async def waiting(room: Room) -> RunRecord:
+    [run] = await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+    return run
+
+
+async def answered(room: Room, run: RunRecord, *, approved: bool = True) -> None:
+    """Answer the run's question, as people do."""
+    [ticket] = run.open_tickets
+    question = question_of(run, ticket)
+    decision = decision_of(question, approved=approved, why="", by="Ana", at="page", now=room.clock.now())
+    assert await answer_run(room.mailbox, run.thread_id, question, decision)
+    await room.turn()
+
+
+async def bodies(room: Room, name: str) -> list[str]:
+    return [text for _, text in await room.texts(name)]
+
+
+async def events(room: Room, *kinds: str) -> list[tuple[str, str | None]]:
+    asked = {"project_key": PROJECT, "after": 0, "kinds": list(kinds)}
+    return [
+        (one["kind"], one.get("run_id")) for one in (await room.mail.call("fetch_events", asked))["events"]
+    ]
+
+
+async def test_a_question_stays_open_whoever_writes_meanwhile_and_each_has_its_own_answer(room):
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    asked = await waiting(room)
+    for sender, topic in (("Ben", "second"), ("Cyd", "third"), ("Ada", "fourth")):
+        sent = await room.send(sender, "Bo", subject=topic)
+        await room.turn()
+        assert await room.handled(number(sent), "Bo") is None
+    assert (await waiting(room)) == asked
+    assert len(room.agents.prompts) == 1
+    await answered(room, asked)
+    assert [len(texts) for _, texts in room.agents.prompts] == [1, 1, 1, 1, 1]
+    assert (await bodies(room, "Ada"))[1:] == [
+        "You asked a person: May I?\nThe answer is yes.\nGo on from there.",
+        "about fourth",
+    ]
+    assert await bodies(room, "Ben") == ["about second"]
+    assert await bodies(room, "Cyd") == ["about third"]
+    assert all(one["read_at"] for one in await room.inbox("Bo"))
+
+
+async def test_a_round_and_a_new_server_leave_the_question_and_what_waits_as_they_are(room):
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    asked = await waiting(room)
+    await room.send("Ben", "Bo", subject="second")
+    await room.close()
+    room.mailbox, room.waker = room.opened("heir")
+    await room.mailbox.recover()
+    await room.turn()
+    assert (await waiting(room)) == asked
+    await answered(room, asked)
+    assert await bodies(room, "Ben") == ["about second"]
+    assert len(await bodies(room, "Ada")) == 2
+
+
+async def test_a_reply_to_the_question_lets_its_run_go_on_past_the_messages_that_wait(room):
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    await room.send("Ben", "Bo", subject="second")
+    [question] = await room.inbox("Ada")
+    reply = {"project_key": PROJECT, "sender_name": "Ada", "message_id": question["id"], "body_md": "Do."}
+    sent = await room.mail.call("reply_message", reply)
+    await room.turn()
+    assert [text for _, texts in room.agents.prompts[1:] for text in texts if "Do." in text] != []
+    assert len(room.agents.prompts[1][1]) == 1
+    assert (await bodies(room, "Ada"))[1:] == ["about Re: first"]
+    assert await bodies(room, "Ben") == ["about second"]
+    assert (await room.handled(number(sent), "Bo")).ended_at is not None
+    assert [kind for kind, _ in await events(room, "question.asked", "question.answered")] == [
+        "question.asked",
+        "question.answered",
+    ]
+
+
+async def test_another_message_of_the_same_thread_is_no_answer(room):
+    await room.send("Ada", "Bo", subject="first", thread_id="paint")
+    await room.turn()
+    asked = await waiting(room)
+    await room.send("Ada", "Bo", subject="first, again", thread_id="paint")
+    await room.turn()
+    assert (await waiting(room)) == asked
+    await answered(room, asked)
+    assert (await bodies(room, "Ada"))[2:] == ["about first, again"]
+
+
+async def test_a_permission_is_answered_by_no_message(room):
+    async def act(activation):
+        if len(room.agents.prompts) > 1:
+            return done(activation, f"about {subject(activation)}" if not activation.decisions else "allowed")
+        ticket = RunWaitingTicket(
+            ticket_id="p", tool_call_id="p", tool_name="permission", reason="May it go on?"
+        )
+        state = RunWaitingState(reason=WaitingReason.TOOL_PERMISSION, tickets=(ticket,))
+        return AgentRunResult(
+            run_id=activation.run_id, termination=TerminationReason.suspended(), waiting=state
+        )
+
+    room.agents.act = act
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    asked = await waiting(room)
+    [question] = await room.inbox("Ada")
+    assert question["body_md"].endswith("Answer on the pages or with `postroom questions`.")
+    reply = {"project_key": PROJECT, "sender_name": "Ada", "message_id": question["id"], "body_md": "Yes."}
+    await room.mail.call("reply_message", reply)
+    await room.turn()
+    assert (await waiting(room)) == asked
+    await answered(room, asked)
+    assert (await bodies(room, "Ada"))[1:] == ["allowed", "about Re: first"]
+
+
+async def test_messages_leave_a_run_that_a_budget_has_stopped_as_it_is(stores, clock):
+    budget = Budget(per=BudgetScope.THREAD, runs=1)
+    room = Room(*stores, clock=clock, budgets=(budget,))
+
+    async def act(activation):
+        return done(activation, f"about {subject(activation)}")
+
+    room.agents.act = act
+    await room.people("Ada", "Ben", "Bo", runners=("Bo",))
+    for sender, topic in (("Ada", "first"), ("Ada", "second"), ("Ben", "third"), ("Ada", "fourth")):
+        await room.send(sender, "Bo", subject=topic)
+        await room.turn()
+    asked = [await waiting(room)]
+    for _ in range(3):
+        await answered(room, asked[-1])
+        runs = await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+        asked += runs
+    assert len({run.run_id for run in asked}) == len(asked) == 3
+    assert [text for text in await bodies(room, "Ada") if "about" in text] == [
+        "about first",
+        "about second",
+        "about fourth",
+    ]
+    assert [text for text in await bodies(room, "Ben") if "about" in text] == ["about third"]
+    await room.close()
