@@ -19,14 +19,14 @@ class RunAccess:
 
     url: str
     mcp_path: str
-    """Where the tools are that a run is offered."""
+    """Of the endpoint; what lists the tools that a run is offered is below it."""
     data_dir: str
     token: str = field(repr=False)
 
     @property
     def mcp_url(self) -> str:
-        """The address of the tools."""
-        return self.url + self.mcp_path
+        """The address of the tools that a run is offered: those of daily work, and `ask_person`."""
+        return f"{self.url}{self.mcp_path}/core"
 
     def variables(self) -> Mapping[str, str]:
         """Return what `postroom` commands and hooks read that the program starts."""

@@ -6,8 +6,10 @@ from typing import Any, Final, Literal
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.mcp_server.callers import GRANT_SCOPE
 
-Profile = Literal["full", "core"]
+Profile = Literal["full", "core", "run"]
+"""All operations; those of daily work; those and what only a run that the server has started may do."""
 
 CORE: Final = (
     "start_session",
@@ -22,17 +24,25 @@ CORE: Final = (
     "delivery_status",
 )
 """What agents need day by day; what they seldom need, or what a person decides, is in the full profile."""
+IN_RUNS: Final = ("ask_person",)
 _PROFILE_SCOPE: Final = "postroom.profile"
 
 
 def operations_of(profile: Profile) -> tuple[Operation, ...]:
     """Return the operations of a profile in an order that never changes: clients cache prompts with it."""
-    return ALL_OPERATIONS if profile == "full" else tuple(OPERATIONS[name] for name in CORE)
+    if profile == "full":
+        return ALL_OPERATIONS
+    return tuple(OPERATIONS[name] for name in (*CORE, *(IN_RUNS if profile == "run" else ())))
 
 
 def profile_of(scope: Mapping[str, Any], default: Profile) -> Profile:
-    """Return the profile that the address of a request stands for; `default` where it names none."""
-    return scope.get(_PROFILE_SCOPE) or default
+    """Return the profile that the address of a request stands for; `default` where it names none.
+
+    A run of the server's own, which its token shows, is given `run` where others are given `core`.
+    """
+    profile: Profile = scope.get(_PROFILE_SCOPE) or default
+    grant = scope.get(GRANT_SCOPE)
+    return "run" if profile == "core" and grant is not None and grant.run_id is not None else profile
 
 
 class Addresses:

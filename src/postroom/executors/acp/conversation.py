@@ -303,7 +303,7 @@ def our_server(access: RunAccess | None, *, http: bool) -> list[dict[str, Any]]:
         bearer = {"name": "Authorization", "value": f"Bearer {access.token}"}
         return [{"type": "http", "name": "postroom", "url": access.mcp_url, "headers": [bearer]}]
     variables = [{"name": name, "value": value} for name, value in access.variables().items()]
-    arguments = ["-m", "postroom", "mcp"]
+    arguments = ["-m", "postroom", "mcp", "--tools", "core"]
     return [{"name": "postroom", "command": sys.executable, "args": arguments, "env": variables}]
 
 

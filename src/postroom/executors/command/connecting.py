@@ -64,7 +64,7 @@ def _codex(access: RunAccess, environment: Mapping[str, str], file: Path) -> Con
     if "command" in _codex_entry(path / "config.toml"):
         told: dict[str, object] = {
             "command": sys.executable,
-            "args": ["-m", "postroom", "mcp"],
+            "args": ["-m", "postroom", "mcp", "--tools", "core"],
             "env_vars": [URL_VARIABLE, PATH_VARIABLE, FOLDER_VARIABLE, TOKEN_VARIABLE],
         }
     else:
