@@ -24,6 +24,7 @@ from postroom.contracts.clients import EVENTS
 
 LINE = "postroom: 1 unread message"
 SESSION = {"session_id": "s", "cwd": "/w"}
+COPILOT = {"sessionId": "s", "cwd": "/w"}
 CURSOR = {"conversation_id": "s", "workspace_roots": ["/w"]}
 
 
@@ -38,6 +39,7 @@ DENIED = {
         "permissionDecisionReason": LINE,
     }
 }
+FLAT = {"permissionDecision": "deny", "permissionDecisionReason": LINE}
 HELD = {"decision": "block", "reason": LINE}
 REFUSED = {"decision": "deny", "reason": LINE}
 PATCH = "*** Begin Patch\n*** Update File: a b.py\n*** Move to: c.py\n@@\n-x\n*** Add File: d.py\n+*** Add File: no\n*** Delete File: /w/e.py\n*** End Patch"
@@ -143,6 +145,55 @@ GOLDEN: list[tuple[str, str, dict[str, Any], dict[str, Any], str, object]] = [
     ),
     ("cursor", "stop", {**CURSOR, "loop_count": 1}, {"stop_active": True}, "silent", None),
     ("cursor", "sessionEnd", CURSOR, {}, "silent", None),
+    ("copilot", "sessionStart", COPILOT, {}, "tell", {"additionalContext": LINE}),
+    ("copilot", "userPromptSubmitted", {**COPILOT, "prompt": "p"}, {}, "tell", {"additionalContext": LINE}),
+    (
+        "copilot",
+        "preToolUse",
+        {**COPILOT, "toolName": "create", "toolArgs": {"path": "/w/a", "file_text": "SECRET"}},
+        {"paths": ["/w/a"]},
+        "deny",
+        FLAT,
+    ),
+    (
+        "copilot",
+        "preToolUse",
+        {**COPILOT, "toolName": "apply_patch", "toolArgs": PATCH},
+        {"paths": ["a b.py", "c.py", "d.py", "/w/e.py"]},
+        "deny",
+        FLAT,
+    ),
+    ("copilot", "postToolUse", {**COPILOT, "toolName": "bash"}, {}, "tell", {"additionalContext": LINE}),
+    ("copilot", "agentStop", {**COPILOT, "stop_hook_active": False}, {"stop_active": False}, "hold", HELD),
+    ("copilot", "agentStop", {**COPILOT, "stop_hook_active": True}, {"stop_active": True}, "silent", None),
+    ("copilot", "sessionEnd", {**COPILOT, "reason": "complete"}, {}, "silent", None),
+    ("opencode", "session.created", SESSION, {}, "tell", {"additionalContext": LINE}),
+    ("opencode", "chat.message", SESSION, {}, "tell", {"additionalContext": LINE}),
+    (
+        "opencode",
+        "tool.execute.before",
+        {**SESSION, "tool_name": "write", "tool_input": {"filePath": "/w/a", "content": "SECRET"}},
+        {"paths": ["/w/a"]},
+        "deny",
+        FLAT,
+    ),
+    (
+        "opencode",
+        "tool.execute.before",
+        {**SESSION, "tool_name": "apply_patch", "tool_input": {"patchText": PATCH}},
+        {"paths": ["a b.py", "c.py", "d.py", "/w/e.py"]},
+        "deny",
+        FLAT,
+    ),
+    (
+        "opencode",
+        "tool.execute.after",
+        {**SESSION, "tool_name": "bash"},
+        {},
+        "tell",
+        {"additionalContext": LINE},
+    ),
+    ("opencode", "session.deleted", SESSION, {}, "silent", None),
 ]
 
 
@@ -229,6 +280,7 @@ def test_the_agent_of_a_call_is_seen(subtests: pytest.Subtests) -> None:
         ("mcp__postroom__send_message", {"sender_name": "Ben", "body_md": "SECRET"}, None, "Ben"),
         ("mcp__mail__fetch_inbox", {"agent_name": "Ben"}, None, "Ben"),
         ("mcp_postroom_reply_message", {"sender_name": "Ben"}, None, "Ben"),
+        ("postroom-send_message", {"sender_name": "Ben"}, None, "Ben"),
         ("MCP:acknowledge_message", '{"agent_name": "Ben"}', None, "Ben"),
         ("mcp__postroom__register_agent", {"name": "Ben"}, None, "Ben"),
         ("mcp__postroom__start_session", {}, STARTED, "GreenLake"),
@@ -240,6 +292,7 @@ def test_the_agent_of_a_call_is_seen(subtests: pytest.Subtests) -> None:
             json.dumps({"content": [{"text": json.dumps(STARTED)}]}),
             "GreenLake",
         ),
+        ("mcp__postroom__start_session", {}, {"textResultForLlm": json.dumps(STARTED)}, "GreenLake"),
         ("mcp__postroom__create_agent_identity", {"name": "No"}, REGISTERED, "GreenLake"),
         ("mcp__postroom__whois", {"agent_name": "Ada"}, None, None),
         ("mcp__postroom__list_file_reservations", {"agent_name": "Ada"}, None, None),

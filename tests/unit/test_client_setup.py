@@ -29,7 +29,7 @@ def test_every_client_is_set_up_stands_well_and_is_taken_out(client: object, roo
     room.set_up(name)
     found = room.status_of(name)
     assert (found.state, found.way, found.findings) == ("set up", "stdio", ())
-    assert found.hooks == (BY_NAME[name].hooks is not None)
+    assert found.hooks == (BY_NAME[name].hooks is not None or BY_NAME[name].plugin is not None)
     room.take_out(name)
     assert room.tree() == {}
     assert room.status_of(name).state in ("not installed", "not set up")
@@ -43,6 +43,25 @@ def test_a_project_is_set_up_in_its_own_folder(client: object, room: Room) -> No
     assert {name.partition("/")[0] for name in room.tree()} == {"harbour"}
     room.take_out(client.name)  # type: ignore[attr-defined]  # as above
     assert room.tree() == {"harbour": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "grant"),
+    [
+        ("codex", ".codex/config.toml", 'default_tools_approval_mode = "approve"'),
+        ("gemini", ".gemini/settings.json", '"trust": true'),
+    ],
+)
+def test_only_a_person_s_own_file_lets_the_tools_run_unasked(
+    name: str, file: str, grant: str, room: Room
+) -> None:
+    room.set_up(name)
+    assert grant in room.read(file)
+    room.scope = "project"
+    (room.home / "harbour").mkdir()
+    room.set_up(name)
+    assert grant not in room.read(f"harbour/{file}")
+    assert room.drifts(name) == []
 
 
 def test_a_client_without_a_project_file_says_so(room: Room) -> None:
@@ -390,3 +409,16 @@ def test_a_file_that_cannot_be_read_is_no_drift_of_a_client_that_was_never_set_u
     found = room.status_of("claude")
     assert found.state == "not installed"
     assert [one.drift for one in found.findings] == ["unreadable"]
+
+
+def test_a_plugin_that_was_changed_is_told_and_written_anew(room: Room) -> None:
+    plugin = ".config/opencode/plugin/postroom.js"
+    room.set_up("opencode")
+    (room.home / plugin).write_text("// nothing\n")
+    assert room.drifts("opencode") == ["hooks_changed"]
+    room.set_up("opencode")
+    assert room.drifts("opencode") == []
+    (room.home / plugin).unlink()
+    assert room.drifts("opencode") == ["hooks_missing"]
+    room.take_out("opencode")
+    assert room.tree() == {}

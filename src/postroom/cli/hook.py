@@ -92,6 +92,8 @@ def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict
         return None
     if client == "cursor":
         return _for_cursor(kind, outcome, text)
+    if client in ("copilot", "opencode") and outcome != "hold":
+        return _decided(text) if outcome == "deny" else {"additionalContext": text}
     if outcome == "note":
         return {"systemMessage": text}
     if outcome == "tell":
@@ -100,8 +102,11 @@ def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict
         return {"decision": "deny", "reason": text}
     if outcome == "hold":
         return {"decision": "block", "reason": text}
-    decision = {"permissionDecision": "deny", "permissionDecisionReason": text}
-    return {"hookSpecificOutput": {"hookEventName": event, **decision}}
+    return {"hookSpecificOutput": {"hookEventName": event, **_decided(text)}}
+
+
+def _decided(text: str) -> dict[str, object]:
+    return {"permissionDecision": "deny", "permissionDecisionReason": text}
 
 
 def _for_cursor(kind: str, outcome: str, text: str) -> dict[str, object]:

@@ -34,9 +34,12 @@ EDIT_TOOLS = {
         "search_replace",
         "delete_file",
     ),
+    "copilot": ("create", "edit", "apply_patch"),
+    "opencode": ("edit", "write", "multiedit", "patch", "apply_patch"),
 }
+_SESSIONS = ("session_id", "conversation_id", "sessionId")
 _PATH_KEYS = ("file_path", "notebook_path", "path", "filePath", "target_file", "target_notebook")
-_PATCH_KEYS = ("command", "input", "patch")
+_PATCH_KEYS = ("command", "input", "patch", "patchText")
 _PATCHED = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
 _SENDING = ("send_message", "reply_message", "recall_message")
 _REGISTERING = ("start_session", "register_agent", "create_agent_identity")
@@ -57,12 +60,13 @@ _ACTING = (
     "renew_file_reservations",
     "force_release_file_reservation",
 )
-_ANSWERS = ("tool_response", "tool_output", "tool_result", "result_json")
+_ANSWERS = ("tool_response", "tool_output", "tool_result", "result_json", "toolResult")
 _WRAPPINGS = (
     "structuredContent",
     "structured_content",
     "content",
     "text",
+    "textResultForLlm",
     "llmContent",
     "functionResponse",
     "response",
@@ -98,8 +102,8 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
     if not isinstance(sent, dict):
         return None
     call: dict[str, object] = {"session_id": _session(sent), "cwd": _folder(sent)}
-    tool = _text(sent.get("tool_name"))
-    given = _values(sent.get("tool_input"))
+    tool = _text(sent.get("tool_name")) or _text(sent.get("toolName"))
+    given = _values(sent.get("tool_input", sent.get("toolArgs")))
     if kind == "edit":
         paths = list(_paths(given)) if tool in EDIT_TOOLS[client] else []
         return {**call, "paths": paths[:MOST_PATHS]} if paths else None
@@ -114,8 +118,8 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
 
 def _session(sent: Values) -> str:
     """Return the session; what works within it under an id of its own is a session of its own."""
-    session = _text(sent.get("session_id")) or _text(sent.get("conversation_id"))
-    inner = _text(sent.get("agent_id"))
+    session = next((found for key in _SESSIONS if (found := _text(sent.get(key)))), "")
+    inner = _text(sent.get("agent_id")) or _text(sent.get("agentId"))
     return (f"{session}/{inner}" if session and inner else session)[:400]
 
 
@@ -147,9 +151,7 @@ def _patch(value: object) -> str:
 def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
     """Return as whom, and in which project, a tool of ours was called; nothing for all other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
-        if any(
-            tool == name or tool.endswith(("_" + name, ":" + name, "." + name, "/" + name)) for name in names
-        ):
+        if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
             name = _text(given.get(key))
             if names is _REGISTERING:
                 name = next((found for one in _ANSWERS if (found := _name_in(sent.get(one)))), name)
@@ -175,7 +177,9 @@ def _name_in(answer: object, depth: int = 0) -> str:
 
 
 def _values(given: object) -> Values:
-    """Return a tool's arguments; some clients send them as JSON text."""
+    """Return a tool's arguments; some clients send them as JSON text, or a patch as it is."""
+    if isinstance(given, str) and given.startswith("*** Begin Patch"):
+        return {"patch": given}
     if isinstance(given, str):
         try:
             given = read(given.encode("utf-8", "replace"))

@@ -16,6 +16,7 @@ from postroom.app.clients.config_paths import ConfigFile, SetupScope, chosen, co
 from postroom.app.clients.setting_up import Change, Part, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, is_recorded, status_of
 from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Scope, Tools, Way
+from postroom.app.clients.trust import HOW_TO_TRUST
 from postroom.cli import show
 from postroom.cli.client import Server, locate
 from postroom.cli.exit_codes import FAILED
@@ -285,6 +286,11 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
     if any(result.get("way") == "http" and "error" not in result for result in results):
         file = places.token_file(places.data_dir(target.environment))
         notes.append(f"clients over HTTP read the token: export {TOKEN_NAME}=\"$(cat '{file}')\"")
+    asking = {one.name: one for one in CLIENTS if one.asks_trust}
+    for result in results:
+        client = asking.get(result["client"])
+        if client is not None and result.get("way") and len(result["files"]) > 1:
+            notes.append(f"{client.title} runs no hook unasked: {HOW_TO_TRUST.format(client.programs[0])}")
     named = [name for name in (places.DATA_DIR_NAME, "POSTROOM_URL") if target.environment.get(name)]
     if named and any(result.get("way") == "stdio" for result in results):
         notes.append(f"{' and '.join(named)} must be set where the client is started, as here")
@@ -341,11 +347,16 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
     }
 
 
+def _hooks_text(found: ClientStatus) -> str:
+    """Return how the hooks of a client stand: written is not yet run."""
+    if any(one.drift == "hooks_untrusted" for one in found.findings):
+        return "written, not trusted"
+    return "yes" if found.hooks else ""
+
+
 def statuses_text(found: Sequence[ClientStatus]) -> str:
     """Return how clients stand: a row each, then what is wrong."""
-    rows = [
-        (one.client, one.state, one.way or "", one.tools or "", "yes" if one.hooks else "") for one in found
-    ]
+    rows = [(one.client, one.state, one.way or "", one.tools or "", _hooks_text(one)) for one in found]
     lines = [show.table(("CLIENT", "STATE", "WAY", "TOOLS", "HOOKS"), rows, none="no clients")]
     for one in found:
         for finding in one.findings:

@@ -32,6 +32,21 @@ EVENTS = {
         "stop": "stop",
         "sessionEnd": "end",
     },
+    "copilot": {
+        "sessionStart": "start",
+        "userPromptSubmitted": "prompt",
+        "preToolUse": "edit",
+        "postToolUse": "tool",
+        "agentStop": "stop",
+        "sessionEnd": "end",
+    },
+    "opencode": {
+        "session.created": "start",
+        "chat.message": "prompt",
+        "tool.execute.before": "edit",
+        "tool.execute.after": "tool",
+        "session.deleted": "end",
+    },
     "git": {"pre-commit": "commit", "pre-push": "push"},
 }
 """By client and by the client's own name of the event."""

@@ -55,9 +55,9 @@ class AppliedEdit:
     """The undo record of one thing that setup wrote: enough to remove it, whatever else changed since."""
 
     client: str
-    kind: Literal["root", "container", "entry", "item", "replaced", "table"]
+    kind: Literal["root", "container", "entry", "item", "replaced", "table", "file"]
     path: tuple[str, ...]
-    """The keys that lead to it; for an item of an array, to the array."""
+    """The keys that lead to it; for an item of an array, to the array. A file as a whole has none."""
     before: str = ""
     """The whitespace that was written before it."""
     after: str = ""

@@ -60,6 +60,14 @@ def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
     return config_file(client.hooks.user if target.scope == "user" else client.hooks.project, target)
 
 
+def plugin_file(client: Client, target: SetupScope) -> ConfigFile | None:
+    """Return the file of a client's plugin; None for a client without one."""
+    if client.plugin is None:
+        return None
+    path = client.plugin.user if target.scope == "user" else client.plugin.project
+    return None if path is None else config_file(path, target)
+
+
 def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
     """Return the file that a path of the table leads to on this machine."""
     named = target.environment.get(config_path.variable, "") if config_path.variable else ""

@@ -13,7 +13,13 @@ from typing import Final
 
 from postroom.app.clients import files, json_edit, toml_edit
 from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit, Record, Records
-from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, servers_file
+from postroom.app.clients.config_paths import (
+    ConfigFile,
+    SetupScope,
+    hooks_file,
+    plugin_file,
+    servers_file,
+)
 from postroom.app.clients.files import Found
 from postroom.app.clients.jsonc import NotJson
 from postroom.app.clients.table import Client, Tools, Way
@@ -30,7 +36,9 @@ class Part:
     """What one client wants in one file."""
 
     file: ConfigFile
-    edits: tuple[ConfigEdit, ...]
+    edits: tuple[ConfigEdit, ...] = ()
+    whole: str = ""
+    """The text of a file that is ours as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +72,15 @@ def parts(
         raise InvalidArgument(
             f"{client.title} is not set up over HTTP: {client.why}", value=client.name, remedy="use --stdio"
         )
-    wanted = {servers_file(client, target): client.edits(way, address, tools)}
+    wanted = {servers_file(client, target): client.edits(way, address, tools, target.scope)}
     file = hooks_file(client, target)
     if hooks and file is not None:
         wanted.setdefault(file, []).extend(client.hook_edits())
-    return [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
+    found = [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
+    own = plugin_file(client, target)
+    if hooks and own is not None and client.plugin is not None:
+        found.append(Part(file=own, whole=client.plugin.text))
+    return found
 
 
 def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
@@ -77,7 +89,7 @@ def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Chang
     Raises:
         ClientFileRefused: a file cannot be read or changed.
     """
-    return [_planned(client, part, records) for part in wanted]
+    return [(_planned_whole if part.whole else _planned)(client, part, records) for part in wanted]
 
 
 def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
@@ -86,7 +98,9 @@ def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> li
     Raises:
         ClientFileRefused: a file cannot be read or changed.
     """
-    return [_planned_removal(client, part, records) for part in wanted]
+    return [
+        (_planned_whole_removal if part.whole else _planned_removal)(client, part, records) for part in wanted
+    ]
 
 
 def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]:
@@ -151,6 +165,35 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
     after = None if found.content is None and not text else text
     return Change(
         path=part.file.path, found=found, after=after, before_record=records.get(found.path), record=record
+    )
+
+
+def _planned_whole(client: Client, part: Part, records: Records) -> Change:
+    found = files.look(part.file.path, part.file.base)
+    old = records.get(found.path)
+    record = replace(old, clients=[client.name])
+    if not old.clients and found.content is None:
+        record = replace(record, made_file=True)
+    elif not old.clients and found.text != part.whole:
+        stood = AppliedEdit(client=client.name, kind="file", path=(), was=found.text)
+        record = replace(record, applied_edits=[stood])
+    return Change(path=part.file.path, found=found, after=part.whole, before_record=old, record=record)
+
+
+def _planned_whole_removal(client: Client, part: Part, records: Records) -> Change:
+    found = files.look(part.file.path, part.file.base)
+    old = records.get(found.path)
+    stood = next((one.was for one in old.of(client.name) if one.kind == "file"), None)
+    after = None if found.content is None else found.text
+    if after is not None and (stood is not None or old.made_file or after == part.whole):
+        after = stood
+    return Change(
+        path=part.file.path,
+        found=found,
+        after=after,
+        before_record=old,
+        record=replace(old, clients=[], applied_edits=[]),
+        is_removal=True,
     )
 
 

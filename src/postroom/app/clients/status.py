@@ -7,14 +7,30 @@ from typing import Literal, get_args
 
 from postroom.app.clients import files, json_edit, toml_edit
 from postroom.app.clients.config_edits import HTTP_KEYS, NAME, ConfigEdit, Records, fits
-from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, is_installed, servers_file
+from postroom.app.clients.config_paths import (
+    ConfigFile,
+    SetupScope,
+    hooks_file,
+    is_installed,
+    plugin_file,
+    servers_file,
+)
 from postroom.app.clients.jsonc import NotJson, nodes, read
 from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
+from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
 from postroom.contracts.errors import ClientFileRefused
 
 Drift = Literal[
-    "missing", "changed", "old_address", "hooks_missing", "hooks_changed", "duplicate", "unreadable"
+    "missing",
+    "changed",
+    "old_address",
+    "hooks_missing",
+    "hooks_changed",
+    "hooks_untrusted",
+    "hooks_unknown",
+    "duplicate",
+    "unreadable",
 ]
 State = Literal["not installed", "not set up", "set up", "drifted"]
 
@@ -51,7 +67,7 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
     look = _Look(client, target, records)
     found, findings = look.entry(address)
     hooks, more = look.hooks(found)
-    findings += more
+    findings += more or (look.trust() if hooks else [])
     state: State = "not set up" if is_installed(client, target) else "not installed"
     if findings and (found is not None or hooks or is_recorded(client, target, records)):
         state = "drifted"
@@ -73,7 +89,7 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
     Raises:
         InvalidArgument: the client has no configuration for the scope.
     """
-    found = (servers_file(client, target), hooks_file(client, target))
+    found = (servers_file(client, target), hooks_file(client, target), plugin_file(client, target))
     paths = [file.path.resolve() for file in found if file is not None]
     return any(client.name in records.get(path).clients for path in paths)
 
@@ -158,7 +174,7 @@ class _Look:
         """Return whether our hooks are there, and their findings; `entry` is our entry of the servers."""
         file = hooks_file(self.client, self.target)
         if file is None:
-            return False, []
+            return self._plugin()
         applied_edits = self.records.get(file.path.resolve()).of(self.client.name)
         expected = any(applied.path[:1] == ("hooks",) for applied in applied_edits)
         wanted = [edit for edit in self.client.hook_edits() if edit.sign]
@@ -181,10 +197,47 @@ class _Look:
             if (events := [event for event, found in present.items() if found == how])
         ]
 
+    def trust(self) -> list[Finding]:
+        """Return what the client itself says against running our hooks."""
+        said, file = hook_trust(self.client, self.target), hooks_file(self.client, self.target)
+        if said is None or file is None:
+            return []
+        if said.trouble:
+            remedy = f"see that `{self.client.programs[0]}` starts, and update it when it is old"
+            return [Finding(drift="hooks_unknown", file=file.path, detail=said.trouble, remedy=remedy)]
+        if not said.untrusted:
+            return []
+        detail = (
+            f"written, not trusted: {self.client.title} does not run our hooks at {', '.join(said.untrusted)}"
+        )
+        remedy = HOW_TO_TRUST.format(self.client.programs[0])
+        return [Finding(drift="hooks_untrusted", file=file.path, detail=detail, remedy=remedy)]
+
+    def _plugin(self) -> tuple[bool, list[Finding]]:
+        """Return whether our plugin is there, and its findings."""
+        file = plugin_file(self.client, self.target)
+        if file is None or self.client.plugin is None:
+            return False, []
+        expected = self.client.name in self.records.get(file.path.resolve()).clients
+        try:
+            found = files.look(file.path, file.base)
+        except ClientFileRefused as error:
+            return False, [self._unreadable(file.path, error)] if expected else []
+        if found.content is None:
+            told = [self._finding("hooks_missing", file.path, "our plugin is gone")] if expected else []
+            return False, told
+        if found.text == self.client.plugin.text:
+            return True, []
+        changed = "our plugin was changed, or is of another version of postroom"
+        return True, [self._finding("hooks_changed", file.path, changed)] if expected else []
+
     def _fits(self, found: Mapping[str, object], address: str) -> bool:
         ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]
         forms: list[Tools | None] = [*get_args(Tools), None]
-        return any(fits(found, self.client.edits(way, address, tools)[0]) for way in ways for tools in forms)
+        wanted = [
+            self.client.edits(way, address, tools, self.target.scope)[0] for way in ways for tools in forms
+        ]
+        return any(fits(found, edit) for edit in wanted)
 
     def _stands_twice(self, file: ConfigFile) -> bool:
         """Return whether our name is there twice; TOML does not allow that."""

@@ -5,7 +5,8 @@ and in its cases in `tests/clients/cases`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal
 
 from postroom.app.clients.config_edits import NAME, ConfigEdit
@@ -18,6 +19,18 @@ Tools = Literal["core", "full"]
 ADDRESS: Final = "<the server's address>"
 """Stands in the table where the address of the server will stand in a file."""
 TOKEN_NAME: Final = "POSTROOM_TOKEN"  # noqa: S105 - the name of a variable
+PASSED_ON: Final = (
+    "POSTROOM_AGENT",
+    "POSTROOM_AGENT_TOKEN",
+    "POSTROOM_CONFIG",
+    "POSTROOM_DATA_DIR",
+    "POSTROOM_MCP_PATH",
+    "POSTROOM_TOKEN",
+    "POSTROOM_URL",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+)
+"""What leads `postroom mcp` to its server; Codex passes a server no variable that its entry does not name."""
 INPUT: Final = "postroom-token"
 EDITS: Final = "Edit|Write|MultiEdit|NotebookEdit"
 
@@ -43,12 +56,23 @@ class Hooks:
     project: ConfigPath
     events: tuple[str, ...]
     matchers: Mapping[str, str]
-    timeout: int | None
-    """In the client's own unit."""
+    timeout: Mapping[str, int]
+    """In the client's own name and unit."""
+    typed: bool = True
+    """Whether each command says that it is one."""
     nested: bool = True
     """Whether a group with a matcher stands around each command."""
     version: int | None = None
     """What the file says of its own form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFile:
+    """A file that is ours as a whole; what stood in its place comes back when it is taken away."""
+
+    user: ConfigPath
+    project: ConfigPath | None = None
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +88,9 @@ class Client:
     stdio: Mapping[str, object]
     http: Mapping[str, object] | None
     """None where a token would have to stand in the file."""
+    granted: Mapping[str, object] = field(default_factory=dict)
+    """What lets our tools run where nobody can be asked. It stands in a person's own file only: a project's
+    file is for others too, who grant it themselves."""
     way: Way = "stdio"
     why: str = "needs neither address nor token, and starts the server"
     token: str = ""
@@ -77,8 +104,12 @@ class Client:
     never_with: tuple[str, ...] = ()
     """What stands in the file of another row's version, so that ours would break it."""
     hooks: Hooks | None = None
+    asks_trust: bool = False
+    """Whether it runs no hook that its user did not trust."""
+    plugin: OwnFile | None = None
+    """Does the work of hooks in a client that has none."""
 
-    def edits(self, way: Way, address: str, tools: Tools | None) -> list[ConfigEdit]:
+    def edits(self, way: Way, address: str, tools: Tools | None, scope: Scope = "user") -> list[ConfigEdit]:
         """Return what should stand in the file of servers; for HTTP there must be a form.
 
         `tools` None is the form of earlier versions, which left it to the server's own setting.
@@ -86,6 +117,7 @@ class Client:
         form = self.stdio if way == "stdio" else self.http
         assert form is not None  # noqa: S101 - the caller looked
         entry = {key: _with_tools(value, address, tools) for key, value in form.items()}
+        entry |= self.granted if scope == "user" else {}
         wanted = [ConfigEdit(path=self.path, key=NAME, value=entry)]
         if way == "http" and self.asks_for_token:
             asked = {
@@ -111,11 +143,8 @@ class Client:
 
     def _hook(self, hooks: Hooks, event: str) -> ConfigEdit:
         command = f"{NAME} hook {self.name} {event}"
-        called: dict[str, object] = {"command": command}
-        if hooks.nested:
-            called = {"type": "command", **called}
-        if hooks.timeout is not None:
-            called["timeout"] = hooks.timeout
+        kind = {"type": "command"} if hooks.typed else {}
+        called: dict[str, object] = {**kind, "command": command, **hooks.timeout}
         group: dict[str, object] = {"hooks": [called]} if hooks.nested else called
         if matcher := hooks.matchers.get(event):
             group = {"matcher": matcher, **group}
@@ -141,6 +170,11 @@ _SHELL: Final = "${POSTROOM_TOKEN}"
 _ENV: Final = "${env:POSTROOM_TOKEN}"
 _OPENCODE: Final = "{env:POSTROOM_TOKEN}"
 _OPENCODE_FILES: Final = ("opencode.json", "opencode.jsonc")
+_OPENCODE_PLUGIN: Final = OwnFile(
+    user=ConfigPath(base="xdg", folder="opencode/plugin", names=("postroom.js",)),
+    project=ConfigPath(base="project", folder=".opencode/plugin", names=("postroom.js",)),
+    text=Path(__file__).with_name("opencode_plugin.js").read_text(encoding="utf-8"),
+)
 _LOCAL: Final[dict[str, object]] = {"type": "local", "command": [NAME, "mcp"]}
 _REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
 
@@ -167,7 +201,7 @@ CLIENTS: Final = (
                 "SessionEnd",
             ),
             matchers={"PreToolUse": EDITS},
-            timeout=10,
+            timeout={"timeout": 10},
         ),
     ),
     Client(
@@ -176,17 +210,19 @@ CLIENTS: Final = (
         user=ConfigPath(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
         project=ConfigPath(base="project", folder=".codex", names=("config.toml",)),
         path=("mcp_servers",),
-        stdio=_COMMAND,
+        stdio={**_COMMAND, "env_vars": list(PASSED_ON)},
         http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME},
+        granted={"default_tools_approval_mode": "approve"},
         token=TOKEN_NAME,
         programs=("codex",),
         folders=(ConfigPath(folder=".codex", names=("",), variable="CODEX_HOME"),),
+        asks_trust=True,
         hooks=Hooks(
             user=ConfigPath(folder=".codex", names=("hooks.json",), variable="CODEX_HOME"),
             project=ConfigPath(base="project", folder=".codex", names=("hooks.json",)),
             events=("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"),
             matchers={},
-            timeout=10,
+            timeout={"timeout": 10},
         ),
     ),
     Client(
@@ -196,6 +232,7 @@ CLIENTS: Final = (
         project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
         stdio=_COMMAND,
         http={"httpUrl": ADDRESS, "headers": _bearer(_SHELL)},
+        granted={"trust": True},
         token=_SHELL,
         programs=("gemini",),
         folders=(ConfigPath(folder=".gemini", names=("settings.json",)),),
@@ -204,7 +241,7 @@ CLIENTS: Final = (
             project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
             events=("SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd"),
             matchers={},
-            timeout=10_000,
+            timeout={"timeout": 10_000},
         ),
     ),
     Client(
@@ -232,7 +269,8 @@ CLIENTS: Final = (
             project=ConfigPath(base="project", folder=".cursor", names=("hooks.json",)),
             events=("sessionStart", "beforeSubmitPrompt", "preToolUse", "postToolUse", "stop"),
             matchers={},
-            timeout=None,
+            timeout={},
+            typed=False,
             nested=False,
             version=1,
         ),
@@ -270,6 +308,21 @@ CLIENTS: Final = (
         token=_SHELL,
         programs=("copilot",),
         folders=(ConfigPath(folder=".copilot", names=("",), variable="COPILOT_HOME"),),
+        hooks=Hooks(
+            user=ConfigPath(folder=".copilot", names=("settings.json",), variable="COPILOT_HOME"),
+            project=ConfigPath(base="project", folder=".github/copilot", names=("settings.json",)),
+            events=(
+                "sessionStart",
+                "userPromptSubmitted",
+                "preToolUse",
+                "postToolUse",
+                "agentStop",
+                "sessionEnd",
+            ),
+            matchers={},
+            timeout={"timeoutSec": 10},
+            nested=False,
+        ),
     ),
     Client(
         name="opencode",
@@ -283,6 +336,7 @@ CLIENTS: Final = (
         programs=("opencode",),
         never_with=("mcp", "servers"),
         folders=(ConfigPath(base="xdg", folder="opencode", names=("",)),),
+        plugin=_OPENCODE_PLUGIN,
     ),
     Client(
         name="opencode2",
@@ -298,7 +352,9 @@ CLIENTS: Final = (
     Client(
         name="cline",
         title="Cline",
-        user=ConfigPath(folder=".cline", names=("mcp.json",)),
+        user=ConfigPath(
+            folder=".cline/data", names=("settings/cline_mcp_settings.json",), variable="CLINE_DATA_DIR"
+        ),
         stdio=_COMMAND,
         http=None,
         why="reads no variable in headers: a token would stand in the file",

@@ -1,0 +1,129 @@
+"""Asks a client itself whether it runs our hooks: Codex runs none that its user did not trust."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from threading import Timer
+from typing import IO, Any, Final
+
+from postroom.app.clients.config_edits import NAME
+from postroom.app.clients.config_paths import SetupScope
+from postroom.app.clients.table import Client
+
+PATIENCE: Final = timedelta(seconds=20)
+TRUSTED: Final = frozenset({"trusted", "managed"})
+HOW_TO_TRUST: Final = "start `{}` in a terminal and trust the hooks where it says that they need review"
+_LIST: Final = "hooks/list"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookTrust:
+    """What a client said about our hooks in one folder."""
+
+    untrusted: tuple[str, ...] = ()
+    """The events whose hooks it does not run, each with the client's own word for why."""
+    trouble: str = ""
+    """What was expected and what was found, when the client could not be asked."""
+
+
+def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
+    """Return what the client says about our hooks; None for a client that is not asked or is not here."""
+    program = (
+        shutil.which(client.programs[0], path=target.environment.get("PATH")) if client.programs else None
+    )
+    if not client.asks_trust or program is None:
+        return None
+    folder = target.project
+    try:
+        with _app_server(program, target.environment) as server:
+            version = _version(
+                _asked(server, 0, "initialize", {"clientInfo": {"name": NAME, "version": "1"}})
+            )
+            _send(server, {"method": "initialized"})
+            found = _asked(server, 1, _LIST, {"cwds": [str(folder)]})
+    except (OSError, ValueError) as error:
+        found_instead = "that it ended" if isinstance(error, BrokenPipeError) else str(error)
+        return HookTrust(trouble=_trouble(client, "", found_instead))
+    try:
+        ours = [one for entry in found["result"]["data"] for one in entry["hooks"] if _is_ours(client, one)]
+        told = [(str(one["eventName"]), str(one["trustStatus"]), bool(one["enabled"])) for one in ours]
+    except (KeyError, TypeError, AttributeError):
+        ours, told = [], []
+    if not ours:
+        return HookTrust(trouble=_trouble(client, version, json.dumps(found.get("error", found))[:300]))
+    return HookTrust(
+        untrusted=tuple(
+            f"{event} ({trust if enabled else 'disabled'})"
+            for event, trust, enabled in told
+            if trust not in TRUSTED or not enabled
+        )
+    )
+
+
+def _is_ours(client: Client, hook: Mapping[str, Any]) -> bool:
+    return str(hook.get("command", "")).startswith(f"{NAME} hook {client.name} ")
+
+
+def _trouble(client: Client, version: str, found: str) -> str:
+    who = f"{client.title} {version}".rstrip()
+    return (
+        f"{who} did not say whether it trusts our hooks: "
+        f"expected them in its answer to {_LIST}, found {found}"
+    )
+
+
+def _version(greeting: Mapping[str, Any]) -> str:
+    """Return the client's version as its greeting tells it: `postroom/0.169.0 (...)`."""
+    result = greeting.get("result")
+    agent = str(result.get("userAgent", "")) if isinstance(result, Mapping) else ""
+    return agent.partition("/")[2].partition(" ")[0]
+
+
+@contextmanager
+def _app_server(program: str, environment: Mapping[str, str]) -> Iterator[tuple[IO[str], IO[str]]]:
+    """Start the client's server on pipes, and end it; one that takes too long is ended as well."""
+    with subprocess.Popen(  # noqa: S603 - the client's own program, found on the PATH of this user
+        [program, "app-server"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(environment),
+        cwd=Path(environment.get("HOME", "/")),
+        text=True,
+        encoding="utf-8",
+    ) as process:
+        assert process.stdin is not None  # noqa: S101 - it was asked for
+        assert process.stdout is not None  # noqa: S101 - as above
+        watch = Timer(PATIENCE.total_seconds(), process.kill)
+        watch.start()
+        try:
+            yield process.stdin, process.stdout
+        finally:
+            watch.cancel()
+            process.kill()
+
+
+def _send(server: tuple[IO[str], IO[str]], message: Mapping[str, Any]) -> None:
+    server[0].write(json.dumps(message) + "\n")
+    server[0].flush()
+
+
+def _asked(
+    server: tuple[IO[str], IO[str]], number: int, method: str, params: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the answer to one request.
+
+    Raises:
+        OSError, ValueError: it ended before, or what it says is no JSON.
+    """
+    _send(server, {"id": number, "method": method, "params": params})
+    for line in server[1]:
+        message = json.loads(line)
+        if isinstance(message, dict) and message.get("id") == number and "method" not in message:
+            return message
+    raise ValueError(f"that it ended without an answer to {method}")
