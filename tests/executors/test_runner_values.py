@@ -28,6 +28,7 @@ def test_a_runner_has_defaults_and_a_plain_form() -> None:
         "idle_timeout": None,
         "max_output_bytes": 1 << 20,
         "resume": False,
+        "session_per": "thread",
     }
 
 

@@ -12,6 +12,11 @@ URL_VARIABLE: Final = "POSTROOM_URL"
 PATH_VARIABLE: Final = "POSTROOM_MCP_PATH"
 FOLDER_VARIABLE: Final = "POSTROOM_DATA_DIR"
 
+TOOLS: Final = "core"
+"""The tools that a run is offered, of those that an address may name."""
+STDIO: Final = ("-m", "postroom", "mcp", "--tools", TOOLS)
+"""The words after Python by which a program that speaks no HTTP reaches them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccess:
@@ -19,14 +24,13 @@ class RunAccess:
 
     url: str
     mcp_path: str
-    """Of the endpoint; what lists the tools that a run is offered is below it."""
     data_dir: str
     token: str = field(repr=False)
 
     @property
     def mcp_url(self) -> str:
-        """The address of the tools that a run is offered: those of daily work, and `ask_person`."""
-        return f"{self.url}{self.mcp_path}/core"
+        """The address of the tools that a run is offered."""
+        return f"{self.url}{self.mcp_path}/{TOOLS}"
 
     def variables(self) -> Mapping[str, str]:
         """Return what `postroom` commands and hooks read that the program starts."""

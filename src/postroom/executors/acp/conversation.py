@@ -18,7 +18,7 @@ from postroom.contracts.agent_events import ToolCallResumed
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
 from postroom.contracts.records import replace
-from postroom.contracts.run_access import RunAccess
+from postroom.contracts.run_access import STDIO, RunAccess
 from postroom.contracts.runs import Usage
 from postroom.executors.acp.peer import (
     AUTH_REQUIRED,
@@ -303,8 +303,7 @@ def our_server(access: RunAccess | None, *, http: bool) -> list[dict[str, Any]]:
         bearer = {"name": "Authorization", "value": f"Bearer {access.token}"}
         return [{"type": "http", "name": "postroom", "url": access.mcp_url, "headers": [bearer]}]
     variables = [{"name": name, "value": value} for name, value in access.variables().items()]
-    arguments = ["-m", "postroom", "mcp", "--tools", "core"]
-    return [{"name": "postroom", "command": sys.executable, "args": arguments, "env": variables}]
+    return [{"name": "postroom", "command": sys.executable, "args": list(STDIO), "env": variables}]
 
 
 def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -203,6 +203,7 @@ class AcpExecutor(ProgramExecutor):
             thread_id=work.active.identity.thread_id,
             agent_id=work.active.identity.agent_id,
             key=KEY,
+            per=work.runner.session_per,
             made_with=(sha256(storable(command).encode()).hexdigest(), work.runner.cwd),
         )
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from postroom.contracts.run_access import (
     FOLDER_VARIABLE,
     PATH_VARIABLE,
+    STDIO,
     TOKEN_VARIABLE,
     URL_VARIABLE,
     RunAccess,
@@ -64,7 +65,7 @@ def _codex(access: RunAccess, environment: Mapping[str, str], file: Path) -> Con
     if "command" in _codex_entry(path / "config.toml"):
         told: dict[str, object] = {
             "command": sys.executable,
-            "args": ["-m", "postroom", "mcp", "--tools", "core"],
+            "args": list(STDIO),
             "env_vars": [URL_VARIABLE, PATH_VARIABLE, FOLDER_VARIABLE, TOKEN_VARIABLE],
         }
     else:

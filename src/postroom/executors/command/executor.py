@@ -305,5 +305,6 @@ def _sessions(work: Work) -> Sessions:
         thread_id=work.active.identity.thread_id,
         agent_id=work.active.identity.agent_id,
         key=KEY,
+        per=work.runner.session_per,
         made_with=(work.runner.recipe.value, work.runner.cwd),
     )
