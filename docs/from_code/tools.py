@@ -15,7 +15,7 @@ from postroom.contracts import errors
 from postroom.contracts.tokens import SCOPES
 from postroom.mail.commands import Command
 from postroom.mail.operations import ALL_OPERATIONS, Operation
-from postroom.mcp_server.profiles import CORE
+from postroom.mcp_server.profiles import CORE, IN_RUNS
 from postroom.mcp_server.resources import RESOURCES
 from postroom.mcp_server.server import definition_tokens
 
@@ -37,9 +37,12 @@ def page() -> str:
     return f"""
 # Tools
 
-The tools of the MCP server. The profile `core` offers {len(CORE)} of the {len(ALL_OPERATIONS)}; the setting
-`profile` chooses (default `full`). The definitions cost a model about {definition_tokens("core"):,} tokens in
-`core` and {definition_tokens("full"):,} in `full`, by the server's own cautious estimate.
+The tools of the MCP server. `/mcp/core` lists {len(CORE)} of the {len(ALL_OPERATIONS)}, and `ask_person`
+to runs that the server has started; `/mcp/full` lists all, `/mcp` what the setting `profile` says (default
+`full`). See [How many tools](../start.md#how-many-tools). The definitions cost a model about
+{definition_tokens("core"):,} tokens in `core` and {definition_tokens("full"):,} in `full`, by the server's
+own cautious estimate. Clients are told a tool's kind by MCP's hints. None of `core` is destructive, and no
+tool reaches beyond this server.
 
 Every tool that changes something takes `idempotency_key` (the one exception is `rotate_agent_token`): the
 same call under the same key is done once and answered alike each time; another call under a key that was used
@@ -68,13 +71,16 @@ as delivery.
 
 
 def _profile(operation: Operation) -> str:
+    if operation.name in IN_RUNS:
+        return "core in runs, full"
     return "core, full" if operation.name in CORE else "full"
 
 
 def _kind(operation: Operation) -> str:
     if not operation.changes:
         return "looks"
-    return "changes, destructive" if operation.destructive else "changes"
+    hints = [("destructive", operation.destructive), ("idempotent", operation.repeatable)]
+    return ", ".join(["changes", *(name for name, holds in hints if holds)])
 
 
 def _scopes(operation: Operation) -> str:

@@ -71,7 +71,7 @@ class Claude:
         return ("claude", "mcp", "list")
 
     def accepts(self, told: str) -> bool:
-        return "postroom: postroom mcp - ✔ Connected" in told
+        return "postroom: postroom mcp --tools core - ✔ Connected" in told
 
     def answer(self, done: Done) -> str:
         return next(str(line.get("result")) for line in done.lines() if line["type"] == "result")

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+from postroom.mail.operations import OPERATIONS
+from postroom.mcp_server.profiles import CORE
 from real_clients.asked import Say
 from real_clients.bench import Bench
+from real_clients.tokens import tokens_of
 
 Scenario = Callable[[Bench], str]
 
@@ -17,13 +20,16 @@ def configuration_accepted(bench: Bench) -> str:
 
 
 def tools_offered(bench: Bench) -> str:
-    """Our tools stand in the client's request to its model; the cell says how many."""
+    """Our tools stand in the client's request to its model, with our words; the cell says how many, and their cost."""
     bench.set_up()
-    done = bench.turn("Which tools are there?", Say("Many."))
-    offered = bench.model.conversation[0].ours
-    assert offered, bench.tell(done)
-    assert {"send_message", "fetch_inbox"} <= set(offered), offered
-    return f"{len(offered)} tools"
+    done = bench.turn("Which tools are there?", Say("Some."))
+    asked = bench.model.conversation[0]
+    assert asked.ours == tuple(sorted(CORE)), bench.tell(done)
+    offered = [tool for name in CORE if (tool := asked.tool(name)) is not None]
+    for name, tool in zip(CORE, offered, strict=True):
+        assert OPERATIONS[name].description in tool.description, tool
+        assert set(tool.schema["properties"]) == set(OPERATIONS[name].command.__struct_fields__), tool
+    return f"{len(offered)} tools, about {round(tokens_of(offered), -2):,} tokens"
 
 
 def session_resumed(bench: Bench) -> str:

@@ -104,6 +104,7 @@ def test_a_tool_is_called_with_what_is_given_and_proves_who_calls(fake: FakePost
     fake.tools["whois"] = lambda _: {"name": "Ada"}
     assert server.call_tool("whois", {"agent_name": "Ada", "limit": None}) == {"name": "Ada"}
     seen = fake.seen[0]
+    assert seen.path == "/mcp/full"  # a command may need what agents seldom do
     assert seen.body["params"] == {"name": "whois", "arguments": {"agent_name": "Ada"}}
     assert seen.headers["Authorization"] == "Bearer prm_x"
     assert seen.headers["Postroom-Agent-Token"] == "pra_y"

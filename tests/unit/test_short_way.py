@@ -165,6 +165,24 @@ async def test_each_address_performs_what_it_lists_and_names_the_address_of_the_
             assert error.get("code") != "tool_not_listed"
 
 
+@pytest.mark.parametrize("path", ["/mcp/core", "/mcp/full"])
+async def test_a_run_is_given_ask_person_beside_the_tools_of_daily_work(ways: Ways, path: str) -> None:
+    token = "prr_" + "r" * 43
+    for way in (ways.short, ways.long):
+        way.edge.tokens.runs.issue(token, agent_id=1, agent="Ada", run_id="r1")
+    given = {**BOTH, "Authorization": f"Bearer {token}"}
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    found, _ = await ways.compare(listing, given, path)
+    listed = [tool["name"] for tool in found.json()["result"]["tools"]]
+    assert "ask_person" in listed
+    assert "retire_agent" not in listed  # it would need `admin`
+    assert path != "/mcp/core" or listed == [*CORE, "ask_person"]
+    question = {"project_key": HARBOR, "agent_name": "Ada", "run_id": "r1", "question": "Now?"}
+    answer, was_short = await ways.compare(asked("ask_person", question), given, path)
+    assert was_short
+    assert answer.json()["result"]["structuredContent"]["error"]["code"] == "illegal_transition"
+
+
 async def test_a_token_of_few_scopes_sees_at_each_address_what_it_may_call(ways: Ways) -> None:
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     proof, _ = await tokens(ways, "mail:read")

@@ -477,7 +477,7 @@ async def test_reservations_say_who_what_and_until_when(client, world):
 
 async def test_an_empty_server_says_how_to_connect_a_client(client):
     shown = (await page(client, "/")).text
-    assert f"claude mcp add --transport http postroom {HTTP}/mcp --header" in shown
+    assert f"claude mcp add --transport http postroom {HTTP}/mcp/core --header" in shown
     assert '--header "Authorization: Bearer $POSTROOM_TOKEN"' in shown
     elsewhere = await client.get("/", headers={"host": "box.local:9000"})
     assert "http://box.local:9000/mcp" in elsewhere.text

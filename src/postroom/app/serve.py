@@ -371,7 +371,7 @@ def _greet(application: Application, code: str, *, chat: bool) -> None:
         f"{f'  chat      {url}/chat{chr(10)}' if chat else ''}"
         f"  MCP       {endpoint}\n"
         f"  token     {token_file}\n"
-        f"  connect   claude mcp add --transport http postroom {endpoint} "
+        f"  connect   claude mcp add --transport http postroom {endpoint}/core "
         f'--header "Authorization: Bearer $(cat {token_file})"\n'
         f"Ctrl-C stops it.",
         flush=True,

@@ -76,6 +76,7 @@ class Server:
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self.endpoint = endpoint
+        self._tools = f"{endpoint.mcp_path}/full"
         self._timeout = timeout
         self._ids = itertools.count(1)
 
@@ -105,7 +106,7 @@ class Server:
             "params": {"name": name, "arguments": given},
         }
         headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": PROTOCOL_VERSION}
-        answer = _answer_to(named, self._exchange("POST", self.endpoint.mcp_path, document, headers))
+        answer = _answer_to(named, self._exchange("POST", self._tools, document, headers))
         if isinstance(error := answer.get("error"), Mapping):
             raise protocol_failure(error)
         return tool_result(answer.get("result"))

@@ -5,12 +5,11 @@ from typing import Any, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from postroom.contracts.tokens import Grant
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
 from postroom.mcp_server.callers import GRANT_SCOPE
 
 Profile = Literal["full", "core", "run"]
-"""`run` is what a program that the server has started sees at the address of `core`."""
+"""All operations; those of daily work; those and what only a run that the server has started may do."""
 
 CORE: Final = (
     "start_session",
@@ -25,7 +24,7 @@ CORE: Final = (
     "delivery_status",
 )
 """What agents need day by day; what they seldom need, or what a person decides, is in the full profile."""
-ASK: Final = "ask_person"
+IN_RUNS: Final = ("ask_person",)
 _PROFILE_SCOPE: Final = "postroom.profile"
 
 
@@ -33,16 +32,17 @@ def operations_of(profile: Profile) -> tuple[Operation, ...]:
     """Return the operations of a profile in an order that never changes: clients cache prompts with it."""
     if profile == "full":
         return ALL_OPERATIONS
-    asking = (ASK,) if profile == "run" else ()
-    return tuple(OPERATIONS[name] for name in (*CORE, *asking))
+    return tuple(OPERATIONS[name] for name in (*CORE, *(IN_RUNS if profile == "run" else ())))
 
 
 def profile_of(scope: Mapping[str, Any], default: Profile) -> Profile:
-    """Return the profile that the address of a request stands for; `default` where it names none."""
-    chosen: Profile = scope.get(_PROFILE_SCOPE) or default
+    """Return the profile that the address of a request stands for; `default` where it names none.
+
+    A run of the server's own, which its token shows, is given `run` where others are given `core`.
+    """
+    profile: Profile = scope.get(_PROFILE_SCOPE) or default
     grant = scope.get(GRANT_SCOPE)
-    is_run = isinstance(grant, Grant) and grant.run_id is not None
-    return "run" if is_run and chosen == "core" else chosen
+    return "run" if profile == "core" and grant is not None and grant.run_id is not None else profile
 
 
 class Addresses:

@@ -71,6 +71,7 @@ def _codex(access: RunAccess, environment: Mapping[str, str], file: Path) -> Con
     else:
         told = {"url": access.mcp_url, "bearer_token_env_var": TOKEN_VARIABLE}
     told["default_tools_approval_mode"] = "approve"
+    told["required"] = True  # else it begins without our tools while the server still loads what speaks MCP
     words = [
         word for name, value in told.items() for word in ("-c", f"mcp_servers.{NAME}.{name}={_toml(value)}")
     ]
@@ -130,5 +131,5 @@ def _object_at(path: Path) -> dict[str, Any]:
 
 
 def _toml(value: object) -> str:
-    """Return texts and lists of texts in TOML: JSON's strings are strings there too."""
+    """Return texts, lists of texts and truth in TOML: JSON has them alike."""
     return json.dumps(value, ensure_ascii=True)

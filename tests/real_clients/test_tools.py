@@ -1,0 +1,58 @@
+"""What our tools say of themselves is what lets a client run them without a person."""
+
+import json
+
+import pytest
+
+from postroom.mcp_server.profiles import CORE
+from real_clients.asked import CallTool, Say, in_turn
+from real_clients.bench import Bench
+
+
+@pytest.mark.parametrize("client", ["codex"])
+def test_a_tool_that_destroys_nothing_runs_without_approval_and_one_that_does_is_refused(
+    client: str, bench: Bench
+) -> None:
+    """The entry is one that was written by hand and approves nothing: only the hints of the tools decide."""
+    bench.home.must("codex", "mcp", "add", "postroom", "--", "postroom", "mcp", "--tools", "full")
+    with bench.home.server.line() as line:
+        line.tool(
+            "health_check"
+        )  # Codex begins without the tools of a server that still loads what speaks MCP
+    project = {"project_key": str(bench.home.project)}
+    who = {"program": "codex", "model": "m", "name": "Ada"}
+    note = {"sender_name": "Ada", "to": ["Ada"], "subject": "Quay", "body_md": "One boat."}
+    done = bench.turn(
+        "Begin, and take the note back.",
+        CallTool("start_session", {**project, **who}),
+        CallTool("send_message", {**project, **note}),
+        CallTool("recall_message", {**project, "sender_name": "Ada", "message_id": 1}),
+        Say("Done."),
+    )
+    begun, sent, recalled = bench.model.conversation[-1].returned
+    assert '"unread"' in begun, bench.tell(done)
+    assert '"deliveries"' in sent, bench.tell(done)
+    assert "approval" in recalled or "cancelled" in recalled, bench.tell(done)
+    with bench.home.server.line() as line:
+        inbox = line.tool("fetch_inbox", **project, agent_name="Ada")
+    assert [one["body_md"] for one in inbox] == ["One boat."]
+
+
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_a_run_has_its_tools_also_when_it_is_the_first_to_speak_mcp(client: str, bench: Bench) -> None:
+    """The server loads what speaks MCP with the first message of it; a client that does not wait would have none."""
+    home = bench.home
+    for name in ("Ada", "Bo"):
+        home.must("postroom", "agents", "register", name)
+    passed = [word for name in bench.client.pass_env for word in ("--pass-env", name)]
+    home.must("postroom", "agents", "set-runner", "Bo", "--recipe", client, *passed)
+    home.server.stop()
+    home.server.start()
+    bench.model.script = in_turn(Say("Aye."))
+    message = {"project_key": str(home.project), "sender_name": "Ada", "to": ["Bo"]}
+    body = json.dumps({**message, "subject": "s", "body_md": "b"}).encode()
+    with home.server.line() as line:
+        typed = {"Content-Type": "application/json"}
+        assert line.request("POST", "/v1/send_message", body=body, headers=typed).status == 200
+    asked = bench.model.wait_for(lambda asked: "Mail has come for you" in asked.text)
+    assert set(asked.ours) == {*CORE, "ask_person"}, bench.model.story()
