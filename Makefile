@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clean help
+.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clients raise-clients test-clients clean help
 
 install: $(STAMP) ## make the environment in .venv; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -83,6 +83,22 @@ peers: ## install the queues that benchmarks run beside ours, in .venv-peers
 	$(PYTHON) -m venv --clear .venv-peers
 	.venv-peers/bin/python -m pip install --quiet 'dbos>=3.4,<4' 'procrastinate>=3.10,<4' 'psycopg[binary,pool]>=3.3'
 
+# The versions stand in one file; what they bring with them is chosen by npm.
+.clients/.installed: tests/real_clients/package.json
+	@command -v npm >/dev/null || { echo "npm is needed for the real clients" >&2; exit 1; }
+	@mkdir -p .clients
+	@cp $< .clients/package.json
+	npm install --prefix .clients --no-audit --no-fund --loglevel=error
+	@touch $@
+
+clients: .clients/.installed ## install the real clients that tests drive, from npm in .clients
+
+raise-clients: ## pin the newest version of each real client; prints old and new
+	@$(PYTHON) tests/real_clients/raising.py
+
+test-clients: $(STAMP) .clients/.installed ## drive the real clients against a scripted model
+	$(BIN)/pytest tests/real_clients
+
 lock: ## pin every dependency anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --quiet --output-file requirements.lock $(ARGS)
@@ -91,4 +107,4 @@ clean: ## remove the environment and caches
 	rm -rf $(VENV) .venv-python* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -41,9 +41,11 @@ class RunningServer:
         *flags: str,
         most_files: int | None = None,
         program: Sequence[str] = ("-m", "postroom"),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`program` is what Python runs as `postroom`."""
+        """`program` is what Python runs as `postroom`; without an environment it has a plain one."""
         self.data_dir = data_dir
+        self._environment = environment
         self._program = program
         self._most_files = most_files
         self._flags = flags
@@ -61,13 +63,14 @@ class RunningServer:
         """Start the process and wait, within a bound, until it says that it is ready."""
         self.note.unlink(missing_ok=True)
         command = [sys.executable, *self._program, "up", "--port", "0", "--data-dir", str(self.data_dir)]
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=plain_environment(self.data_dir.parent),
+                env=self._environment or plain_environment(self.data_dir.parent),
             )
         if self._most_files is not None:
             limits = (self._most_files, self._most_files)

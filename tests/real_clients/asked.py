@@ -1,0 +1,146 @@
+"""What a model is asked and what it answers, whatever the client's wire format."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """The model says a text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallTool:
+    """The model calls a tool, by the client's name for it or by ours: `send_message`."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+Step = Say | CallTool
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A text of the conversation."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call that the model made before."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a call of the model came to."""
+
+    id: str
+    text: str
+
+
+Turn = Said | Called | Returned
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A tool that the client offers; `namespace` is where Codex keeps the tools of a server."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request to the model."""
+
+    wire: str
+    """`anthropic`, `responses`, `chat` or `gemini`."""
+    model: str
+    system: str
+    turns: tuple[Turn, ...]
+    tools: tuple[Offered, ...]
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+    is_stream: bool = True
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether the client asks for itself (a title, a topic): no tools are offered then."""
+        return not self.tools
+
+    @property
+    def text(self) -> str:
+        """The whole conversation: what was said, called and returned."""
+        return "\n".join(
+            f"{turn.name} {dict(turn.arguments)}" if isinstance(turn, Called) else turn.text
+            for turn in self.turns
+        )
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """What the calls came to, the oldest first."""
+        return tuple(turn.text for turn in self.turns if isinstance(turn, Returned))
+
+    @property
+    def new_text(self) -> str:
+        """What came after the model's last word: the prompt, a tool's result, what a hook added."""
+        last = max(
+            (
+                number
+                for number, turn in enumerate(self.turns)
+                if isinstance(turn, Called) or (isinstance(turn, Said) and turn.role == "assistant")
+            ),
+            default=-1,
+        )
+        return "\n".join(turn.text for turn in self.turns[last + 1 :] if not isinstance(turn, Called))
+
+    def tool(self, name: str) -> Offered | None:
+        """Return the offered tool of this name; clients put the server's name before it."""
+        for tool in self.tools:
+            if tool.name == name:
+                return tool
+        return next((tool for tool in self.tools if _bare(tool) == name), None)
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        """Our tools among the offered ones, by our own names."""
+        return tuple(sorted(_bare(tool) for tool in self.tools if _bare(tool)))
+
+
+def _bare(tool: Offered) -> str:
+    whole = f"{tool.namespace}__{tool.name}" if tool.namespace else tool.name
+    return whole.partition("postroom")[2].lstrip("_-")
+
+
+Script = Callable[[Asked], Step | Sequence[Step]]
+
+
+def in_turn(*replies: Step | Sequence[Step]) -> Script:
+    """Return a script that gives these replies, one a request; afterwards it says that it has no more."""
+    left = itertools.chain(replies, itertools.repeat(Say("The script has no more.")))
+    lock = threading.Lock()
+
+    def script(_asked: Asked) -> Step | Sequence[Step]:
+        with lock:
+            return next(left)
+
+    return script
+
+
+def steps_of(reply: Step | Iterable[Step]) -> list[Step]:
+    """Return a reply as a list of steps."""
+    return [reply] if isinstance(reply, Say | CallTool) else list(reply)

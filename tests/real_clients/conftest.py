@@ -1,0 +1,49 @@
+"""A scripted model and a home for each test; without the clients one test stands for all and is skipped."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from real_clients.bench import Bench
+from real_clients.clients import CLIENTS
+from real_clients.home import Home, are_installed
+from real_clients.model_server import ModelServer
+
+HERE = Path(__file__).parent
+NEEDS_CLIENTS = "the real clients are not installed in the pinned versions: `make clients`"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one test of those that need clients, skipped, when they are not installed."""
+    if are_installed():
+        return
+    theirs = [item for item in items if HERE in item.path.parents and "home" in _fixtures(item)]
+    if theirs:
+        theirs[0].add_marker(pytest.mark.skip(reason=NEEDS_CLIENTS))
+        items[:] = [item for item in items if item not in theirs[1:]]
+        config.hook.pytest_deselected(items=theirs[1:])
+
+
+def _fixtures(item: pytest.Item) -> tuple[str, ...]:
+    return tuple(getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture
+def home(tmp_path: Path, model: ModelServer) -> Home:
+    return Home(tmp_path / "home", model)
+
+
+@pytest.fixture
+def bench(client: str, home: Home, model: ModelServer) -> Iterator[Bench]:
+    """The client that the test's parameter `client` names, in its home, with a server that runs."""
+    one = CLIENTS[client]
+    one.prepare(home)
+    with home.server:
+        yield Bench(one, home, model)

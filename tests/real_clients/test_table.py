@@ -1,0 +1,30 @@
+"""Every client through every scenario: the table says what is so, and a run of the real program proves it."""
+
+import pytest
+
+from real_clients.bench import Bench
+from real_clients.home import PINS
+from real_clients.scenarios import SCENARIOS
+from real_clients.table import TABLE, No, NotOffered, Yes
+
+TRIED = [
+    pytest.param(client, scenario, id=f"{client}-{scenario}")
+    for client, row in TABLE.items()
+    for scenario, cell in row.items()
+    if not isinstance(cell, NotOffered)
+]
+
+
+@pytest.mark.parametrize(("client", "scenario"), TRIED)
+def test_a_client_does_what_the_table_says(client: str, scenario: str, bench: Bench) -> None:
+    cell = TABLE[client][scenario]
+    print(f"{bench.client.package} {PINS[bench.client.package]}")
+    if isinstance(cell, Yes):
+        assert SCENARIOS[scenario](bench) == cell.detail
+    elif isinstance(cell, No):
+        with pytest.raises(AssertionError, match=cell.because):
+            SCENARIOS[scenario](bench)
+
+
+def test_every_client_has_a_cell_for_every_scenario() -> None:
+    assert all(set(row) == set(SCENARIOS) for row in TABLE.values())
