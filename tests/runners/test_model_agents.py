@@ -193,6 +193,36 @@ async def test_a_question_may_be_answered_by_a_message(room: RunnerRoom, endpoin
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 
+async def test_its_questions_stay_open_when_one_is_answered_and_messages_of_its_thread_came_meanwhile(
+    room: RunnerRoom, endpoint: FakeEndpoint
+) -> None:
+    await room.employ(Bo=bo(endpoint))
+    asked = [
+        fragment(number, id=f"c{number}", name="ask_person", args=json.dumps({"question": question}))
+        for number, question in enumerate(("Red?", "Now?"))
+    ]
+    endpoint.answers = [[*asked, chunk("tool_calls"), END], says("painted")]
+    await room.send("Ada", "Bo", thread_id="paint")
+    await room.turn()
+    await room.send("Ada", "Bo", thread_id="paint", body="Mind the cat.")
+    await room.turn()
+    for left in (1, 0):
+        [run] = await room.runs_of()
+        ticket = run.open_tickets[0]
+        decision = ToolCallResume(decision_id=ticket.reason, result={"approved": True})
+        request = RunActivation.new(
+            run.thread_id, [], continue_run_id=run.run_id, decisions=[(ticket.tool_call_id, decision)]
+        )
+        await room.mailbox.submit_background(request)
+        await room.turn()
+        [run] = await room.runs_of()
+        assert (len(run.open_tickets), len(endpoint.bodies)) == (left, 2 - left)
+    roles = [role for role, _ in seen(endpoint, 2)]
+    assert roles == ["user", "assistant", "tool", "tool", "user"]
+    assert "Mind the cat." in seen(endpoint, 2)[-1][1]
+    assert (await room.texts("Ada"))[-1] == ("Bo", "painted")
+
+
 async def test_each_message_has_a_run_that_sees_nothing_of_the_one_before(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:
