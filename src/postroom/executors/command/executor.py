@@ -24,6 +24,7 @@ from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, R
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import prompt_of
 from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
+from postroom.executors.command.steering import SteeredTalk, steered_words
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.child_environment import secrets_in
 from postroom.executors.processes.executor import ProgramExecutor, nothing_more
@@ -34,7 +35,7 @@ from postroom.executors.processes.process_runner import ProcessRunner, Program, 
 from postroom.executors.processes.records import write_private
 from postroom.executors.processes.sessions import Sessions
 from postroom.executors.processes.starting import Launch
-from postroom.executors.processes.supervision import ProgramEnd
+from postroom.executors.processes.supervision import ProgramEnd, Talk
 from postroom.log import get_logger
 
 
@@ -182,7 +183,10 @@ class Execution:
             in_all=runner.max_output_bytes,
         )
         launch, errors = self._launch(session), Tail(ERRORS_KEPT)
-        ended = await self._program.run(launch, Heard(reading, stream), errors)
+        talk: Talk = Heard(reading, stream)
+        if runner.is_steered:
+            talk = SteeredTalk(self._work, reading, stream, prompt=self._prompt, session=session)
+        ended = await self._program.run(launch, talk, errors)
         if ended is None:
             return None
         return Outcome(
@@ -197,11 +201,13 @@ class Execution:
     def _launch(self, session: str | None) -> Launch:
         prompt_file = self._with.records.prompt_file(self._work.active.instance)
         runner = self._work.runner
+        words = words_of(runner, prompt=self._prompt, prompt_file=prompt_file, session=session)
+        reads = partial(told_to, runner.prompt, self._prompt.encode(), prompt_file)
         return Launch(
-            words=words_of(runner, prompt=self._prompt, prompt_file=prompt_file, session=session),
+            words=steered_words(runner, words) if runner.is_steered else words,
             cwd=runner.cwd,
             environment=self._program.environment,
-            reads=partial(told_to, runner.prompt, self._prompt.encode(), prompt_file),
+            reads=(lambda _: subprocess.PIPE) if runner.is_steered else reads,
         )
 
 

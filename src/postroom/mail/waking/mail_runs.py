@@ -130,7 +130,9 @@ class MailRunExecutor(ExecutorAround):
         control, mail_thread = activation.control, begun.mail_thread
         if mail_thread is None or not isinstance(control, RunControl) or control.pending is None:
             return activation
-        pending = LiveMail(control.pending, self._store, mail_thread, claims.taken, self._ring)
+        pending = LiveMail(
+            control.pending, self._store, mail_thread, claims.waiting, claims.taken, self._ring
+        )
         return replace(activation, control=replace(control, pending=pending))
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
