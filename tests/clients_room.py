@@ -9,7 +9,7 @@ from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import SetupScope
 from postroom.app.clients.setting_up import Change, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, status_of
-from postroom.app.clients.table import CLIENTS, Client, Way
+from postroom.app.clients.table import CLIENTS, Client, Tools, Way
 
 ADDRESS = "http://127.0.0.1:8765/mcp"
 NOW = 1_795_000_000_000
@@ -44,14 +44,20 @@ class Room:
         return Records(self.environment)
 
     def set_up(
-        self, name: str, way: Way | None = None, *, hooks: bool = True, address: str = ADDRESS
+        self,
+        name: str,
+        way: Way | None = None,
+        *,
+        tools: Tools = "core",
+        hooks: bool = True,
+        address: str = ADDRESS,
     ) -> list[Change]:
         """Set a client up, as the command does."""
         client = BY_NAME[name]
         records = self.records
         self.now += 1000
         with records.kept():
-            wanted = parts(client, self.target, way or client.way, address, hooks=hooks)
+            wanted = parts(client, self.target, way or client.way, address, tools=tools, hooks=hooks)
             return steadily(lambda: plan(client, wanted, records), records, self.now)
 
     def take_out(self, name: str) -> list[Change]:

@@ -133,7 +133,7 @@ class FakePostroom:
     def _answer(self, seen: Seen) -> object:
         if seen.path == "/readyz":
             return {"status": "ready"}
-        if seen.path != "/mcp":
+        if seen.path not in ("/mcp", "/mcp/core", "/mcp/full"):
             made = self.admin.get((seen.method, seen.path))
             return made(seen) if made else Raw(404, b'{"code": "not_found", "detail": "nothing"}')
         if isinstance(seen.body, list) or "id" not in seen.body or "method" not in seen.body:

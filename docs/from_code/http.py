@@ -100,7 +100,9 @@ MCP: Final = (
     "`/mcp`",
     "POST",
     "operator, agents, named tokens",
-    "The MCP endpoint; the setting `mcp_path` moves it. Also `/api`, and each with a slash at its end.",
+    "The MCP endpoint; the setting `mcp_path` moves it. Below it `/core` lists the tools of daily work and "
+    "`/full` every tool; without either the setting `profile` says which. Also `/api`, and each with a slash "
+    "at its end.",
 )
 REST: Final = (
     (

@@ -15,8 +15,9 @@ from postroom.contracts import errors
 from postroom.contracts.tokens import SCOPES
 from postroom.mail.commands import Command
 from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mcp_server.profiles import CORE
 from postroom.mcp_server.resources import RESOURCES
-from postroom.mcp_server.server import CORE, definition_tokens
+from postroom.mcp_server.server import definition_tokens
 
 
 def page() -> str:

@@ -497,6 +497,8 @@ ROUTES = (
     "/metrics",
     "/mcp",
     "/mcp/",
+    "/mcp/core",
+    "/mcp/full",
     "/api/",
     "/api",
     "/admin/status",

@@ -322,7 +322,7 @@ def test_the_older_revisions_have_no_listening(line: Line) -> None:
         assert old(line, method, uri=INBOX, notifications={})["error"]["code"] == -32601
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/api", "/api/"])
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/core", "/mcp/full/", "/api", "/api/"])
 def test_the_endpoint_has_other_names(line: Line, path: str) -> None:
     assert line.rpc(asked("ping"), path=path).json()["result"] == {}
     assert line.rpc({"jsonrpc": "2.0", "method": "notifications/x"}, path=path).status == 202
@@ -344,6 +344,11 @@ def test_an_answer_comes_in_the_form_that_is_accepted(line: Line, accept: str | 
     answer = line.rpc(asked("ping"), headers=headers)
     assert answer.status == status
     assert answer.is_json
+
+
+def test_an_address_below_the_endpoint_that_is_none_of_ours_is_not_found(line: Line) -> None:
+    for path in ("/mcp/cores", "/mcp/core/x", "/mcp/CORE", "/mcp//core"):
+        assert line.rpc(asked("ping"), path=path).status == 404
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "PATCH", "OPTIONS", "HEAD"])
@@ -394,7 +399,9 @@ def test_an_answer_that_nobody_asked_for_is_passed_over(line: Line) -> None:
     assert line.rpc({"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "x"}}).status == 202
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/api/", "/", "/admin/status", "/healthz", "/p/x"])
+@pytest.mark.parametrize(
+    "path", ["/mcp", "/mcp/", "/mcp/core", "/mcp/full", "/api/", "/", "/admin/status", "/healthz", "/p/x"]
+)
 def test_another_host_or_a_foreign_page_reaches_nothing(line: Line, server: RunningServer, path: str) -> None:
     for host in ("evil.invalid", "127.0.0.1.evil.invalid", "169.254.169.254", ""):
         assert line.request("GET", path, headers={"Host": host}).status == 421
@@ -408,7 +415,9 @@ def test_our_own_page_may_call(line: Line, server: RunningServer) -> None:
     assert line.rpc(asked("ping"), headers=own).status == 200
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/api/", "/admin/status", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/mcp", "/mcp/", "/mcp/core", "/mcp/full", "/api/", "/admin/status", "/metrics"]
+)
 @pytest.mark.parametrize("proof", [None, "Bearer wrong", "Bearer ", "Basic dTpw", "Bearer prm_" + "x" * 43])
 def test_nothing_is_done_without_the_right_token(
     server: RunningServer, message: int, path: str, proof: str | None

@@ -73,9 +73,9 @@ async def messages_of(client: Client) -> str:
 async def test_a_client_reads_mail_over_stdio_by_the_file_that_was_written(shell: Shell) -> None:
     [told] = shell.setup("claude", "--scope", "project")["clients"]
     assert told["trial"]["state"] == "answered"
-    assert told["trial"]["detail"].endswith("tools, health ok")
+    assert told["trial"]["detail"] == "10 tools"
     entry = shell.entry()
-    assert entry == {"type": "stdio", "command": "postroom", "args": ["mcp"]}
+    assert entry == {"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"]}
     program = StdioServerParameters(
         command=entry["command"], args=entry["args"], env=shell.environment, cwd=shell.project
     )
@@ -86,11 +86,12 @@ async def test_a_client_reads_mail_over_stdio_by_the_file_that_was_written(shell
 async def test_a_client_reads_mail_over_http_by_the_file_that_was_written(
     shell: Shell, server: RunningServer
 ) -> None:
-    [told] = shell.setup("claude", "--scope", "project", "--http")["clients"]
+    [told] = shell.setup("claude", "--scope", "project", "--http", "--tools", "full")["clients"]
     assert told["trial"]["state"] == "answered"
+    assert told["trial"]["detail"].endswith("tools, health ok")
     assert server.token not in (shell.project / ".mcp.json").read_text()
     entry = shell.entry()
-    assert entry["url"] == f"{server.url}/mcp"
+    assert entry["url"] == f"{server.url}/mcp/full"
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(headers=entry["headers"]))
         transport = streamable_http_client(entry["url"], http_client=http)

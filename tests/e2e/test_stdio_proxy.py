@@ -162,6 +162,18 @@ def test_requests_of_the_modern_revision_carry_its_headers(fake: FakePostroom, p
     assert [one.get("Mcp-Name") for one in seen] == [None, "send", "=?base64?bWFpbDovL2luYm94L3Avw4Q=?="]
 
 
+@pytest.mark.parametrize("words", [[], ["--tools", "core"], ["--tools", "full"]])
+def test_the_choice_of_tools_is_the_address_that_is_called(
+    fake: FakePostroom, environment: dict[str, str], words: list[str]
+) -> None:
+    fake.rpc["tools/list"] = lambda _: {"tools": []}
+    proxy = Proxy(environment, "--no-start", *words)
+    proxy.send(ask(1, "tools/list"))
+    assert proxy.line()["result"] == {"tools": []}
+    assert proxy.end() == 0
+    assert fake.seen[0].path == "/".join(["/mcp", *words[1:]])
+
+
 def test_every_request_proves_who_the_caller_is(fake: FakePostroom, environment: dict[str, str]) -> None:
     fake.rpc["ping"] = lambda _: {}
     proxy = Proxy({**environment, "POSTROOM_AGENT_TOKEN": "pra_mine"}, "--no-start")

@@ -230,18 +230,48 @@ def test_deep_nesting_and_large_numbers_break_nothing() -> None:
 
 def test_the_command_of_a_recipe(subtests: pytest.Subtests) -> None:
     for recipe, way, session, words in [
-        (Recipe.CLAUDE, PromptWay.STDIN, None, "claude -p --output-format stream-json --verbose"),
+        (
+            Recipe.CLAUDE,
+            PromptWay.STDIN,
+            None,
+            "claude -p --output-format stream-json --verbose --permission-mode acceptEdits",
+        ),
         (
             Recipe.CLAUDE,
             PromptWay.ARGUMENT,
             "s",
-            "claude -p --output-format stream-json --verbose --resume s hi",
+            "claude -p --output-format stream-json --verbose --permission-mode acceptEdits --resume s hi",
         ),
-        (Recipe.CODEX, PromptWay.STDIN, None, "codex exec --json -"),
-        (Recipe.CODEX, PromptWay.STDIN, "s", "codex exec --json resume s -"),
-        (Recipe.CODEX, PromptWay.ARGUMENT, "s", "codex exec --json resume s hi"),
-        (Recipe.GEMINI, PromptWay.STDIN, "s", "gemini --output-format json --resume s"),
-        (Recipe.GEMINI, PromptWay.ARGUMENT, None, "gemini --output-format json --prompt hi"),
+        (
+            Recipe.CODEX,
+            PromptWay.STDIN,
+            None,
+            "codex exec --json --skip-git-repo-check --sandbox workspace-write -",
+        ),
+        (
+            Recipe.CODEX,
+            PromptWay.STDIN,
+            "s",
+            "codex exec --json --skip-git-repo-check --sandbox workspace-write resume s -",
+        ),
+        (
+            Recipe.CODEX,
+            PromptWay.ARGUMENT,
+            "s",
+            "codex exec --json --skip-git-repo-check --sandbox workspace-write resume s hi",
+        ),
+        (
+            Recipe.GEMINI,
+            PromptWay.STDIN,
+            "s",
+            "gemini --output-format json --approval-mode auto_edit --resume s",
+        ),
+        (
+            Recipe.GEMINI,
+            PromptWay.ARGUMENT,
+            None,
+            "gemini --output-format json --approval-mode auto_edit --prompt hi",
+        ),
         (Recipe.OPENCODE, PromptWay.STDIN, "s", "opencode run --format json --session s"),
         (Recipe.OPENCODE, PromptWay.ARGUMENT, None, "opencode run --format json hi"),
     ]:

@@ -687,7 +687,9 @@ print("heavy:", sorted({heavy} & set(sys.modules)))
     assert done.stdout.endswith("heavy: []\n"), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("words", [["--no-start"], ["--data-dir", "some where", "--no-start"]])
+@pytest.mark.parametrize(
+    "words", [["--no-start"], ["--tools", "core", "--data-dir", "some where", "--no-start"]]
+)
 def test_the_stdio_entry_loads_less_still(words: list[str]) -> None:
     code = f"""
 import sys
@@ -704,6 +706,8 @@ def test_the_stdio_entry_has_help_and_refuses_what_it_does_not_know(bare: Run) -
     assert "--no-start" in bare("mcp", "--help").out
     assert bare("mcp", "--data-dir").code == 2
     assert bare("mcp", "--nothing").code == 2
+    for words in (["--tools"], ["--tools", "few"], ["--tools", "core", "--tools"], ["core"]):
+        assert bare("mcp", *words).code == 2
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")

@@ -63,7 +63,7 @@ def test_without_names_what_is_installed_is_set_up(home: Path, run: Run) -> None
     assert "open a new session of each client" in done.out
     assert "POSTROOM_DATA_DIR must be set where the client is started" in done.out
     entry = json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]["postroom"]
-    assert entry == {"command": "postroom", "args": ["mcp"]}
+    assert entry == {"command": "postroom", "args": ["mcp", "--tools", "core"]}
 
 
 def test_the_word_add_may_be_left_out(home: Path, run: Run) -> None:
@@ -79,7 +79,7 @@ def test_a_dry_run_shows_a_diff_and_writes_nothing(home: Path, run: Run) -> None
     done = run("cursor", "--dry-run")
     assert done.code == 0
     assert f"--- {file}\n+++ {file}\n" in done.out
-    assert '+{"mcpServers": {"postroom": {"command": "postroom", "args": ["mcp"]}}}' in done.out
+    assert '+{"mcpServers": {"postroom": {"command": "postroom", "args": ["mcp", "--tools", ' in done.out
     assert "nothing was written" in done.out
     assert file.read_text() == '{"mcpServers": {}}'
     assert sorted(home.rglob("*")) == before
@@ -124,6 +124,7 @@ def test_status_tells_each_client_and_what_would_mend_it(home: Path, run: Run) -
         "client": "cursor",
         "state": "set up",
         "way": "stdio",
+        "tools": "core",
         "hooks": True,
         "findings": [],
     }
@@ -158,13 +159,26 @@ def test_http_names_the_address_and_the_variable_of_the_token(home: Path, run: R
     done = run("cursor", "--http", "--no-hooks")
     assert done.code == 0
     entry = json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]["postroom"]
-    assert entry["url"] == "http://127.0.0.1:8765/mcp"
+    assert entry["url"] == "http://127.0.0.1:8765/mcp/core"
     assert entry["headers"] == {"Authorization": "Bearer ${env:POSTROOM_TOKEN}"}
     assert not (home / ".cursor/hooks.json").exists()
     assert "export POSTROOM_TOKEN=" in done.out
     refused = run("cline", "--http", "--json")
     assert refused.code == 1
     assert refused.document["clients"][0]["error"]["code"] == "invalid_argument"
+
+
+@pytest.mark.parametrize("way", ["--stdio", "--http"])
+def test_the_tools_of_daily_work_are_written_unless_all_are_asked_for(way: str, home: Path, run: Run) -> None:
+    for words, tools in (((), "core"), (("--tools", "full"), "full"), ((), "core")):
+        [told] = run("cursor", way, *words, "--json").document["clients"]
+        assert told["tools"] == tools
+        entry = json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]["postroom"]
+        assert entry.get("url", "http://127.0.0.1:8765/mcp/" + tools).endswith(f"8765/mcp/{tools}")
+        assert entry.get("args", ["mcp", "--tools", tools]) == ["mcp", "--tools", tools]
+        [found] = [one for one in run("status", "--json").document["clients"] if one["client"] == "cursor"]
+        assert (found["state"], found["tools"]) == ("set up", tools)
+    assert run("cursor", "--tools", "few").code == 2
 
 
 def test_no_file_names_a_folder_of_this_machine(home: Path, run: Run) -> None:

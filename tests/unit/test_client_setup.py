@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from clients_room import ADDRESS, BY_NAME, Room
 from postroom.app.clients.config_paths import SetupScope, chosen, is_installed, servers_file
-from postroom.app.clients.table import CLIENTS
+from postroom.app.clients.table import CLIENTS, Client, Way
 from postroom.contracts.errors import ClientFileRefused, ConfigError, InvalidArgument
 
 SETTINGS = ".claude/settings.json"
@@ -76,7 +77,8 @@ def test_the_same_for_toml(room: Room) -> None:
 
 
 def test_what_stood_there_before_setup_stays_when_it_is_taken_out(room: Room) -> None:
-    by_hand = '{"mcpServers": {"postroom": {"type": "stdio", "command": "postroom", "args": ["mcp"]}}}'
+    entry = '{"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"]}'
+    by_hand = f'{{"mcpServers": {{"postroom": {entry}}}}}'
     room.write(SERVERS, by_hand)
     assert room.status_of("claude").state == "set up"
     room.set_up("claude", hooks=False)
@@ -313,6 +315,34 @@ def test_a_hook_that_stands_twice_is_told(room: Room) -> None:
     room.take_out("cursor")
     room.set_up("cursor")
     assert room.drifts("cursor") == []
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_both_choices_of_tools_are_known_again_and_so_is_the_form_of_earlier_versions(
+    client: Client, room: Room
+) -> None:
+    ways: list[Way] = ["stdio", "http"] if client.http else ["stdio"]
+    for way in ways:
+        for tools in ("full", "core"):
+            room.set_up(client.name, way, tools=tools)  # type: ignore[arg-type]  # one of both
+            found = room.status_of(client.name)
+            assert (found.state, found.way, found.tools, found.findings) == ("set up", way, tools, ())
+        for path, content in room.tree(backups=False).items():
+            if content is not None:
+                earlier = re.sub(rb',\s*"--tools",\s*"core"', b"", content).replace(b"/mcp/core", b"/mcp")
+                (room.home / path).write_bytes(earlier)
+        found = room.status_of(client.name)
+        assert (found.state, found.way, found.tools, found.findings) == ("set up", way, None, ())
+
+
+def test_what_mends_a_client_keeps_its_choice_of_tools(room: Room) -> None:
+    room.set_up("cursor", tools="full")
+    room.write(".cursor/hooks.json", '{"version": 1}')
+    [finding] = room.status_of("cursor").findings
+    assert finding.remedy == "postroom setup cursor --tools full"
+    room.set_up("cursor", "http", tools="full", address="http://127.0.0.1:9999/mcp")
+    [finding] = room.status_of("cursor").findings
+    assert finding.remedy == "postroom setup cursor --tools full --http"
 
 
 @pytest.mark.parametrize("name", [one.name for one in CLIENTS if one.http])

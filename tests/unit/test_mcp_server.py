@@ -12,8 +12,9 @@ from mcp.shared.exceptions import MCPError
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
+from postroom.mcp_server.profiles import CORE
 from postroom.mcp_server.resources import RESOURCES
-from postroom.mcp_server.server import CORE, CORE_TOKEN_LIMIT, PostroomMcpServer, definition_tokens, tools_of
+from postroom.mcp_server.server import CORE_TOKEN_LIMIT, PostroomMcpServer, definition_tokens, tools_of
 from postroom.services.calls import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -78,6 +79,27 @@ def test_schemas_name_no_nulls_and_no_references() -> None:
         assert tool.input_schema["additionalProperties"] is False
 
 
+def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approval() -> None:
+    """Codex runs a tool without asking only when both `destructiveHint` and `openWorldHint` are false."""
+    asking = set()
+    for tool, operation in zip(tools_of("full"), ALL_OPERATIONS, strict=True):
+        assert tool.annotations is not None
+        hints = tool.annotations.model_dump(by_alias=True)
+        assert hints.pop("title") is None
+        assert {type(value) for value in hints.values()} == {bool}, tool.name
+        assert hints["readOnlyHint"] is not operation.changes
+        assert hints["idempotentHint"] or operation.changes
+        if hints["destructiveHint"] or hints["openWorldHint"]:
+            asking.add(tool.name)
+    assert asking == {
+        "retire_agent",
+        "rotate_agent_token",
+        "recall_message",
+        "force_release_file_reservation",
+    }
+    assert not asking & set(CORE)
+
+
 async def test_lists_come_wrapped_and_records_plain(client: Client[Any]) -> None:
     sent = await client.call_tool("send_message", message())
     assert sent.data["count"] == 1
@@ -133,6 +155,10 @@ async def test_the_core_profile_refuses_what_it_does_not_offer(mail: Mail) -> No
             "whois", {"project_key": "x", "agent_name": "y"}, raise_on_error=False
         )
     assert answer.is_error
+    assert answer.structured_content is not None
+    error = answer.structured_content["error"]
+    assert (error["code"], error["value"]) == ("tool_not_listed", "whois")
+    assert "/mcp/full" in error["message"]
 
 
 async def test_every_kind_of_resource_reads(client: Client[Any]) -> None:

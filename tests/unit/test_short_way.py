@@ -21,6 +21,7 @@ from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.routes import application
 from postroom.mcp_server.endpoint import McpOverHttp
 from postroom.mcp_server.loading import LoadedOnUse
+from postroom.mcp_server.profiles import CORE, Addresses
 from postroom.mcp_server.short_way import ShortWay
 from rest_room import BASE, LIMIT, OPERATOR, TOKEN, Edge, all_names, arguments_of
 
@@ -59,13 +60,13 @@ class Way:
                 grant_of=self.edge.tokens.recognise,
             ),
         )
-        transport = httpx2.ASGITransport(app=door)
+        transport = httpx2.ASGITransport(app=Addresses(door, "/mcp"))
         self.client = await stack.enter_async_context(
             httpx2.AsyncClient(transport=transport, base_url=BASE, headers=OPERATOR)
         )
 
-    async def post(self, body: bytes, headers: list[tuple[str, str]]) -> httpx2.Response:
-        return await self.client.post("/mcp", content=body, headers=headers)
+    async def post(self, body: bytes, headers: list[tuple[str, str]], path: str) -> httpx2.Response:
+        return await self.client.post(path, content=body, headers=headers)
 
 
 @dataclass
@@ -75,14 +76,14 @@ class Ways:
     short: Way
     long: Way
 
-    async def compare(self, body: object, headers: Any) -> tuple[httpx2.Response, bool]:
+    async def compare(self, body: object, headers: Any, path: str = "/mcp") -> tuple[httpx2.Response, bool]:
         """Post the same both ways, see that the answers are equal; return one, and who gave it."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = list(headers.items()) if isinstance(headers, dict) else headers
         _taken.clear()
-        ours = await self.short.post(raw, given)
+        ours = await self.short.post(raw, given, path)
         was_short = _taken == [True]
-        theirs = await self.long.post(raw, given)
+        theirs = await self.long.post(raw, given, path)
         assert plain(ours) == plain(theirs), (body, headers)
         return ours, was_short
 
@@ -137,6 +138,39 @@ async def test_every_tool_answers_the_same_both_ways_and_the_short_way_takes_it(
     for name in all_names():
         answer, was_short = await ways.compare(*at(revision, asked(name, arguments_of(name))))
         assert (answer.status_code, was_short) == (200, True), name
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/core", "/mcp/core/", "/mcp/full"])
+@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+async def test_each_address_performs_what_it_lists_and_names_the_address_of_the_rest(
+    ways: Ways, revision: str, path: str
+) -> None:
+    _, headers = at(revision, asked())
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    if revision == NEWEST:
+        listing["params"] = {"_meta": ENVELOPE}
+        headers |= {"Mcp-Method": "tools/list"}
+        del headers["Mcp-Name"]
+    found, _ = await ways.compare(listing, headers, path)
+    listed = [tool["name"] for tool in found.json()["result"]["tools"]]
+    assert listed == (list(CORE) if "core" in path else all_names())
+    for name in all_names():
+        answer, was_short = await ways.compare(*at(revision, asked(name, arguments_of(name))), path)
+        assert (answer.status_code, was_short) == (200, True), name
+        error = answer.json()["result"]["structuredContent"].get("error", {})
+        if name not in listed:
+            assert (error["code"], error["value"]) == ("tool_not_listed", name)
+            assert error["details"] == {"address": "/mcp/full"}
+        else:
+            assert error.get("code") != "tool_not_listed"
+
+
+async def test_a_token_of_few_scopes_sees_at_each_address_what_it_may_call(ways: Ways) -> None:
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    proof, _ = await tokens(ways, "mail:read")
+    answer = await ways.short.post(json.dumps(listing).encode(), [*BOTH.items(), proof], "/mcp/core")
+    listed = {tool["name"] for tool in answer.json()["result"]["tools"]}
+    assert listed == {"fetch_inbox", "search_messages", "list_agents", "delivery_status"}
 
 
 REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -309,8 +343,8 @@ async def test_a_header_that_comes_twice_or_not_at_all_decides_alike(ways: Ways,
 async def test_who_calls_is_seen_alike(ways: Ways, revision: str) -> None:
     document, headers = at(revision, asked("fetch_inbox", {"project_key": HARBOR, "agent_name": "Ben"}))
     for proof in (await tokens(ways, "mail:read"), await tokens(ways, "mail:send")):
-        ours = await ways.short.post(json.dumps(document).encode(), [*headers.items(), proof[0]])
-        theirs = await ways.long.post(json.dumps(document).encode(), [*headers.items(), proof[1]])
+        ours = await ways.short.post(json.dumps(document).encode(), [*headers.items(), proof[0]], "/mcp")
+        theirs = await ways.long.post(json.dumps(document).encode(), [*headers.items(), proof[1]], "/mcp")
         assert plain(ours) == plain(theirs)
         assert ours.status_code in (200, 403)
     for name in ("Ada", "Ben"):
@@ -336,7 +370,7 @@ async def test_a_failure_inside_tells_the_same_but_for_its_reference(
     found = []
     for way in (ways.short, ways.long):
         monkeypatch.setattr(way.edge.mail, "perform", crash)
-        body = (await way.post(json.dumps(document).encode(), list(headers.items()))).json()
+        body = (await way.post(json.dumps(document).encode(), list(headers.items()), "/mcp")).json()
         reference = body["result"]["structuredContent"]["error"]["details"]["reference"]
         assert "secret" not in json.dumps(body)
         found.append(json.loads(json.dumps(body).replace(reference, "")))

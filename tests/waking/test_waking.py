@@ -42,6 +42,21 @@ async def test_a_message_wakes_its_reader_and_its_sender_has_an_answer(room):
     assert await states(room, sent) == {"Bo": "read", "Cy": "stored"}
 
 
+async def test_a_run_knows_to_which_mail_thread_it_belongs(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    told = []
+
+    async def act(activation):
+        told.append(activation.control.conversation)
+
+    room.agents.act = act
+    for thread in ("plan", "other", "plan"):
+        await room.send("Ada", "Bo", thread_id=thread)
+        await room.turn()
+    first, second, third = told
+    assert first == third != second
+
+
 async def states(room, sent):
     asked = {"project_key": PROJECT, "agent_name": "Ada", "message_id": number(sent)}
     told = await room.mail.call("delivery_status", asked)

@@ -207,7 +207,9 @@ class Settings(BaseSettings):
     mcp_path: Annotated[str, BeforeValidator(_mcp_path)] = Field(
         default="/mcp", description="Path of the MCP endpoint."
     )
-    profile: Literal["full", "core"] = Field(default="full", description="Which tools agents see.")
+    profile: Literal["full", "core"] = Field(
+        default="full", description="Which tools `mcp_path` itself lists."
+    )
     identity: Literal["asserted", "verified"] = Field(
         default="asserted",
         description="Whether an agent's name counts as given, or by its token; beyond loopback by token.",

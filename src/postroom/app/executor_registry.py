@@ -1,7 +1,8 @@
 """What executes the agents of a server: programs, models and other servers, chosen by each agent's runner."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -11,12 +12,14 @@ from postroom.app.config import Settings
 from postroom.app.gateway_secrets import Table, take_secret
 from postroom.app.model_agents import ModelAgents, secret_named
 from postroom.app.model_tools import check_tools
+from postroom.app.tokens import new_run_token
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ConfigError, InvalidRunner, RunnerNotFound, RunnerSecretMissing
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
+from postroom.contracts.run_access import RunAccess
 from postroom.contracts.run_ports import DispatchStore
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner, Runners
@@ -26,6 +29,7 @@ from postroom.dispatch.routing import SeveralExecutors
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
 from postroom.executors.remote import RemoteExecutor, check_installed
+from postroom.mail.run_tokens import RunTokens
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import agent_of
 from postroom.mail.waking.runners import read_runner
@@ -91,12 +95,15 @@ class ExecutorRegistry:
         *,
         address: str = "",
         in_chats: tuple[str, str] | None = None,
+        tokens: RunTokens,
     ) -> None:
         """Make one for each kind of runner; nothing runs yet.
 
-        `address` is where this server listens; `in_chats` is the agent by which chats are answered, slug of
-        its project and name.
+        `address` is where this server listens, and `tokens` open it to runs; `in_chats` is the agent by which
+        chats are answered, slug of its project and name.
         """
+        self._settings, self._address = settings, address
+        self._tokens = tokens
         self._mail = mail
         self._environment = places.environment()
         timer = SystemTimer()
@@ -108,8 +115,10 @@ class ExecutorRegistry:
             clock=clock,
             timer=timer,
             environment_of=self._place_of,
+            access_of=self._access_of,
         )
-        self._acp = AcpExecutor(self, self._commands.process_runner, environment_of=self._place_of)
+        programs = self._commands.process_runner
+        self._acp = AcpExecutor(self, programs, environment_of=self._place_of, access_of=self._access_of)
         self._models = ModelAgents(
             self, calls, mail.store, environment=self._environment, clock=clock, timer=timer
         )
@@ -215,12 +224,38 @@ class ExecutorRegistry:
         place = {"POSTROOM_PROJECT": slug, "POSTROOM_AGENT": name} if at else {}
         return {**place, **({} if trace is None else {"TRACEPARENT": trace})}
 
+    @asynccontextmanager
+    async def _access_of(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
+        """Open this server to a run of an agent, by a token that ends with the run's program."""
+        name, _, slug = (activation.agent_id or "").partition("@")
+        agent_id = await self._mail.store.read(lambda tx: _row_of(tx, slug, name)) if self._address else None
+        if agent_id is None:
+            yield None
+            return
+        token = new_run_token()
+        self._tokens.issue(token, agent_id=agent_id, agent=name, run_id=activation.run_id or "")
+        try:
+            yield RunAccess(
+                url=self._address,
+                mcp_path=self._settings.mcp_path,
+                data_dir=str(self._settings.data_dir),
+                token=token,
+            )
+        finally:
+            self._tokens.revoke(token)
+
     async def close(self) -> None:
         """End connections and what keeps programs; runs are ended by who began them."""
         await self._models.close()
         await self.results.close()
         await self._commands.close()
         await self._acp.close()
+
+
+def _row_of(tx: MailReads, slug: str, name: str) -> int | None:
+    project = tx.project(slug)
+    agent = None if project is None else tx.agent(project.id, name)
+    return None if agent is None else agent.id
 
 
 def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from postroom.app import places
 from postroom.app.admin_service import AdminService
@@ -38,6 +38,7 @@ from postroom.http_api.routes import callback_routes, routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
 from postroom.log import get_logger
 from postroom.mcp_server.loading import LoadedOnUse
+from postroom.mcp_server.profiles import Addresses
 from postroom.services.following import EventFollowing, Following
 from postroom.services.hooks import Hooks
 from postroom.services.people import MessageService, PeopleService
@@ -92,7 +93,9 @@ class Site:
         )
         channels = () if application.gateway is None else application.gateway.open_paths
         self.has_chat_page = any(one.path == "/chat" for one in channels)
-        self.app: ASGIApp = _Aliases(_door(app, settings, credentials, channels), settings.mcp_path)
+        self.app: ASGIApp = Addresses(
+            _door(app, settings, credentials, channels), settings.mcp_path, others=ALIASES
+        )
 
     def _routes(self, login: LoginService) -> list[BaseRoute]:
         application, settings = self._application, self._application.settings
@@ -174,21 +177,6 @@ def _door(
         rest_paths=rest_paths(),
     )
     return Guard(app, rules, credentials)
-
-
-class _Aliases:
-    """Lets the MCP endpoint answer under its other addresses, and with or without a slash at its end."""
-
-    def __init__(self, app: ASGIApp, mcp_path: str) -> None:
-        self._app = app
-        self._mcp_path = mcp_path
-        self._names = {f"{mcp_path}/", *ALIASES, *(f"{alias}/" for alias in ALIASES)}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Rename the path, if it is another name of the endpoint, and pass the request on."""
-        if scope["type"] == "http" and scope["path"] in self._names:
-            scope = {**scope, "path": self._mcp_path, "raw_path": self._mcp_path.encode()}
-        await self._app(scope, receive, send)
 
 
 class _Server(uvicorn.Server):

@@ -145,6 +145,7 @@ def _facts_of_program(runner: Runner) -> dict[str, object]:
         "idle_timeout_s": None if runner.idle_timeout is None else runner.idle_timeout.total_seconds(),
         "max_output_bytes": runner.max_output_bytes,
         "resume": runner.resume,
+        "session_per": runner.session_per.value,
     }
 
 

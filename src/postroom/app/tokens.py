@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from postroom.contracts.errors import ConfigError
-from postroom.contracts.tokens import TOKEN_PREFIX
+from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX
 
 SERVER_PREFIX: Final = "prm_"
 AGENT_PREFIX: Final = "pra_"
@@ -24,7 +24,7 @@ _ID_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_LENGTH: Final = 12
 
 _FORM: Final = re.compile(r"prm_[A-Za-z0-9_-]{43}")
-_SECRETS: Final = re.compile(r"(pr[almt]_)[A-Za-z0-9_-]{8,}|\b(bearer\s+)[^\s\"',]{8,}", re.IGNORECASE)
+_SECRETS: Final = re.compile(r"(pr[almrt]_)[A-Za-z0-9_-]{8,}|\b(bearer\s+)[^\s\"',]{8,}", re.IGNORECASE)
 _LARGEST_FILE: Final = 4096
 _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -52,6 +52,11 @@ def load_or_make_token(path: Path) -> str:
     if found is None:
         raise ConfigError(f"the token file {path} was removed while the server started", value=str(path))
     return found
+
+
+def new_run_token() -> str:
+    """Return a new token for a run; it is kept nowhere but in memory and in its program's environment."""
+    return RUN_PREFIX + secrets.token_urlsafe(32)
 
 
 def new_agent_token() -> str:

@@ -157,6 +157,7 @@ class Application:
             self.clock,
             address=self.address,
             in_chats=None if chats is None else chats.agent.run,
+            tokens=self.tokens.runs,
         )
 
     def _waker(self, delivery: StoredChatDelivery) -> Waker:
@@ -205,6 +206,7 @@ class Application:
         return PostroomMcpServer(
             self.mail,
             profile=self.settings.profile,
+            mcp_path=self.settings.mcp_path,
             subscriptions=self.news,
             observe=self.metrics.observe_call,
             lifespan=lifespan,

@@ -44,19 +44,24 @@ def _short_way(given: list[str]) -> Callable[[], int] | None:
 def _stdio_entry(given: list[str]) -> Callable[[], int] | None:
     if not given or given[0] != "mcp":
         return None
-    rest = given[1:]
-    start = "--no-start" not in rest
-    rest = [word for word in rest if word != "--no-start"]
-    named = len(rest) == 2 and rest[0] == "--data-dir" and not rest[1].startswith("-")
-    if rest and not named:
-        return None
+    rest = [word for word in given[1:] if word != "--no-start"]
+    told = dict(zip(rest[::2], rest[1::2], strict=False))
+    folder, tools = told.get("--data-dir"), told.get("--tools")
+    if (
+        2 * len(told) != len(rest)
+        or not told.keys() <= {"--data-dir", "--tools"}
+        or (folder or "").startswith("-")
+        or tools not in (None, "core", "full")
+    ):
+        return None  # for the entry that says what is wrong
 
     def serve() -> int:
         from pathlib import Path
 
         from postroom.cli.stdio import serve_stdio
 
-        return serve_stdio(start=start, data_dir=Path(rest[1]) if named else None)
+        data_dir = None if folder is None else Path(folder)
+        return serve_stdio(start="--no-start" not in given, data_dir=data_dir, tools=tools)
 
     return serve
 

@@ -33,7 +33,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     ] = "command",
     recipe: Annotated[
         str | None,
-        typer.Option(help="Which program it is: shell (any; name it), claude, codex, gemini or opencode."),
+        typer.Option(help="Which program it is: shell (any), claude, codex, gemini, opencode or copilot."),
     ] = None,
     prompt: Annotated[
         str | None,
@@ -51,6 +51,10 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     timeout: Annotated[str | None, typer.Option(help="How long it may take, such as 30m.")] = None,
     idle_timeout: Annotated[str | None, typer.Option(help="How long it may say nothing, such as 5m.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the client's own session.")] = False,
+    session_per: Annotated[
+        str | None,
+        typer.Option(help="With --resume: a session for each mail thread (thread) or one (agent)."),
+    ] = None,
     base_url: Annotated[str | None, typer.Option(help="model: the endpoint, up to and with /v1.")] = None,
     model: Annotated[str | None, typer.Option(help="model: its name at the endpoint.")] = None,
     api_key_env: Annotated[
@@ -101,6 +105,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "timeout": None if timeout is None else _seconds(timeout),
         "idle_timeout": None if idle_timeout is None else _seconds(idle_timeout),
         "resume": resume or None,
+        "session_per": session_per,
         "base_url": base_url,
         "model": model,
         "api_key_env": api_key_env,

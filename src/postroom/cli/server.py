@@ -30,7 +30,9 @@ def up(  # noqa: PLR0913 - the options of the command
     port: Annotated[
         int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0 lets the system choose.")
     ] = None,
-    profile: Annotated[Literal["full", "core"] | None, typer.Option(help="Which tools agents see.")] = None,
+    profile: Annotated[
+        Literal["full", "core"] | None, typer.Option(help="Which tools the plain MCP address lists.")
+    ] = None,
     identity: Annotated[
         Literal["asserted", "verified"] | None,
         typer.Option(help="Whether an agent's word counts, or its token."),
@@ -71,12 +73,16 @@ def up(  # noqa: PLR0913 - the options of the command
 @app.command()
 def mcp(
     no_start: Annotated[bool, typer.Option("--no-start", help="Start no server when none answers.")] = False,
+    tools: Annotated[
+        Literal["core", "full"] | None,
+        typer.Option(help="The tools of daily work, or all.", show_default="as the server is set"),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Speak MCP on stdin and stdout. For clients that start a command; the shared server does the work."""
     from postroom.cli.stdio import serve_stdio
 
-    raise typer.Exit(serve_stdio(start=not no_start, data_dir=data_dir))
+    raise typer.Exit(serve_stdio(start=not no_start, data_dir=data_dir, tools=tools))
 
 
 @app.command()

@@ -15,7 +15,7 @@ from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, chosen, command_path, servers_file
 from postroom.app.clients.setting_up import Change, Part, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, is_recorded, status_of
-from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Scope, Way
+from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Scope, Tools, Way
 from postroom.cli import show
 from postroom.cli.client import Server, locate
 from postroom.cli.exit_codes import FAILED
@@ -122,6 +122,9 @@ def add(  # noqa: PLR0913 - the options of the command
             "--http/--stdio", help="Call the address, or start `postroom mcp`.", show_default="each client's"
         ),
     ] = None,
+    tools: Annotated[
+        Tools, typer.Option("--tools", help="Give the client the tools of daily work, or all.")
+    ] = "core",
     no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Write no hooks.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Make no call at the end.")] = False,
     as_json: AsJson = False,
@@ -136,7 +139,7 @@ def add(  # noqa: PLR0913 - the options of the command
     records = Records(target.environment)
     results = []
     for client in taken:
-        result = _set_up(client, target, way or client.way, server, records, (not no_hooks, dry_run))
+        result = _set_up(client, target, way or client.way, server, records, (tools, not no_hooks, dry_run))
         if not dry_run and not no_verify and "error" not in result:
             result["trial"] = server.trial(client, servers_file(client, target), target.environment)
         results.append(result)
@@ -195,14 +198,20 @@ def _require_command(environment: Mapping[str, str]) -> None:
 
 
 def _set_up(
-    client: Client, target: SetupScope, way: Way, server: Served, records: Records, asked: tuple[bool, bool]
+    client: Client,
+    target: SetupScope,
+    way: Way,
+    server: Served,
+    records: Records,
+    asked: tuple[Tools, bool, bool],
 ) -> dict[str, Any]:
-    hooks, dry_run = asked
+    tools, hooks, dry_run = asked
     try:
-        wanted = parts(client, target, way, server.address, hooks=hooks)
+        wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks)
         return {
             **_head(client),
             "way": way,
+            "tools": tools,
             "why": client.why if way == client.way else "as asked",
             "files": _done(client, wanted, records, dry_run),
         }
@@ -323,6 +332,7 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
         "client": found.client,
         "state": found.state,
         "way": found.way,
+        "tools": found.tools,
         "hooks": found.hooks,
         "findings": [
             {"drift": one.drift, "file": str(one.file), "detail": one.detail, "remedy": one.remedy}
@@ -333,8 +343,10 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
 
 def statuses_text(found: Sequence[ClientStatus]) -> str:
     """Return how clients stand: a row each, then what is wrong."""
-    rows = [(one.client, one.state, one.way or "", "yes" if one.hooks else "") for one in found]
-    lines = [show.table(("CLIENT", "STATE", "WAY", "HOOKS"), rows, none="no clients")]
+    rows = [
+        (one.client, one.state, one.way or "", one.tools or "", "yes" if one.hooks else "") for one in found
+    ]
+    lines = [show.table(("CLIENT", "STATE", "WAY", "TOOLS", "HOOKS"), rows, none="no clients")]
     for one in found:
         for finding in one.findings:
             lines.append(

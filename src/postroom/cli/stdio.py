@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -286,8 +287,11 @@ def _take_stdout() -> int:
     return kept
 
 
-def serve_stdio(*, start: bool, data_dir: Path | None = None) -> int:
-    """Be the stdio entry of the server until stdin closes; with `start`, start one if none answers."""
+def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
+    """Be the stdio entry of the server until stdin closes; with `start`, start one if none answers.
+
+    `tools` chooses the address, and with it which tools the server lists: `core` or `full`.
+    """
     environment = places.environment()
     folder = None if data_dir is None else places.absolute(str(data_dir), environment)
 
@@ -296,7 +300,11 @@ def serve_stdio(*, start: bool, data_dir: Path | None = None) -> int:
 
         ensure_server(environment, _log, data_dir=folder)
 
-    return carry(lambda: locate(environment, data_dir=folder), prepare=prepare if start else None)
+    def find() -> Endpoint:
+        found = locate(environment, data_dir=folder)
+        return found if tools is None else replace(found, mcp_path=f"{found.mcp_path}/{tools}")
+
+    return carry(find, prepare=prepare if start else None)
 
 
 def _log(text: str) -> None:

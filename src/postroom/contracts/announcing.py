@@ -55,7 +55,7 @@ class AnnouncingReads(Protocol):
     def directed_unread(self, agent_id: int) -> tuple[int, int]:
         """Return how many unread messages name the agent with `to`, no broadcast, and the newest's seq.
 
-        Recalled ones do not count; without any, both are 0.
+        Recalled ones do not count, nor those that a run has in hand; without any, both are 0.
         """
         ...
 

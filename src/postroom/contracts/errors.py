@@ -5,7 +5,7 @@
     │   ├── InvalidArgument, InvalidName, InvalidPattern, InvalidPath, InvalidRecipients, TooLarge
     │   ├── UnknownProject, UnknownAgent, UnknownMessage, UnknownThread, UnknownReservation, UnknownToken
     │   ├── UnknownRun, UnknownDispatch
-    │   ├── NameTaken
+    │   ├── NameTaken, ToolNotListed
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
     │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume
     │   └── InvalidRunner, RunnerNotFound
@@ -111,6 +111,12 @@ class NameTaken(InputError):
     """The name differs only by case from one that is in use."""
 
     code = "name_taken"
+
+
+class ToolNotListed(InputError):
+    """The address that was called does not list the tool; `details` has the address that does."""
+
+    code = "tool_not_listed"
 
 
 class InvalidPattern(InputError):

@@ -79,6 +79,8 @@ class RunControl:
     hidden_message_ids: frozenset[str] = frozenset()
     is_noted: bool = False
     """Whether `RunEffects.begin` has written what belongs to the beginning of this execution."""
+    conversation: str | None = None
+    """Which of the conversations that its thread holds the run belongs to, where it holds several."""
     only: frozenset[str] | None = None
     """With it the run sees these messages of its thread, and what it has said itself, and nothing else."""
 

@@ -55,6 +55,14 @@ class Recipe(StrEnum):
     CODEX = "codex"
     GEMINI = "gemini"
     OPENCODE = "opencode"
+    COPILOT = "copilot"
+
+
+class SessionPer(StrEnum):
+    """Which runs of an agent go on with one session of its client: those of a mail thread, or all."""
+
+    THREAD = "thread"
+    AGENT = "agent"
 
 
 class PromptWay(StrEnum):
@@ -71,7 +79,8 @@ class Runner:
 
     `argv` is executed as it is, never by a shell; a recipe that knows its command does without. `env` is
     given literally, `pass_env` names what is taken from the server's environment. Of its answer the last
-    `max_output_bytes` are kept. With `resume` the program goes on with its own session of the thread.
+    `max_output_bytes` are kept. With `resume` the program goes on with its own session, one for each mail
+    thread or, where `session_per` says so, one for the agent.
     A program of the kind `acp` speaks the Agent Client Protocol; its recipe is its command, and nothing more.
     """
 
@@ -86,6 +95,7 @@ class Runner:
     idle_timeout: timedelta | None = None
     max_output_bytes: int = DEFAULT_OUTPUT_BYTES
     resume: bool = False
+    session_per: SessionPer = SessionPer.THREAD
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, and keep an environment that nobody else can change.
@@ -98,6 +108,7 @@ class Runner:
             raise refused("kind", self.kind.value, "such a runner is no program")
         object.__setattr__(self, "recipe", one_of(Recipe, self.recipe, "recipe"))
         object.__setattr__(self, "prompt", one_of(PromptWay, self.prompt, "prompt"))
+        object.__setattr__(self, "session_per", one_of(SessionPer, self.session_per, "session_per"))
         object.__setattr__(self, "argv", words(self.argv, "argv"))
         object.__setattr__(self, "pass_env", words(self.pass_env, "pass_env"))
         object.__setattr__(self, "env", _environment(self.env))
@@ -175,6 +186,7 @@ class Runner:
             "idle_timeout": None if idle is None else idle.total_seconds(),
             "max_output_bytes": self.max_output_bytes,
             "resume": self.resume,
+            "session_per": self.session_per.value,
         }
 
     @classmethod

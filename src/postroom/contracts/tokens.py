@@ -12,6 +12,8 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ADMIN: Final[frozenset[Scope]] = frozenset({"admin"})
 
 TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
+RUN_PREFIX: Final = "prr_"
+"""What the token of a run begins with."""
 TOKEN_ID: Final = re.compile(r"[a-z0-9]{12}")
 TOKEN_FORM: Final = re.compile(rf"{TOKEN_PREFIX}({TOKEN_ID.pattern})_[A-Za-z0-9_-]{{43}}")
 """A public id, by which the token is looked up, and 256 random bits, which are only ever compared."""
@@ -47,7 +49,7 @@ class KeptToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a named token that came with a call lets it do."""
+    """What a named token, or that of a run, lets a call do that it came with."""
 
     token_id: str
     name: str
@@ -55,6 +57,9 @@ class Grant:
     project_id: int | None = None
     project_slug: str | None = None
     expires_at: int | None = None
+    agent_id: int | None = None
+    """The agent as which alone it acts: that of its run."""
+    run_id: str | None = None
 
     def check(self, needed: frozenset[Scope], what: str) -> None:
         """Raise `InsufficientScope` unless it has every scope that is needed for `what`."""

@@ -22,6 +22,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.InvalidPath: 400,
     errors.InvalidRecipients: 400,
     errors.NameTaken: 409,
+    errors.ToolNotListed: 404,
     errors.TooLarge: 413,
     errors.UnknownProject: 404,
     errors.UnknownAgent: 404,

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, WrongToken
-from postroom.contracts.tokens import ADMIN, TOKEN_PREFIX, Grant
+from postroom.contracts.tokens import ADMIN, RUN_PREFIX, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, problem_of, reported
 from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
 from postroom.http_api.sessions import Sessions
@@ -32,6 +32,7 @@ has a named token."""
 
 REST: Final = "/v1"
 """Below it are the mail room's addresses, and a channel's of the OpenAI protocol where there is one."""
+HOOKS: Final = "/hooks"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SMALL_BODY: Final = 16 * 1024
 """Bytes that a caller without a token may send: a login form needs far less."""
@@ -55,7 +56,7 @@ _HEADERS: Final = {
 _PUBLIC: Final = frozenset(
     {"/authorize", "/healthz", "/login", "/oauth/token", "/readyz", "/register", "/token"}
 )
-_INTERFACES: Final = ("/admin", "/health", "/hooks", "/metrics", "/watch")
+_INTERFACES: Final = ("/admin", "/health", HOOKS, "/metrics", "/watch")
 _DISCOVERY: Final = (
     "/.well-known/oauth-authorization-server",
     "/.well-known/oauth-protected-resource",
@@ -96,7 +97,8 @@ class Credentials:
     """With it, an agent's own token opens the MCP endpoint and REST, and nothing else, as a bearer token."""
     grant_of: Callable[[str], Awaitable[Grant]] | None = None
     """With it, a named token opens the MCP endpoint and REST as far as its scopes go, and with `admin` the
-    operator's addresses. Raises `WrongToken` for one that is not good."""
+    operator's addresses; a run's token opens those for hooks too. Raises `WrongToken` for one that is not
+    good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +214,7 @@ class Guard:
         grant = await self._grant(path, token)
         if grant is None:
             raise WrongToken("the bearer token is not one that opens this path", remedy=_HOW_TO_PROVE)
-        if not self._is_for_agents(path):
+        if not self._is_for_agents(path) and not (grant.run_id is not None and _within(path, HOOKS)):
             grant.check(ADMIN, path)
         return _Admitted(caller="token", grant=grant)
 
@@ -221,7 +223,7 @@ class Guard:
         grant_of = self._credentials.grant_of
         if (
             grant_of is None
-            or not token.startswith(TOKEN_PREFIX)
+            or not token.startswith((TOKEN_PREFIX, RUN_PREFIX))
             or not _is_for_programs(path, self._rules.mcp_path)
         ):
             return None
@@ -232,7 +234,11 @@ class Guard:
 
     async def _is_agent(self, token: str) -> bool:
         is_agent = self._credentials.is_agent
-        return is_agent is not None and not token.startswith(TOKEN_PREFIX) and await is_agent(token)
+        return (
+            is_agent is not None
+            and not token.startswith((TOKEN_PREFIX, RUN_PREFIX))
+            and await is_agent(token)
+        )
 
     def _ask_for_token(self, head: Head) -> Problem | Response:
         if head.wants_page and not _is_for_programs(head.path, self._rules.mcp_path):

@@ -53,14 +53,19 @@ _MOST_SECONDS: Final = 10**9
 _Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
 
 
-def operators(path: str, endpoints: Mapping[str, Endpoint], *, by_token: bool = True) -> Route:
+def operators(
+    path: str, endpoints: Mapping[str, Endpoint], *, by_token: bool = True, by_run: bool = False
+) -> Route:
     """Return a route that refuses everybody but the operator, an endpoint for each method.
 
-    A named token with the scope `admin` counts as the operator's, unless `by_token` is False.
+    A named token with the scope `admin` counts as the operator's, unless `by_token` is False; with `by_run`
+    the token of a run does.
     """
 
     async def checked(request: Request) -> Response:
-        _refuse_others(request, by_token=by_token)
+        grant = request.scope.get(GRANT_SCOPE)
+        if not (by_run and isinstance(grant, Grant) and grant.run_id is not None):
+            _refuse_others(request, by_token=by_token)
         return await endpoints["GET" if request.method == "HEAD" else request.method](request)
 
     return Route(path, checked, methods=list(endpoints))
@@ -320,13 +325,16 @@ def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
 
     async def hook(request: Request) -> Response:
         client, event = request.path_params["client"], request.path_params["event"]
-        token = request.headers.get(_AGENT_TOKEN)
-        return JSONResponse(
-            dict(await hooks.answer(client, event, await _object(request), agent_token=token))
-        )
+        token, grant = request.headers.get(_AGENT_TOKEN), request.scope.get(GRANT_SCOPE)
+        of_run = grant if isinstance(grant, Grant) and grant.run_id is not None else None
+        body = await _object(request)
+        return JSONResponse(dict(await hooks.answer(client, event, body, agent_token=token, grant=of_run)))
 
     async def watch(request: Request) -> Response:
         token = request.headers.get(_AGENT_TOKEN)
         return JSONResponse(dict(await following.messages(await _object(request), agent_token=token)))
 
-    return [operators("/hooks/{client}/{event}", {"POST": hook}), operators("/watch", {"POST": watch})]
+    return [
+        operators("/hooks/{client}/{event}", {"POST": hook}, by_run=True),
+        operators("/watch", {"POST": watch}),
+    ]

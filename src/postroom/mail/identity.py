@@ -129,7 +129,9 @@ def refuse_unknown_token(context: ReadContext) -> None:
 
 
 def refuse_making(context: ReadContext) -> None:
-    """Raise `TokenRequired` unless the caller may make agents here."""
+    """Raise `TokenRequired` or `NotPermitted` unless the caller may make agents here."""
+    if context.caller.agent_id is not None:
+        raise NotPermitted("a run acts as its own agent and makes no other", value=context.caller.agent_id)
     if context.rules.verified and not context.caller.operator:
         raise TokenRequired(
             "this server lets only its operator make agents",

@@ -24,11 +24,12 @@ from postroom.contracts.errors import (
     WrongToken,
 )
 from postroom.contracts.store import MailReads, MailStore, MailWrites
-from postroom.contracts.tokens import SCOPES, TOKEN_FORM, TOKEN_ID, Grant, KeptToken, Scope
+from postroom.contracts.tokens import RUN_PREFIX, SCOPES, TOKEN_FORM, TOKEN_ID, Grant, KeptToken, Scope
 from postroom.log import get_logger
 from postroom.mail.context import token_hash
 from postroom.mail.names import shown
 from postroom.mail.projects import find_project
+from postroom.mail.run_tokens import RunTokens
 
 WRITTEN_EVERY: Final = timedelta(minutes=1)
 """How often last uses are written; a server that dies forgets those since then."""
@@ -52,6 +53,8 @@ class NamedTokens:
         self._used: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._tasks = Tasks("tokens")
+        self.runs = RunTokens()
+        """Those of the runs at work here."""
 
     async def recognise(self, token: str) -> Grant:
         """Return what a token lets its holder do, and note that it was used; nothing is kept from before.
@@ -59,6 +62,8 @@ class NamedTokens:
         Raises:
             WrongToken: it is none of these, or was revoked, or has expired.
         """
+        if token.startswith(RUN_PREFIX):
+            return self.runs.recognise(token)
         form = TOKEN_FORM.fullmatch(token)
         kept, slug = await self._store.read(lambda tx: _found(tx, form[1])) if form else (None, None)
         # Also where there is no such id, so that the time tells nothing.
@@ -81,6 +86,8 @@ class NamedTokens:
 
     def holds(self, grant: Grant) -> bool:
         """Return whether a token that was recognised earlier is still good, without asking the store."""
+        if grant.run_id is not None:
+            return self.runs.holds(grant)
         ends = (grant.expires_at, self._ends.get(grant.token_id))
         return all(end is None or self._clock.now() < end for end in ends)
 

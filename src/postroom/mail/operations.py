@@ -43,6 +43,8 @@ class Operation:
     is_of_one_project: bool = False
     """Whether a token that is bound to a project may do it, there; refused unless it is said."""
     destructive: bool = False
+    repeatable: bool = False
+    """Whether the same change made twice leaves everything as it is after the first time."""
     settled: bool = False
     """Whether it reads what a store may bring up to date afterwards: search and the list of threads."""
 
@@ -100,15 +102,22 @@ def _changes(
 
 ALL_OPERATIONS: tuple[Operation, ...] = (
     _looks(READ, commands.HealthCheck, agents.health_check),
-    _changes(SEND, commands.EnsureProject, agents.ensure_project, is_of_one_project=True),
+    _changes(SEND, commands.EnsureProject, agents.ensure_project, repeatable=True, is_of_one_project=True),
     _changes(READ | SEND | RESERVE, commands.StartSession, agents.start_session, is_of_one_project=True),
     _changes(SEND, commands.RegisterAgent, agents.register_agent, is_of_one_project=True),
     _changes(SEND, commands.CreateAgentIdentity, agents.create_agent_identity, is_of_one_project=True),
     _looks(READ, commands.ShowProject, threads.show_project, settled=True, is_of_one_project=True),
     _looks(READ, commands.Whois, agents.whois, is_of_one_project=True),
     _looks(READ, commands.ListAgents, agents.list_agents, is_of_one_project=True),
-    _changes(ADMIN, commands.RetireAgent, agents.retire_agent, destructive=True, is_of_one_project=True),
-    _changes(ADMIN, commands.UnretireAgent, agents.unretire_agent, is_of_one_project=True),
+    _changes(
+        ADMIN,
+        commands.RetireAgent,
+        agents.retire_agent,
+        destructive=True,
+        repeatable=True,
+        is_of_one_project=True,
+    ),
+    _changes(ADMIN, commands.UnretireAgent, agents.unretire_agent, repeatable=True, is_of_one_project=True),
     Operation(
         name="rotate_agent_token",
         command=commands.RotateAgentToken,
@@ -120,24 +129,53 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     ),
     _changes(SEND, commands.SendMessage, sending.send_message, is_of_one_project=True),
     _changes(SEND, commands.ReplyMessage, sending.reply_message, is_of_one_project=True),
-    _changes(SEND, commands.RecallMessage, sending.recall_message, destructive=True, is_of_one_project=True),
+    _changes(
+        SEND,
+        commands.RecallMessage,
+        sending.recall_message,
+        destructive=True,
+        repeatable=True,
+        is_of_one_project=True,
+    ),
     _looks(READ, commands.FetchInbox, inbox.fetch_inbox, is_of_one_project=True),
     _looks(READ, commands.FetchInboxEvents, inbox.fetch_inbox_events, is_of_one_project=True),
     _looks(READ, commands.GetMessage, inbox.get_message, is_of_one_project=True),
     _looks(READ, commands.DeliveryStatus, inbox.delivery_status, is_of_one_project=True),
-    _changes(SEND, commands.MarkMessageRead, inbox.mark_message_read, is_of_one_project=True),
-    _changes(SEND, commands.AcknowledgeMessage, inbox.acknowledge_message, is_of_one_project=True),
+    _changes(
+        SEND, commands.MarkMessageRead, inbox.mark_message_read, repeatable=True, is_of_one_project=True
+    ),
+    _changes(
+        SEND, commands.AcknowledgeMessage, inbox.acknowledge_message, repeatable=True, is_of_one_project=True
+    ),
     _looks(READ, commands.SearchMessages, threads.search_messages, settled=True, is_of_one_project=True),
     _looks(READ, commands.SummarizeThread, threads.summarize_thread, is_of_one_project=True),
-    _changes(RUN, commands.AskPerson, asking.ask_person, is_of_one_project=True),
-    _changes(SEND, commands.RequestContact, contact_requests.request_contact, is_of_one_project=True),
-    _changes(SEND, commands.RespondContact, contact_requests.respond_contact, is_of_one_project=True),
+    _changes(RUN, commands.AskPerson, asking.ask_person, repeatable=True, is_of_one_project=True),
+    _changes(
+        SEND,
+        commands.RequestContact,
+        contact_requests.request_contact,
+        repeatable=True,
+        is_of_one_project=True,
+    ),
+    _changes(
+        SEND,
+        commands.RespondContact,
+        contact_requests.respond_contact,
+        repeatable=True,
+        is_of_one_project=True,
+    ),
     _looks(READ, commands.ListContacts, contact_requests.list_contacts, is_of_one_project=True),
-    _changes(SEND, commands.SetContactPolicy, agents.set_contact_policy, is_of_one_project=True),
+    _changes(
+        SEND, commands.SetContactPolicy, agents.set_contact_policy, repeatable=True, is_of_one_project=True
+    ),
     _changes(RESERVE, commands.ReservePaths, reservations.file_reservation_paths, is_of_one_project=True),
     _looks(RESERVE, commands.CheckReservations, reservations.check_file_reservations, is_of_one_project=True),
     _changes(
-        RESERVE, commands.ReleaseReservations, reservations.release_file_reservations, is_of_one_project=True
+        RESERVE,
+        commands.ReleaseReservations,
+        reservations.release_file_reservations,
+        repeatable=True,
+        is_of_one_project=True,
     ),
     _changes(
         RESERVE, commands.RenewReservations, reservations.renew_file_reservations, is_of_one_project=True
@@ -147,6 +185,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         commands.ForceReleaseReservation,
         reservations.force_release_file_reservation,
         destructive=True,
+        repeatable=True,
         is_of_one_project=True,
     ),
     _looks(RESERVE, commands.ListReservations, reservations.list_file_reservations, is_of_one_project=True),

@@ -24,10 +24,12 @@ GRANT_SCOPE: Final = "postroom.grant"
 def caller_of(request: Request) -> Caller:
     """Return who sent a request: the door's marks, or an agent's token beside the operator's."""
     token = request.scope.get(AGENT_TOKEN_SCOPE) or request.headers.get(AGENT_TOKEN_HEADER)
+    grant = request.scope.get(GRANT_SCOPE)
     return Caller(
         agent_token=token,
         operator=bool(request.scope.get(OPERATOR_SCOPE)),
-        grant=request.scope.get(GRANT_SCOPE),
+        agent_id=None if grant is None else grant.agent_id,
+        grant=grant,
     )
 
 

@@ -5,9 +5,8 @@ twice the rate (docs/benchmarks.md, ADR 2).
 """
 
 import json
-from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal
+from typing import Any, get_args
 
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.helper_types import ReadResourceContents
@@ -28,59 +27,43 @@ from mcp.types import (
     ToolAnnotations,
 )
 from mcp.types import Resource as ResourceInfo
+from starlette.requests import Request
 
 from postroom.contracts.errors import InputError, PostroomError
 from postroom.mail.context import Caller
 from postroom.mail.names import shown
-from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mail.operations import Operation
 from postroom.mail.service import Mail
 from postroom.mcp_server import resources
 from postroom.mcp_server.answers import ToolAnswer, answer_call, as_json, crash
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
+from postroom.mcp_server.profiles import Profile, operations_of, profile_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema
 from postroom.mcp_server.short_way import ShortWay
 from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
-Profile = Literal["full", "core"]
-
-CORE = (
-    "start_session",
-    "send_message",
-    "reply_message",
-    "fetch_inbox",
-    "acknowledge_message",
-    "search_messages",
-    "file_reservation_paths",
-    "release_file_reservations",
-    "list_agents",
-    "delivery_status",
-)
 CORE_TOKEN_LIMIT = 2_500
 
 
+def tools_of(profile: Profile) -> list[Tool]:
+    """Return the tools of a profile in the order of its operations."""
+    return [_tool(operation) for operation in operations_of(profile)]
+
+
 @cache
-def tools_of(profile: Profile) -> tuple[Tool, ...]:
-    """Return the tools of a profile in an order that never changes: clients cache prompts with it."""
-    return tuple(_tool(operation) for operation in operations_of(profile))
-
-
-def operations_of(profile: Profile) -> Sequence[Operation]:
-    """Return the operations that a profile offers."""
-    if profile == "full":
-        return ALL_OPERATIONS
-    by_name = {operation.name: operation for operation in ALL_OPERATIONS}
-    return [by_name[name] for name in CORE]
-
-
 def _tool(operation: Operation) -> Tool:
     return Tool(
         name=operation.name,
         description=operation.description,
         input_schema=input_schema(operation.command),
-        annotations=ToolAnnotations(destructive_hint=operation.destructive)
-        if operation.changes
-        else ToolAnnotations(read_only_hint=True),
+        annotations=ToolAnnotations(
+            read_only_hint=not operation.changes,
+            destructive_hint=operation.destructive,
+            idempotent_hint=operation.repeatable or not operation.changes,
+            # Everybody that a tool reaches is an agent or a person of this server.
+            open_world_hint=False,
+        ),
     )
 
 
@@ -108,10 +91,12 @@ class PostroomMcpServer(MCPServer[Any]):
         mail: Mail,
         *,
         profile: Profile = "full",
+        mcp_path: str = "/mcp",
         subscriptions: Subscriptions | None = None,
         observe: Observe | None = None,
         **settings: Any,
     ) -> None:
+        """`profile` is that of `mcp_path`, the address that names none."""
         self.news = subscriptions or Subscriptions()
         super().__init__(
             name="postroom",
@@ -129,12 +114,22 @@ class PostroomMcpServer(MCPServer[Any]):
         self._lowlevel_server.add_request_handler("tools/list", PaginatedRequestParams, self._list_tools)
         self._mail = mail
         self._profile: Profile = profile
-        self._calls = Calls(mail, operations_of(profile), news=self.news, observe=observe)
+        profiles: tuple[Profile, ...] = get_args(Profile)
+        self._calls = {
+            one: Calls(mail, operations_of(one), news=self.news, observe=observe, mcp_path=mcp_path)
+            for one in profiles
+        }
+
+    def _profile_for(self, request: Request | None) -> Profile:
+        return self._profile if request is None else profile_of(request.scope, self._profile)
+
+    def _calls_for(self, request: Request | None) -> Calls:
+        return self._calls[self._profile_for(request)]
 
     def short_way(self, *, is_traced: bool = False) -> ShortWay:
         """Return what answers plain calls over HTTP beside the SDK's transport."""
         info = self._lowlevel_server.server_info_stamp
-        return ShortWay(self._calls, server_info=info, is_traced=is_traced)
+        return ShortWay(self._calls_for, server_info=info, is_traced=is_traced)
 
     def end_listening(self) -> None:
         """Tell everybody who listens that this is the end, so that no stream of theirs holds up a stop."""
@@ -143,20 +138,20 @@ class PostroomMcpServer(MCPServer[Any]):
     async def _listen(
         self, context: ServerRequestContext[Any, Any], asked: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        with self.news.heard_by(_caller_in(context).grant):
+        with self.news.heard_by(_caller_of(context.request).grant):
             return await self._listening(context, asked)
 
     async def _list_tools(
         self, context: ServerRequestContext[Any, Any], _: PaginatedRequestParams
     ) -> ListToolsResult:
-        """Return what the caller may call, in the order that never changes."""
-        grant = _caller_in(context).grant
-        tools = zip(operations_of(self._profile), await self.list_tools(), strict=True)
-        return ListToolsResult(tools=[tool for operation, tool in tools if operation.is_open_to(grant)])
+        """Return what the caller may call at this address, in the order that never changes."""
+        grant = _caller_of(context.request).grant
+        listed = operations_of(self._profile_for(context.request))
+        return ListToolsResult(tools=[_tool(one) for one in listed if one.is_open_to(grant)])
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools of this server's profile."""
-        return list(tools_of(self._profile))
+        return tools_of(self._profile)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """Return the kinds of resources."""
@@ -178,18 +173,18 @@ class PostroomMcpServer(MCPServer[Any]):
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult:
         """Perform an operation; every refusal is a result with code, value and remedy, never a traceback."""
-        return _result(
-            await answer_call(
-                self._calls, name, arguments, caller=_caller(context), follows=_follows(context)
-            )
-        )
+        request = _request_in(context)
+        calls, caller = self._calls_for(request), _caller_of(request)
+        # The SDK itself has read a traceparent in the `_meta` of the call.
+        follows = None if request is None else request.headers.get(TRACEPARENT)
+        return _result(await answer_call(calls, name, arguments, caller=caller, follows=follows))
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
     ) -> list[ReadResourceContents]:
         """Return a resource as JSON."""
         try:
-            value = await resources.read(self._mail, str(uri), _caller(context))
+            value = await resources.read(self._mail, str(uri), _caller_of(_request_in(context)))
         except PostroomError as error:
             code = INVALID_PARAMS if isinstance(error, InputError) else -32000
             raise _failed(code, str(uri), error.as_dict()) from error
@@ -208,27 +203,17 @@ class PostroomMcpServer(MCPServer[Any]):
         raise MCPError(code=INVALID_PARAMS, message=f"no prompt is named {shown(name)}; there are none here")
 
 
-def _caller(context: Context[Any, Any] | None) -> Caller:
-    """Return who calls: over HTTP what its headers prove, in memory nobody in particular."""
-    if context is None:
-        return Caller()
+def _request_in(context: Context[Any, Any] | None) -> Request | None:
+    """Return the HTTP request of a call; None for one from within this process."""
     try:
-        return _caller_in(context.request_context)
-    except ValueError:  # a context without a request: a call from within this process
-        return Caller()
-
-
-def _follows(context: Context[Any, Any] | None) -> str | None:
-    """Return the traceparent among the headers of a call; the SDK itself has read one in its `_meta`."""
-    try:
-        request = None if context is None else context.request_context.request
-    except ValueError:  # as above
+        return None if context is None else context.request_context.request
+    except ValueError:  # a context without a request
         return None
-    return None if request is None else request.headers.get(TRACEPARENT)
 
 
-def _caller_in(context: ServerRequestContext[Any, Any]) -> Caller:
-    return Caller() if context.request is None else caller_of(context.request)
+def _caller_of(request: Request | None) -> Caller:
+    """Return who calls: over HTTP what its headers prove, in memory nobody in particular."""
+    return Caller() if request is None else caller_of(request)
 
 
 def _result(answer: ToolAnswer) -> CallToolResult:

@@ -5,7 +5,7 @@ Whatever is missing, unusual or wrong goes to the SDK, which refuses it in its o
 is written twice. A test compares the answers of both ways (ADR 30).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -38,12 +38,20 @@ _JSON_TYPES: Final = {"application/json", "application/*", "*/*"}
 class ShortWay:
     """Answers plain calls of tools; stateless, as the endpoint is."""
 
-    def __init__(self, calls: Calls, *, server_info: Mapping[str, Any], is_traced: bool = False) -> None:
-        """`server_info` is what the newest revision is told of this server with each answer.
+    def __init__(
+        self,
+        calls_for: Callable[[Request], Calls],
+        *,
+        server_info: Mapping[str, Any],
+        is_traced: bool = False,
+    ) -> None:
+        """`calls_for` returns the calls that the address of a request lists.
+
+        `server_info` is what the newest revision is told of this server with each answer.
 
         With `is_traced` every call goes the SDK's way, which has a span of its own around each.
         """
-        self._calls = calls
+        self._calls_for = calls_for
         self._is_traced = is_traced
         self._envelope = {"resultType": "complete", "_meta": {f"{_MARK}serverInfo": dict(server_info)}}
 
@@ -57,7 +65,9 @@ class ShortWay:
         if revision is None or not _is_valid(revision, params):
             return None
         arguments = params.get("arguments") or {}
-        found = await answer_call(self._calls, params["name"], arguments, caller=caller_of(Request(scope)))
+        request = Request(scope)
+        calls, caller = self._calls_for(request), caller_of(request)
+        found = await answer_call(calls, params["name"], arguments, caller=caller)
         result = _result(found)
         if revision == LATEST_MODERN_VERSION:
             result |= self._envelope

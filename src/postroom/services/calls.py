@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import anyio.lowlevel
 
-from postroom.contracts.errors import InvalidArgument, PostroomError
+from postroom.contracts.errors import InvalidArgument, PostroomError, ToolNotListed
 from postroom.contracts.tokens import Grant
 from postroom.log import get_logger
 from postroom.mail.commands import Command, ReplyMessage, read_command
 from postroom.mail.context import Caller
 from postroom.mail.names import nearest, shown
-from postroom.mail.operations import Operation
+from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.service import Mail
 
 if TYPE_CHECKING:
@@ -127,10 +127,13 @@ class Calls:
         *,
         news: Subscriptions | None = None,
         observe: Observe | None = None,
+        mcp_path: str = "/mcp",
     ) -> None:
+        """`mcp_path` is where the MCP endpoint is; `/full` below it is the address of all operations."""
         self._mail = mail
         self._operations = {operation.name: operation for operation in operations}
         self._news = news or Subscriptions()
+        self._full_address = f"{mcp_path}/full"
         self._observe: Observe = observe or (lambda _name, _outcome, _seconds: None)
 
     async def perform(
@@ -175,16 +178,21 @@ class Calls:
         return await self._mail.trace_of(message)
 
     def _operation(self, name: str) -> Operation:
-        operation = self._operations.get(name)
-        if operation is None:
-            close = nearest(name, self._operations)
-            raise InvalidArgument(
-                f"no tool is named {shown(name)}"
-                + (f"; the nearest are {', '.join(close)}" if close else ""),
-                value=name[:200],
-                remedy="call tools/list; some tools are offered by the full profile only",
+        if operation := self._operations.get(name):
+            return operation
+        if name in OPERATIONS:
+            raise ToolNotListed(
+                f"{name} is not listed at this address; {self._full_address} lists it",
+                value=name,
+                remedy=f"connect to {self._full_address}: `postroom setup CLIENT --tools full` writes that",
+                details={"address": self._full_address},
             )
-        return operation
+        close = nearest(name, self._operations)
+        raise InvalidArgument(
+            f"no tool is named {shown(name)}" + (f"; the nearest are {', '.join(close)}" if close else ""),
+            value=name[:200],
+            remedy="call tools/list, and take a name from there",
+        )
 
     async def _announce(self, operation: Operation, command: Command, answer: Any) -> None:
         if not (operation.changes and self._news.heard):

@@ -16,6 +16,7 @@ from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, unche
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.store import MailReads, MailWrites, ProjectReads
+from postroom.contracts.tokens import Grant
 from postroom.log import get_logger
 from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
@@ -100,9 +101,15 @@ class Hooks:
         self._mail = mail
 
     async def answer(
-        self, client: str, event: str, body: Mapping[str, Any], *, agent_token: str | None = None
+        self,
+        client: str,
+        event: str,
+        body: Mapping[str, Any],
+        *,
+        agent_token: str | None = None,
+        grant: Grant | None = None,
     ) -> HookAnswer:
-        """Decide about one event of a client.
+        """Decide about one event of a client; `grant` is that of the run in which it happens.
 
         Who is not shown to be the agent, where that must be shown, is nobody. A store that fails is an answer
         too, for hooks that check: what it means is a setting.
@@ -120,7 +127,13 @@ class Hooks:
             )
         call = read_command(HookCall, dict(body))
         try:
-            return await self._decided(kind, client, call, agent_token)
+            caller = Caller(
+                agent_token=agent_token,
+                operator=True,
+                agent_id=None if grant is None else grant.agent_id,
+                grant=grant,
+            )
+            return await self._decided(kind, client, call, caller)
         except StoreError as error:
             if kind not in _CHECKS:
                 raise
@@ -128,11 +141,10 @@ class Hooks:
             text = unchecked("the server's store failed", bypass=_CHECKS[kind])
             return _answer("error", text, mode=self._mode(call))
 
-    async def _decided(self, kind: str, client: str, call: HookCall, agent_token: str | None) -> HookAnswer:
+    async def _decided(self, kind: str, client: str, call: HookCall, caller: Caller) -> HookAnswer:
         if kind in _CHECKS and self._mode(call) == "off":
             return _answer("allow")
         event = await asyncio.to_thread(_prepared, kind, client, call)
-        caller = Caller(agent_token=agent_token, operator=True)
         found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller))
         if not found.notes:
             return found.answer
@@ -286,10 +298,16 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Hold the end of a turn once for what is addressed to the agent and not read."""
+    """Hold the end of a turn once for what is addressed to the agent and not read.
+
+    A run's end is not held for what begins a run of its own: what the client said then would be taken for
+    the answer to the message that it was woken with.
+    """
     if actor is None or event.call.stop_active:
         return _SILENT
     agent = actor.agent
+    if _in_run(context) and context.tx.runner(agent.id) is not None:
+        return _SILENT
     count, newest = context.tx.directed_unread(agent.id)
     nudges = context.tx.nudges(agent.id)
     if newest <= nudges.held_seq:
@@ -351,6 +369,10 @@ def _paths_in(context: ReadContext, project: Project, event: _Event) -> list[str
         for known, name in event.files
         if (place := places[known]) and place[0].id == project.id
     ]
+
+
+def _in_run(context: ReadContext) -> bool:
+    return context.caller.grant is not None and context.caller.grant.run_id is not None
 
 
 def _activity(context: ReadContext, agent: Agent) -> tuple[Callable[[WriteContext], object], ...]:

@@ -16,7 +16,7 @@ from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit, Record, R
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, servers_file
 from postroom.app.clients.files import Found
 from postroom.app.clients.jsonc import NotJson
-from postroom.app.clients.table import Client, Way
+from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict
 
@@ -52,7 +52,9 @@ class Change:
         return self.after == (None if self.found.content is None else self.found.text)
 
 
-def parts(client: Client, target: SetupScope, way: Way, address: str, *, hooks: bool) -> list[Part]:
+def parts(
+    client: Client, target: SetupScope, way: Way, address: str, *, tools: Tools = "core", hooks: bool
+) -> list[Part]:
     """Return what a client wants, file by file.
 
     Raises:
@@ -62,7 +64,7 @@ def parts(client: Client, target: SetupScope, way: Way, address: str, *, hooks: 
         raise InvalidArgument(
             f"{client.title} is not set up over HTTP: {client.why}", value=client.name, remedy="use --stdio"
         )
-    wanted = {servers_file(client, target): client.edits(way, address)}
+    wanted = {servers_file(client, target): client.edits(way, address, tools)}
     file = hooks_file(client, target)
     if hooks and file is not None:
         wanted.setdefault(file, []).extend(client.hook_edits())

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from postroom.app.clients import files, json_edit, toml_edit
 from postroom.app.clients.config_edits import HTTP_KEYS, NAME, ConfigEdit, Records, fits
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, is_installed, servers_file
 from postroom.app.clients.jsonc import NotJson, nodes, read
-from postroom.app.clients.table import Client, Way
+from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import ClientFileRefused
 
@@ -36,6 +36,8 @@ class ClientStatus:
     client: str
     state: State
     way: Way | None = None
+    tools: Tools | None = None
+    """None also for an entry that leaves it to the server, as those of earlier versions do."""
     hooks: bool = False
     findings: tuple[Finding, ...] = ()
 
@@ -48,7 +50,7 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
     """
     look = _Look(client, target, records)
     found, findings = look.entry(address)
-    hooks, more = look.hooks()
+    hooks, more = look.hooks(found)
     findings += more
     state: State = "not set up" if is_installed(client, target) else "not installed"
     if findings and (found is not None or hooks or is_recorded(client, target, records)):
@@ -56,7 +58,12 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
     elif found is not None:
         state = "set up"
     return ClientStatus(
-        client=client.name, state=state, way=_way(found), hooks=hooks, findings=tuple(findings)
+        client=client.name,
+        state=state,
+        way=_way(found),
+        tools=None if found is None else tools_of(found),
+        hooks=hooks,
+        findings=tuple(findings),
     )
 
 
@@ -97,6 +104,19 @@ def address_of(entry: Mapping[str, object]) -> str:
     return next((str(entry[key]) for key in ("url", "httpUrl", "serverUrl") if key in entry), "")
 
 
+def tools_of(entry: Mapping[str, object]) -> Tools | None:
+    """Return which tools an entry asks for; None when it leaves that to the server."""
+    words = [address_of(entry).rpartition("/")[2]]
+    for value in (entry.get("command"), entry.get("args")):
+        words += value if isinstance(value, list) else []
+    return next((tools for tools in get_args(Tools) if tools in words), None)
+
+
+def _asked(entry: Mapping[str, object] | None) -> str:
+    """Return the option with which setup writes the same choice of tools again."""
+    return " --tools full" if entry is not None and tools_of(entry) == "full" else ""
+
+
 def _way(found: Mapping[str, object] | None) -> Way | None:
     if found is None:
         return None
@@ -124,18 +144,18 @@ class _Look:
             return None, [self._finding("missing", file.path, detail)] if recorded else []
         if self._stands_twice(file):
             detail = f"the entry {NAME} stands there twice, and the last one counts"
-            return found, [self._finding("duplicate", file.path, detail)]
+            return found, [self._finding("duplicate", file.path, detail, _asked(found))]
         if self._fits(found, address):
             return found, []
         named = address_of(found)
         if named and self._fits(found, named):
             detail = f"the entry {NAME} leads to {named}, and the server is at {address}"
-            return found, [self._finding("old_address", file.path, detail, " --http")]
+            return found, [self._finding("old_address", file.path, detail, f"{_asked(found)} --http")]
         detail = f"the entry {NAME} was changed: it does what none of setup's forms does"
-        return found, [self._finding("changed", file.path, detail)]
+        return found, [self._finding("changed", file.path, detail, _asked(found))]
 
-    def hooks(self) -> tuple[bool, list[Finding]]:
-        """Return whether our hooks are there, and their findings."""
+    def hooks(self, entry: Mapping[str, object] | None) -> tuple[bool, list[Finding]]:
+        """Return whether our hooks are there, and their findings; `entry` is our entry of the servers."""
         file = hooks_file(self.client, self.target)
         if file is None:
             return False, []
@@ -156,14 +176,15 @@ class _Look:
             "duplicate": ("doubled", "our hook stands more than once at"),
         }
         return set(present.values()) != {"lost"}, [
-            self._finding(drift, file.path, f"{words} {', '.join(events)}")
+            self._finding(drift, file.path, f"{words} {', '.join(events)}", _asked(entry))
             for drift, (how, words) in told.items()
             if (events := [event for event, found in present.items() if found == how])
         ]
 
     def _fits(self, found: Mapping[str, object], address: str) -> bool:
         ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]
-        return any(fits(found, self.client.edits(way, address)[0]) for way in ways)
+        forms: list[Tools | None] = [*get_args(Tools), None]
+        return any(fits(found, self.client.edits(way, address, tools)[0]) for way in ways for tools in forms)
 
     def _stands_twice(self, file: ConfigFile) -> bool:
         """Return whether our name is there twice; TOML does not allow that."""

@@ -12,6 +12,8 @@ from postroom.app.clients.config_edits import NAME, ConfigEdit
 
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
+Tools = Literal["core", "full"]
+"""Which tools a client's model is given: those of daily work, or all."""
 
 ADDRESS: Final = "<the server's address>"
 """Stands in the table where the address of the server will stand in a file."""
@@ -76,11 +78,14 @@ class Client:
     """What stands in the file of another row's version, so that ours would break it."""
     hooks: Hooks | None = None
 
-    def edits(self, way: Way, address: str) -> list[ConfigEdit]:
-        """Return what should stand in the file of servers; for HTTP there must be a form."""
+    def edits(self, way: Way, address: str, tools: Tools | None) -> list[ConfigEdit]:
+        """Return what should stand in the file of servers; for HTTP there must be a form.
+
+        `tools` None is the form of earlier versions, which left it to the server's own setting.
+        """
         form = self.stdio if way == "stdio" else self.http
         assert form is not None  # noqa: S101 - the caller looked
-        entry = {key: address if value == ADDRESS else value for key, value in form.items()}
+        entry = {key: _with_tools(value, address, tools) for key, value in form.items()}
         wanted = [ConfigEdit(path=self.path, key=NAME, value=entry)]
         if way == "http" and self.asks_for_token:
             asked = {
@@ -115,6 +120,14 @@ class Client:
         if matcher := hooks.matchers.get(event):
             group = {"matcher": matcher, **group}
         return ConfigEdit(path=("hooks", event), value=group, sign=command)
+
+
+def _with_tools(value: object, address: str, tools: Tools | None) -> object:
+    """Return a value of an entry with the address, or the command, that lists these tools."""
+    if value == ADDRESS:
+        return address if tools is None else f"{address}/{tools}"
+    is_command = isinstance(value, list) and value[-1:] == ["mcp"]
+    return [*value, "--tools", tools] if is_command and tools is not None else value
 
 
 def _bearer(token: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ We declare no capabilities: what the agent asks of files and terminals is refuse
 
 import asyncio
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +18,7 @@ from postroom.contracts.agent_events import ToolCallResumed
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
 from postroom.contracts.records import replace
+from postroom.contracts.run_access import STDIO, RunAccess
 from postroom.contracts.runs import Usage
 from postroom.executors.acp.peer import (
     AUTH_REQUIRED,
@@ -93,6 +95,7 @@ class Conversation:
         self._stage = "initialize"
         self._is_cancelled = False
         self._forgets = False
+        self._servers: list[dict[str, Any]] = []
         longest = max(runner.max_output_bytes, LEAST_LINE_BYTES)
         self._peer = Peer(self._write, longest_line=longest)
         stream = Stream(
@@ -235,6 +238,7 @@ class Conversation:
         if told.get("protocolVersion") != PROTOCOL:
             raise ProtocolFault(f"does not speak version {PROTOCOL} of the protocol")
         can = _table(told, "agentCapabilities")
+        self._servers = our_server(self._work.access, http=_table(can, "mcpCapabilities").get("http") is True)
         resumes = isinstance(_table(can, "sessionCapabilities").get("resume"), dict)
         loads = can.get("loadSession") is True
         self._forgets = not (loads or resumes)
@@ -245,7 +249,7 @@ class Conversation:
             self._ask(method, {"sessionId": self._former, **self._place()})
 
     def _place(self) -> dict[str, Any]:
-        return {"cwd": self._work.runner.cwd, "mcpServers": []}
+        return {"cwd": self._work.runner.cwd, "mcpServers": self._servers}
 
     def _refused(self, method: str, refusal: Refusal) -> None:
         what = f"answered {method!r} with error {refusal.code}"
@@ -289,6 +293,17 @@ class Conversation:
             stop.ask(StopReason.DONE)  # the turn is cancelled while we part
             self._cancel()
         self._peer.answer(said.id, selected(None))
+
+
+def our_server(access: RunAccess | None, *, http: bool) -> list[dict[str, Any]]:
+    """Return our server as an agent is told of MCP servers; one that speaks no HTTP has it by a program."""
+    if access is None:
+        return []
+    if http:
+        bearer = {"name": "Authorization", "value": f"Bearer {access.token}"}
+        return [{"type": "http", "name": "postroom", "url": access.mcp_url, "headers": [bearer]}]
+    variables = [{"name": name, "value": value} for name, value in access.variables().items()]
+    return [{"name": "postroom", "command": sys.executable, "args": list(STDIO), "env": variables}]
 
 
 def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import AgentProtocolBroken, AgentStopped, CommandError, CommandSaidNothing
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import storable
+from postroom.contracts.run_access import AccessOf
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Recipe, Runner, Runners
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
@@ -20,8 +21,8 @@ from postroom.executors.acp.conversation import Brief, Conversation
 from postroom.executors.acp.permissions import Decisions, Permission, UsedPermissions
 from postroom.executors.activations import prompt_of
 from postroom.executors.processes.active import StopReason
-from postroom.executors.processes.child_environment import secrets_in
-from postroom.executors.processes.executor import ProgramExecutor, nothing_more
+from postroom.executors.processes.child_environment import GEMINI_VARIABLES, secrets_in
+from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Tail
@@ -127,8 +128,9 @@ COMMANDS: Final[Mapping[Recipe, tuple[str, ...]]] = {
     Recipe.CODEX: ("codex-acp",),
     Recipe.GEMINI: ("gemini", "--acp"),
     Recipe.OPENCODE: ("opencode", "acp"),
+    Recipe.COPILOT: ("copilot", "--acp"),
 }
-"""As their makers document them; they were not run."""
+VARIABLES: Final = {Recipe.GEMINI: GEMINI_VARIABLES}
 
 
 class AcpExecutor(ProgramExecutor):
@@ -146,12 +148,16 @@ class AcpExecutor(ProgramExecutor):
         process_runner: ProcessRunner,
         *,
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
+        access_of: AccessOf = no_server,
     ) -> None:
         """Keep what it works with; nothing is started or written."""
-        super().__init__(runners, process_runner, name="acp executor", environment_of=environment_of)
+        super().__init__(
+            runners, process_runner, name="acp executor", environment_of=environment_of, access_of=access_of
+        )
 
     async def _attempted(self, work: Work) -> Outcome | None:
-        program, runner = Program(self.process_runner, work), work.runner
+        runner = work.runner
+        program = Program(self.process_runner, work, VARIABLES.get(runner.recipe))
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)
@@ -197,6 +203,7 @@ class AcpExecutor(ProgramExecutor):
             thread_id=work.active.identity.thread_id,
             agent_id=work.active.identity.agent_id,
             key=KEY,
+            per=work.runner.session_per,
             made_with=(sha256(storable(command).encode()).hexdigest(), work.runner.cwd),
         )
 

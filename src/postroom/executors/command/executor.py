@@ -19,15 +19,17 @@ from postroom.contracts.agent_events import StreamReset
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import CommandFailed, CommandSaidNothing
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.run_access import AccessOf
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import prompt_of
+from postroom.executors.command.connecting import CONNECTING, NO_CONNECTION
 from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
 from postroom.executors.command.steering import SteeredTalk, steered_words
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.child_environment import secrets_in
-from postroom.executors.processes.executor import ProgramExecutor, nothing_more
+from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
 from postroom.executors.processes.output import Stream, Tail
@@ -94,14 +96,17 @@ class Outcome:
         return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=said.usage)
 
 
-def words_of(runner: Runner, *, prompt: str, prompt_file: Path, session: str | None) -> tuple[str, ...]:
-    """Return the command with the words to resume and the prompt where they belong.
+def words_of(
+    runner: Runner, *, prompt: str, prompt_file: Path, session: str | None, connecting: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the command with the words to connect, to resume and the prompt where they belong.
 
     A prompt that begins with a dash is put behind a blank, so that no program takes it for an option: what an
     agent is told must not decide how it is run.
     """
     rules = RECIPES[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or rules.command]
+    words += connecting
     if session is not None:
         words += [session if word == SESSION else word for word in rules.resume]
     if runner.prompt is PromptWay.ARGUMENT:
@@ -163,7 +168,10 @@ class Execution:
     def __init__(self, process_runner: ProcessRunner, work: Work) -> None:
         self._with = process_runner
         self._work = work
-        self._program = Program(process_runner, work)
+        recipe = work.runner.recipe
+        self._program = Program(process_runner, work, RECIPES[recipe].variables)
+        self._settings_file = process_runner.records.settings_file(work.active.instance)
+        self._connection = NO_CONNECTION
         self._prompt = prompt_of(work.activation)
 
     async def run(self, session: str | None) -> Outcome | None:
@@ -175,6 +183,7 @@ class Execution:
             CommandNotStarted, PromptTooLong, CommandBusy: it was not started; nothing of it is left.
         """
         runner, limits = self._work.runner, self._with.limits
+        await asyncio.to_thread(self._connect)
         reading = Reading(RECIPES[runner.recipe], most=runner.max_output_bytes)
         stream = Stream(
             self._work.sink,
@@ -198,17 +207,33 @@ class Execution:
             secrets=secrets_in(self._program.environment),
         )
 
+    def _connect(self) -> None:
+        """Find how the client is told of our server; it may look at the client's settings."""
+        access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
+        if access is not None and connect is not None:
+            self._connection = connect(access, self._program.environment, self._settings_file)
+            self._program.environment.update(self._connection.variables)
+
     def _launch(self, session: str | None) -> Launch:
         prompt_file = self._with.records.prompt_file(self._work.active.instance)
         runner = self._work.runner
-        words = words_of(runner, prompt=self._prompt, prompt_file=prompt_file, session=session)
-        reads = partial(told_to, runner.prompt, self._prompt.encode(), prompt_file)
+        connecting = self._connection.words
+        words = words_of(
+            runner, prompt=self._prompt, prompt_file=prompt_file, session=session, connecting=connecting
+        )
         return Launch(
-            words=steered_words(runner, words) if runner.is_steered else words,
+            words=steered_words(runner, words, connecting) if runner.is_steered else words,
             cwd=runner.cwd,
             environment=self._program.environment,
-            reads=(lambda _: subprocess.PIPE) if runner.is_steered else reads,
+            reads=partial(self._reads, prompt_file),
         )
+
+    def _reads(self, prompt_file: Path, opened: ExitStack) -> "IO[bytes] | int":
+        if self._connection.file is not None:
+            write_private(self._settings_file, self._connection.file)
+        if self._work.runner.is_steered:
+            return subprocess.PIPE
+        return told_to(self._work.runner.prompt, self._prompt.encode(), prompt_file, opened)
 
 
 _LOG = get_logger(__name__)
@@ -221,7 +246,8 @@ class CommandExecutor(ProgramExecutor):
     `folder` is for its private files and is made for its owner alone. `server_name` names this server among
     all that ever run on the machine: what carries the name and is not known here is ended as left behind, so
     that no two servers that run at once may share it. `environment` is the server's, of which a program is
-    given what its runner says; `environment_of` tells more of a run, as its project.
+    given what its runner says; `environment_of` tells more of a run, as its project, and `access_of` opens
+    the server to it.
     """
 
     kind = RunnerKind.COMMAND
@@ -237,6 +263,7 @@ class CommandExecutor(ProgramExecutor):
         timer: Timer | None = None,
         limits: CommandLimits | None = None,
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
+        access_of: AccessOf = no_server,
     ) -> None:
         """Keep what it works with; nothing is started or written.
 
@@ -247,7 +274,13 @@ class CommandExecutor(ProgramExecutor):
         process_runner = ProcessRunner.at(
             folder, server_name=server_name, server=environment, clock=clock, timer=timer, limits=limits
         )
-        super().__init__(runners, process_runner, name="command executor", environment_of=environment_of)
+        super().__init__(
+            runners,
+            process_runner,
+            name="command executor",
+            environment_of=environment_of,
+            access_of=access_of,
+        )
 
     async def _attempted(self, work: Work) -> Outcome | None:
         """Run the program; once more without its session when it does not know that any more."""
@@ -276,5 +309,6 @@ def _sessions(work: Work) -> Sessions:
         thread_id=work.active.identity.thread_id,
         agent_id=work.active.identity.agent_id,
         key=KEY,
+        per=work.runner.session_per,
         made_with=(work.runner.recipe.value, work.runner.cwd),
     )

@@ -191,6 +191,21 @@ def opencode(said: Said, line: Mapping[str, Any]) -> str:
     return ""
 
 
+def copilot(said: Said, line: Mapping[str, Any]) -> str:
+    """Read `copilot -p --output-format json`: the last message of the assistant is the answer."""
+    kind, data = line.get("type"), _table(line, "data")
+    said.session = _text(line, "sessionId") or _text(data, "sessionId") or said.session
+    if kind == "assistant.message":
+        said.is_begun = True
+        said.answer = _text(data, "content") or said.answer
+        return _text(data, "content") or ""
+    if kind in ("session.error", "error"):
+        said.error = _text(data, "message") or _text(line, "message") or kind
+    if kind == "result":
+        said.is_ended = True
+    return ""
+
+
 def _text(table: object, name: str) -> str | None:
     found = table.get(name) if isinstance(table, Mapping) else None
     return found if isinstance(found, str) and found else None

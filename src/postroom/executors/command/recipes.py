@@ -6,7 +6,7 @@ right in its runner: `argv` there takes the place of the command here.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final
@@ -15,6 +15,7 @@ from postroom.contracts import runners
 from postroom.contracts.messages import storable
 from postroom.executors.command import readers
 from postroom.executors.command.readers import LineReader, Said
+from postroom.executors.processes.child_environment import GEMINI_VARIABLES
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Decoder, Lines, Tail
 
 SESSION: Final = "{session}"
@@ -38,6 +39,8 @@ class RecipeRules:
     resume: tuple[str, ...] = ()
     with_stdin: tuple[str, ...] = ()
     with_argument: tuple[str, ...] = (runners.PROMPT,)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What its environment holds beside what every program's does."""
     reader: LineReader | None = None
     refusals: tuple[str, ...] = ()
     """Words, in small letters, by which the program says that it does not know the session."""
@@ -47,14 +50,17 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
     runners.Recipe.SHELL: RecipeRules(),
     runners.Recipe.CLAUDE: RecipeRules(
         shape=Shape.LINES,
-        command=("claude", "-p", "--output-format", "stream-json", "--verbose"),
+        command=(
+            *("claude", "-p", "--output-format", "stream-json", "--verbose"),
+            *("--permission-mode", "acceptEdits"),
+        ),
         resume=("--resume", SESSION),
         reader=readers.claude,
         refusals=("no conversation found", "session not found", "invalid session"),
     ),
     runners.Recipe.CODEX: RecipeRules(
         shape=Shape.LINES,
-        command=("codex", "exec", "--json"),
+        command=("codex", "exec", "--json", "--skip-git-repo-check", "--sandbox", "workspace-write"),
         resume=("resume", SESSION),
         with_stdin=("-",),
         reader=readers.codex,
@@ -62,9 +68,10 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
     ),
     runners.Recipe.GEMINI: RecipeRules(
         shape=Shape.WHOLE,
-        command=("gemini", "--output-format", "json"),
+        command=("gemini", "--output-format", "json", "--approval-mode", "auto_edit"),
         resume=("--resume", SESSION),
         with_argument=("--prompt", runners.PROMPT),
+        variables=GEMINI_VARIABLES,
         reader=readers.gemini,
         refusals=("error resuming session", "invalid session", "no previous sessions"),
     ),
@@ -74,6 +81,14 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
         resume=("--session", SESSION),
         reader=readers.opencode,
         refusals=("session not found", "notfounderror", "invalid session"),
+    ),
+    runners.Recipe.COPILOT: RecipeRules(
+        shape=Shape.LINES,
+        command=("copilot", "--output-format", "json", "--allow-all-tools", "--no-auto-update"),
+        resume=("--resume", SESSION),
+        with_argument=("-p", runners.PROMPT),
+        reader=readers.copilot,
+        refusals=("session not found", "no session"),
     ),
 }
 

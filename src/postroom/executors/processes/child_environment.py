@@ -10,6 +10,8 @@ from postroom.contracts.runners import Runner
 
 PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
 """Copied from the server's environment, with every `LC_...`; nothing else is."""
+GEMINI_VARIABLES: Final = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
+"""Without it Gemini CLI starts no MCP server in a folder that its user has not trusted by hand."""
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 SERVER: Final = "POSTROOM_SERVER"

@@ -3,7 +3,8 @@
 import asyncio
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Protocol
 
 from postroom.concurrency import Tasks, within
@@ -19,6 +20,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Message
+from postroom.contracts.run_access import AccessOf, RunAccess
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
 from postroom.contracts.runs import TerminationReason
@@ -54,10 +56,17 @@ def nothing_more(activation: RunActivation) -> dict[str, str]:
     return {}
 
 
+@asynccontextmanager
+async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None]:
+    """Open no server to a run."""
+    yield None
+
+
 class ProgramExecutor(RunDispatchExecutor):
     """Runs each agent by a program; a subclass says how to talk to the program.
 
-    `process_runner` may be shared by several of them. `environment_of` tells more of a run, as its project.
+    `process_runner` may be shared by several of them. `environment_of` tells more of a run, as its project;
+    `access_of` opens our server to its program.
     """
 
     kind: ClassVar[RunnerKind]
@@ -70,7 +79,9 @@ class ProgramExecutor(RunDispatchExecutor):
         *,
         name: str,
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
+        access_of: AccessOf = no_server,
     ) -> None:
+        self._access_of = access_of
         self._runners = runners
         self._environment_of = environment_of
         self._runs = ActiveRuns()
@@ -134,15 +145,18 @@ class ProgramExecutor(RunDispatchExecutor):
                 identity=identity,
             )
         )
-        work = Work(
-            activation=activation,
-            control=control,
-            active=active,
-            runner=await self._runner_of(identity.agent_id),
-            sink=sink,
-            told={AGENT: identity.agent_id, **self._environment_of(activation)},
-        )
-        finished = await self._contained(active, self._begun(work))
+        runner = await self._runner_of(identity.agent_id)
+        async with self._access_of(activation) as access:
+            work = Work(
+                activation=activation,
+                control=control,
+                active=active,
+                runner=runner,
+                sink=sink,
+                told={AGENT: identity.agent_id, **self._environment_of(activation)},
+                access=access,
+            )
+            finished = await self._contained(active, self._begun(work))
         if finished is None:
             return AgentRunResult(run_id=identity.run_id, termination=TerminationReason.cancelled())
         result = finished.result(activation)

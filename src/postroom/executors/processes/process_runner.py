@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from postroom.concurrency import SystemTimer
@@ -19,6 +19,7 @@ from postroom.contracts.errors import (
     PostroomError,
 )
 from postroom.contracts.executor import RunControl
+from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
 from postroom.executors.processes.child_environment import FORMER_SERVER, INSTANCE, child_environment, marks
@@ -92,7 +93,7 @@ class ProcessRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run for a program to execute; `told` goes into its environment."""
+    """A run for a program to execute; `told` goes into its environment, `access` is to our server."""
 
     activation: RunActivation
     control: RunControl
@@ -100,18 +101,25 @@ class Work:
     runner: Runner
     sink: EventSink
     told: Mapping[str, str]
+    access: RunAccess | None = None
 
 
 class Program:
     """Starts a run's program, once or again, and keeps a note beside it while any process of it is left."""
 
-    def __init__(self, process_runner: ProcessRunner, work: Work) -> None:
+    def __init__(
+        self, process_runner: ProcessRunner, work: Work, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Keep what it works with; the runner's own variables win over `variables`."""
         self._with = process_runner
         self._work = work
         self._marks = marks(
             work.activation, server_name=process_runner.server_name, instance=work.active.instance
         )
-        self.environment = child_environment(work.runner, process_runner.server, work.told, self._marks)
+        access = {} if work.access is None else work.access.variables()
+        told = {**access, **work.told}
+        runner = replace(work.runner, env={**(variables or {}), **work.runner.env})
+        self.environment = child_environment(runner, process_runner.server, told, self._marks)
 
     async def run(self, launch: Launch, talk: Talk, errors: Tail) -> ProgramEnd | None:
         """Run the program to its end; None when it was asked to end before it was started.

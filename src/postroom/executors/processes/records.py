@@ -17,6 +17,7 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 _RECORD: Final = ".json"
 _PROMPT: Final = ".prompt"
+_SETTINGS: Final = ".settings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,10 @@ class Records:
         """Return the file for a prompt that is passed by file."""
         return self._path(instance, _PROMPT)
 
+    def settings_file(self, instance: str) -> Path:
+        """Return the file for settings that a program is given for one run."""
+        return self._path(instance, _SETTINGS)
+
     def begin(self, *, instance: str, server_name: str, run_id: str, dispatch_id: str) -> Record:
         """Note that a program is about to be started."""
         self.prepare()
@@ -82,12 +87,13 @@ class Records:
         self._write(replace(record, pid=pid, started=started_at(pid)))
 
     def remove(self, instance: str) -> None:
-        """Remove the note and the prompt of a program; harmless when repeated.
+        """Remove the note, the prompt and the settings of a program; harmless when repeated.
 
         A note that cannot be removed is logged; the next server finds no process for it and removes it.
         """
         try:
-            self._path(instance, _PROMPT).unlink(missing_ok=True)
+            for ending in (_PROMPT, _SETTINGS):
+                self._path(instance, ending).unlink(missing_ok=True)
             self._path(instance, _RECORD).unlink(missing_ok=True)
         except OSError as error:
             _LOG.warning("command.record_not_removed", reason=str(error))

@@ -1,6 +1,7 @@
 """A client's own session of a thread: kept with the thread's state, with proof that the run is still ours.
 
-It is kept for each agent, and counts only for the program and the working folder it was made with.
+It is kept for each agent and mail thread, or for the agent where its runner says so, and counts only for the
+program and the working folder it was made with.
 """
 
 from collections.abc import Sequence
@@ -11,11 +12,14 @@ from postroom.contracts.errors import PostroomError, StaleClaim
 from postroom.contracts.executor import RunControl
 from postroom.contracts.messages import Json
 from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runners import SessionPer
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _MOST_TRIES: Final = 3
 _LONGEST: Final = 256
+_MOST_KEPT: Final = 100
+"""Sessions kept with a thread; a mail thread that was silent while so many others began has a new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,13 @@ class Sessions:
     agent_id: str
     key: str
     made_with: Sequence[str]
+    per: SessionPer = SessionPer.THREAD
+
+    @property
+    def _name(self) -> str:
+        """The name under which the session is kept."""
+        conversation = self.control.conversation if self.per is SessionPer.THREAD else None
+        return self.agent_id if conversation is None else f"{self.agent_id} {conversation}"
 
     async def former(self, *, of_run: str | None = None) -> str | None:
         """Return the session that the agent goes on with, or None to begin a new one.
@@ -36,7 +47,7 @@ class Sessions:
         """
         if self.control.hidden_runs:
             return None
-        kept = self._kept(await self.control.threads.load_thread_state(self.thread_id)).get(self.agent_id)
+        kept = self._kept(await self.control.threads.load_thread_state(self.thread_id)).get(self._name)
         if not isinstance(kept, dict) or kept.get("made_with") != list(self.made_with):
             return None
         if of_run is not None and kept.get("run") != of_run:
@@ -73,9 +84,11 @@ class Sessions:
     async def _write(self, entry: dict[str, Json]) -> None:
         state = await self.control.threads.load_thread_state(self.thread_id)
         sessions = self._kept(state)
-        if sessions.get(self.agent_id) == entry:
+        if sessions.get(self._name) == entry:
             return
-        whole = {**(state or {}), self.key: {**sessions, self.agent_id: entry}}
+        others = [one for one in sessions.items() if one[0] != self._name]
+        newest = dict([*others, (self._name, entry)][-_MOST_KEPT:])
+        whole: dict[str, Json] = {**(state or {}), self.key: newest}
         await self.control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, thread_state=whole))
 
     def _kept(self, state: dict[str, Json] | None) -> dict[str, Any]:

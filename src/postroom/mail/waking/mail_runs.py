@@ -126,14 +126,17 @@ class MailRunExecutor(ExecutorAround):
         return await self._store.read(lambda tx: followed(tx, run_id, messages))
 
     def _reading(self, activation: RunActivation, begun: RunInput, claims: MailClaims) -> RunActivation:
-        """Return the request with what waits for the run as the run may read it: messages of its thread."""
+        """Return the request with its mail thread, and with what waits of it as the run may read it."""
         control, mail_thread = activation.control, begun.mail_thread
-        if mail_thread is None or not isinstance(control, RunControl) or control.pending is None:
+        if mail_thread is None or not isinstance(control, RunControl):
             return activation
-        pending = LiveMail(
-            control.pending, self._store, mail_thread, claims.waiting, claims.taken, self._ring
-        )
-        return replace(activation, control=replace(control, pending=pending))
+        control = replace(control, conversation=begun.conversation)
+        if control.pending is not None:
+            pending = LiveMail(
+                control.pending, self._store, mail_thread, claims.waiting, claims.taken, self._ring
+            )
+            control = replace(control, pending=pending)
+        return replace(activation, control=control)
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()

@@ -24,6 +24,8 @@ class RunInput:
     """The messages in its hands, those of an execution before this one first."""
     mail_thread: str | None
     """The thread of its messages, where it has any."""
+    conversation: str | None = None
+    """What tells that thread from those of other projects."""
 
     @property
     def has_work(self) -> bool:
@@ -77,7 +79,14 @@ class MailClaims:
     def _input(self, tx: MailReads, messages: tuple[Message, ...], kept: Sequence[int]) -> RunInput:
         mail = (*kept, *messages_named([one.id or "" for one in messages]))
         first = tx.message(mail[0]) if mail else None
-        return RunInput(messages=messages, mail=mail, mail_thread=None if first is None else first.thread_id)
+        if first is None:
+            return RunInput(messages=messages, mail=mail, mail_thread=None)
+        return RunInput(
+            messages=messages,
+            mail=mail,
+            mail_thread=first.thread_id,
+            conversation=f"{first.project_id}/{first.thread_id}",
+        )
 
     def taken(self, tx: MailWrites, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return what of the messages that came the run is to read, and note that it has it."""

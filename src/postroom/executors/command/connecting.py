@@ -1,0 +1,134 @@
+"""How each client is told of our server for one run: by arguments and variables of that run alone.
+
+Nothing of the user's own settings is written or widened. The token stands in the environment; arguments and
+files name its variable.
+"""
+
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from postroom.contracts.run_access import (
+    FOLDER_VARIABLE,
+    PATH_VARIABLE,
+    STDIO,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    RunAccess,
+)
+from postroom.contracts.runners import Recipe
+
+NAME: Final = "postroom"
+"""The name under which set-up writes our server, so that a client has it once."""
+_OPENCODE: Final = "OPENCODE_CONFIG_CONTENT"
+_GEMINI: Final = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
+_GEMINI_DEFAULT: Final = {
+    "darwin": "/Library/Application Support/GeminiCli/settings.json",
+    "linux": "/etc/gemini-cli/settings.json",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """What a client is told: words of its command, variables, and the content of a private file."""
+
+    words: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    file: bytes | None = field(default=None, repr=False)
+
+
+NO_CONNECTION: Final = Connection()
+Connecting = Callable[[RunAccess, Mapping[str, str], Path], Connection]
+"""Tells a client of the server; it is given the program's environment, and where its private file will be."""
+
+
+def _claude(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+    return Connection(words=(f"--mcp-config={_servers(access, 'http')}", f"--allowedTools=mcp__{NAME}"))
+
+
+def _copilot(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+    return Connection(words=(f"--additional-mcp-config={_servers(access, 'http', tools=['*'])}",))
+
+
+def _servers(access: RunAccess, kind: str, **more: object) -> str:
+    server = {"type": kind, "url": access.mcp_url, "headers": _bearer(f"${{{TOKEN_VARIABLE}}}"), **more}
+    return json.dumps({"mcpServers": {NAME: server}})
+
+
+def _codex(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+    """Tell it in the form in which the user's own entry is: it merges the two, and takes no mixture."""
+    path = Path(environment.get("CODEX_HOME") or Path(environment.get("HOME", "~"), ".codex"))
+    if "command" in _codex_entry(path / "config.toml"):
+        told: dict[str, object] = {
+            "command": sys.executable,
+            "args": list(STDIO),
+            "env_vars": [URL_VARIABLE, PATH_VARIABLE, FOLDER_VARIABLE, TOKEN_VARIABLE],
+        }
+    else:
+        told = {"url": access.mcp_url, "bearer_token_env_var": TOKEN_VARIABLE}
+    told["default_tools_approval_mode"] = "approve"
+    words = [
+        word for name, value in told.items() for word in ("-c", f"mcp_servers.{NAME}.{name}={_toml(value)}")
+    ]
+    return Connection(words=tuple(words))
+
+
+def _codex_entry(path: Path) -> Mapping[str, Any]:
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))["mcp_servers"][NAME]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _gemini(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+    """Tell it by a copy of the system's settings, which go before the user's, with our server added."""
+    default = environment.get(_GEMINI) or _GEMINI_DEFAULT.get(sys.platform, "")
+    settings = _object_at(Path(default))
+    servers = settings.get("mcpServers")
+    server = {"httpUrl": access.mcp_url, "headers": _bearer(f"${TOKEN_VARIABLE}"), "trust": True}
+    settings["mcpServers"] = {**(servers if isinstance(servers, dict) else {}), NAME: server}
+    return Connection(variables={_GEMINI: str(file)}, file=json.dumps(settings).encode())
+
+
+def _opencode(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+    try:
+        settings = json.loads(environment.get(_OPENCODE) or "{}")
+    except ValueError:
+        settings = {}
+    settings = settings if isinstance(settings, dict) else {}
+    servers = settings.get("mcp")
+    header = _bearer(f"{{env:{TOKEN_VARIABLE}}}")
+    server = {"type": "remote", "url": access.mcp_url, "enabled": True, "oauth": False, "headers": header}
+    settings["mcp"] = {**(servers if isinstance(servers, dict) else {}), NAME: server}
+    return Connection(variables={_OPENCODE: json.dumps(settings)})
+
+
+CONNECTING: Final[Mapping[Recipe, Connecting]] = {
+    Recipe.CLAUDE: _claude,
+    Recipe.CODEX: _codex,
+    Recipe.GEMINI: _gemini,
+    Recipe.OPENCODE: _opencode,
+    Recipe.COPILOT: _copilot,
+}
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _object_at(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _toml(value: object) -> str:
+    """Return texts and lists of texts in TOML: JSON's strings are strings there too."""
+    return json.dumps(value, ensure_ascii=True)

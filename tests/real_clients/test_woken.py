@@ -1,0 +1,117 @@
+"""Clients that the server wakes: each message gets its own answer, in one conversation with the model."""
+
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from real_clients.asked import Asked, CallTool, Returned, Said, Say, Script, Step
+from real_clients.clients import CLIENTS, Client
+from real_clients.home import Home
+from real_clients.model_server import ModelServer
+
+PATIENCE = 240.0
+MESSAGES = 10
+WORD: Final = re.compile(r"The word is (\w+)\.")
+WOKEN: Final = "Mail has come for you"
+pytestmark = pytest.mark.timeout(PATIENCE + 60)
+
+
+class Office:
+    """Ada writes to Bo, whom the server runs by a real client."""
+
+    def __init__(self, client: Client, home: Home, *, flags: tuple[str, ...] = ()) -> None:
+        self.home = home
+        client.prepare(home)
+        passed = [word for name in client.pass_env for word in ("--pass-env", name)]
+        self._declare = ("agents", "set-runner", "Bo", "--recipe", client.name, *passed, *flags)
+
+    def open(self) -> None:
+        for name in ("Ada", "Bo"):
+            self.home.must("postroom", "agents", "register", name)
+        self.home.must("postroom", *self._declare)
+
+    def send(self, text: str, *, thread: str = "") -> None:
+        on = ("--thread", thread) if thread else ()
+        self.home.must("postroom", "mail", "send", "--as", "Ada", "--to", "Bo", "-s", "s", *on, text)
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Return what came back, the oldest first."""
+        found = self.home.postroom("mail", "inbox", "--as", "Ada", "--bodies")
+        return sorted(found["messages"], key=lambda one: one["id"])
+
+    def await_answers(self, count: int) -> list[dict[str, Any]]:
+        until = time.monotonic() + PATIENCE
+        while len(found := self.answers()) < count:
+            assert time.monotonic() < until, f"{found}\n{self.home.model.story()}\n{self.home.server.log()}"
+            threading.Event().wait(0.5)
+        return found
+
+
+def reads_and_answers(project: Path) -> Script:
+    """Return a model that reads its inbox by our tool, and then says the word that it was woken with."""
+
+    def script(asked: Asked) -> Step:
+        words = WORD.findall(_since_woken(asked))
+        is_read = any(isinstance(turn, Returned) for turn in asked.turns[_woken_at(asked) :])
+        if not is_read:
+            return CallTool("fetch_inbox", {"project_key": str(project), "agent_name": "Bo"})
+        return Say(f"You said {words[0]}.")
+
+    return script
+
+
+def _woken_at(asked: Asked) -> int:
+    """Return where the newest prompt of ours stands in the conversation."""
+    woken = [at for at, turn in enumerate(asked.turns) if isinstance(turn, Said) and WOKEN in turn.text]
+    return woken[-1]
+
+
+def _since_woken(asked: Asked) -> str:
+    turn = asked.turns[_woken_at(asked)]
+    assert isinstance(turn, Said)
+    return turn.text
+
+
+@pytest.mark.parametrize("is_git", [True, False], ids=["git", "no-git"])
+@pytest.mark.parametrize("client", list(CLIENTS))
+def test_ten_messages_get_ten_right_answers(
+    client: str, is_git: bool, tmp_path: Path, model: ModelServer, home: Home
+) -> None:
+    """With what set-up writes in force: one conversation with the model each, and no word behind the answer."""
+    here = home if is_git else Home(tmp_path / "plain", model, is_git=False)
+    office = Office(CLIENTS[client], here)
+    model.script = reads_and_answers(here.project)
+    with here.server:
+        here.postroom("setup", client)
+        office.open()
+        for number in range(MESSAGES):
+            office.send(f"The word is w{number}.", thread=f"t{number}")
+        found = office.await_answers(MESSAGES)
+    told = {one["thread_id"]: one["body_md"] for one in found}
+    assert told == {f"t{number}": f"You said w{number}." for number in range(MESSAGES)}, model.story()
+    assert not model.failures
+    returned = [one for asked in model.conversation for one in asked.returned]
+    assert len(model.conversation) == 2 * MESSAGES, model.story()
+    assert all("The word is w" in one for one in returned), returned
+
+
+@pytest.mark.parametrize("per", ["thread", "agent"])
+@pytest.mark.parametrize("client", list(CLIENTS))
+def test_a_message_resumes_the_session_of_its_thread_or_of_its_agent(
+    client: str, per: str, model: ModelServer, home: Home
+) -> None:
+    office = Office(CLIENTS[client], home, flags=("--resume", "--session-per", per))
+    model.script = reads_and_answers(home.project)
+    with home.server:
+        office.open()
+        for count, (word, thread) in enumerate((("one", "a"), ("two", "b"), ("three", "a")), 1):
+            office.send(f"The word is {word}.", thread=thread)
+            office.await_answers(count)
+    before = model.conversation[-2].text.split("The word is three.")[0]
+    assert "The word is one." in before, model.story()
+    assert "You said one." in before, model.story()
+    assert ("The word is two." in before) == (per == "agent"), model.story()
