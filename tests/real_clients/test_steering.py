@@ -15,6 +15,7 @@ SHELL: Mapping[str, CallTool] = {
     "codex": CallTool("exec_command", {"cmd": "true"}),
 }
 FIRST, SECOND = "Look at the quay.", "And count the gulls."
+GULLS = {"sender_name": "Bo", "to": ["Cy"], "subject": "Gulls", "body_md": "There are four."}
 MOST_STEPS = 200
 
 
@@ -24,6 +25,7 @@ def woken(bench: Bench) -> None:
     passed = [word for variable in bench.client.pass_env for word in ("--pass-env", variable)]
     home.postroom("agents", "register", "Ada")
     home.postroom("agents", "register", "Bo")
+    home.postroom("agents", "register", "Cy")
     home.postroom("agents", "set-runner", "Bo", "--recipe", name, "--resume", *passed)
 
 
@@ -45,12 +47,15 @@ def first_answer(bench: Bench) -> None:
 def test_a_second_message_reaches_the_model_in_the_middle_of_a_turn_and_both_are_answered(
     client: str, bench: Bench
 ) -> None:
-    steps: list[int] = []
+    steps, told = list[int](), list[int]()
 
     def script(asked: Asked) -> Step:
         steps.append(len(asked.turns))
-        if SECOND in asked.text or len(steps) > MOST_STEPS:
+        if told or len(steps) > MOST_STEPS:
             return Say("One boat, and four gulls.")
+        if SECOND in asked.text:
+            told.append(len(steps))
+            return CallTool("send_message", {"project_key": str(bench.home.project), **GULLS})
         if len(steps) == 1:
             bench.home.postroom(
                 "mail", "send", "--as", "Ada", "--to", "Bo", "-s", "Quay", "--thread", "quay", SECOND
@@ -64,6 +69,8 @@ def test_a_second_message_reaches_the_model_in_the_middle_of_a_turn_and_both_are
     assert FIRST in asked.text, bench.model.story()
     assert asked.text.count(SECOND) == 1
     first_answer(bench)
+    gulls = bench.home.postroom("mail", "inbox", "--as", "Cy", "--bodies")["messages"]
+    assert [one["body_md"] for one in gulls] == ["There are four."], bench.model.story()
     answers = bench.home.postroom("mail", "inbox", "--as", "Ada", "--bodies")["messages"]
     assert [one["body_md"] for one in answers] == ["One boat, and four gulls."], bench.model.story()
     assert bench.home.postroom("mail", "inbox", "--as", "Bo", "--unread")["messages"] == []
