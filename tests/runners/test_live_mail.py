@@ -147,8 +147,8 @@ async def test_a_server_that_dies_between_taking_a_message_and_noting_it_notes_i
 
     freeze = PendingInput.freeze
 
-    async def frozen(self: PendingInput, boundary: Boundary, *, group: str | None = None) -> Any:
-        found = await freeze(self, boundary, group=group)
+    async def frozen(self: PendingInput, boundary: Boundary, **what: Any) -> Any:
+        found = await freeze(self, boundary, **what)
         if found:
             monkeypatch.setattr(room.store, "write", dies)
         return found

@@ -1,7 +1,7 @@
 """A runtime on the memory stores, with what a mailbox would give it; each wait is bounded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -79,10 +79,17 @@ class PendingZone:
         self._stores, self._thread_id, self._run_id = stores, thread_id, run_id
         self.asked: list[Boundary] = []
 
-    async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        waiting = await self._stores.threads.pending_messages(self._thread_id)
+        return tuple(one.message for one in select_pending(waiting, boundary, self._run_id, group=group))
+
+    async def freeze(
+        self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
+    ) -> tuple[Message, ...]:
         self.asked.append(boundary)
         waiting = await self._stores.threads.pending_messages(self._thread_id)
         taken = select_pending(waiting, boundary, self._run_id, group=group)
+        taken = tuple(entry for entry in taken if only is None or entry.message.id in only)
         if not taken:
             return ()
         thread = await self._stores.threads.load_thread(self._thread_id)

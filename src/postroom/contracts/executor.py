@@ -6,7 +6,7 @@ that the run is still its own.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,8 +45,16 @@ class ResolvedRunPlan:
 class PendingBoundary(Protocol):
     """Lets a run read what waits for it."""
 
-    async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Commit what the run reads at this boundary and return it, in order; with `group` nothing else.
+    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        """Return what the run would read at this boundary, in order; it waits on."""
+        ...
+
+    async def freeze(
+        self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
+    ) -> tuple[Message, ...]:
+        """Commit what the run reads at this boundary and return it, in order.
+
+        With `group` nothing else, with `only` nothing but the messages with these ids.
 
         Raises:
             StaleClaim: the run is not the worker's any more.

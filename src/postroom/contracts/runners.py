@@ -40,6 +40,8 @@ RESERVED_ENV = frozenset(
 """What the server itself tells the program; its processes are found again by them."""
 PROGRAMS = (RunnerKind.COMMAND, RunnerKind.ACP)
 """The kinds of runner that are programs."""
+STEERED = {"claude": "--input-format", "codex": "app-server"}
+"""By recipe, the word of a command of one's own that says that the program takes messages while it works."""
 DEFAULT_OUTPUT_BYTES = 1 << 20
 MOST_OUTPUT_BYTES = 16 << 20
 """An answer is a message of the thread; a longer one belongs in a file."""
@@ -113,6 +115,13 @@ class Runner:
         self._refuse_command()
         self._refuse_places()
         self._refuse_limits()
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether its runs are told of messages that come for them while they work."""
+        word = STEERED.get(self.recipe)
+        can_be = self.kind is RunnerKind.COMMAND and self.prompt is PromptWay.STDIN and word is not None
+        return can_be and (not self.argv or word in self.argv)
 
     def _refuse_command(self) -> None:
         if self.argv and not self.argv[0].strip():

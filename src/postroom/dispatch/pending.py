@@ -1,6 +1,6 @@
 """Input that no run has read yet, as one run sees it: taken out of what waits and committed in one step."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.errors import DuplicateRecord, StaleClaim
@@ -32,8 +32,17 @@ class PendingInput:
     thread_id: str
     run_id: str
 
-    async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Commit what the run reads at this boundary and return it, in order; with `group` nothing else.
+    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        """Return what the run would read at this boundary, in order; it waits on."""
+        pending = await self.core.threads.pending_messages(self.thread_id)
+        return tuple(one.message for one in select_pending(pending, boundary, self.run_id, group=group))
+
+    async def freeze(
+        self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
+    ) -> tuple[Message, ...]:
+        """Commit what the run reads at this boundary and return it, in order.
+
+        With `group` nothing else, with `only` nothing but the messages with these ids.
 
         Raises:
             StaleClaim: the run is not the worker's any more; what waits, waits on.
@@ -46,6 +55,8 @@ class PendingInput:
             if facts.named_run is not None and facts.named_run.status is RunStatus.WAITING:
                 facts = seen_by(facts.named_run, facts)
             taken = select_pending(facts.pending, boundary, self.run_id, group=group)
+            if only is not None:
+                taken = tuple(entry for entry in taken if entry.message.id in only)
             messages = tuple(entry.message for entry in taken)
             if taken:
                 done = tx.runs.commit(self.coordinator.owned(self._commit(facts, taken, messages)))

@@ -29,7 +29,6 @@ from postroom.executors.acp.peer import (
     Peer,
     ProtocolFault,
     Refusal,
-    StdinWriter,
     Told,
 )
 from postroom.executors.acp.permissions import (
@@ -45,6 +44,7 @@ from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.sessions import is_session
+from postroom.executors.processes.stdin import StdinWriter
 from postroom.version import __version__
 
 PROTOCOL: Final = 1

@@ -1,12 +1,9 @@
 """JSON-RPC 2.0 with a program, one JSON object a line: what it says as values, all else as a fault.
 
-The peer does no I/O; `StdinWriter` writes without ever waiting for the program to read. What is kept is
-bounded: one line, and as many questions as we have asked ourselves.
+The peer does no I/O. What is kept is bounded: one line, and as many questions as we have asked ourselves.
 """
 
-import asyncio
 import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,57 +11,6 @@ from typing import Any, Final
 from postroom.contracts.messages import Json, storable
 from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Tail
-
-MOST_UNREAD: Final = 1 << 20
-"""Bytes beside the longest thing it was told that a program may leave unread."""
-
-
-class StdinWriter(asyncio.BaseProtocol):
-    """The end of a pipe that is written to; `on_full` is called when the program does not read."""
-
-    def __init__(self, on_full: Callable[[], None]) -> None:
-        self._on_full = on_full
-        self._let_go = asyncio.Event()
-        self._longest = 0
-        self._transport: asyncio.WriteTransport | None = None
-
-    @classmethod
-    async def on(cls, process: "subprocess.Popen[bytes]", on_full: Callable[[], None]) -> "StdinWriter":
-        """Return the writer to a program that was started with a pipe."""
-        loop = asyncio.get_running_loop()
-        _, writer = await loop.connect_write_pipe(lambda: cls(on_full), process.stdin)
-        return writer
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        if isinstance(transport, asyncio.WriteTransport):
-            self._transport = transport
-
-    def write(self, line: bytes) -> None:
-        """Write a line; it is dropped when the pipe is closed."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        self._longest = max(self._longest, len(line))
-        transport.write(line)
-        if transport.get_write_buffer_size() > self._longest + MOST_UNREAD:
-            self._on_full()
-
-    def finish(self) -> None:
-        """Close the pipe when everything that was written has been read."""
-        if self._transport is not None:
-            self._transport.close()
-
-    async def drop(self) -> None:
-        """Close the pipe at once, and return when it is closed."""
-        if self._transport is not None and not self._let_go.is_set():
-            self._transport.abort()
-            await self._let_go.wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the descriptor is closed."""
-        self._let_go.set()
-
 
 MOST_NOISE: Final = 1_000
 """So many lines that are no JSON are passed over: some agents say a few words beside the protocol."""

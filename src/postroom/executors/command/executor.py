@@ -26,6 +26,7 @@ from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import prompt_of
 from postroom.executors.command.connecting import CONNECTING, NO_CONNECTION
 from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
+from postroom.executors.command.steering import SteeredTalk, steered_words
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.child_environment import secrets_in
 from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
@@ -36,7 +37,7 @@ from postroom.executors.processes.process_runner import ProcessRunner, Program, 
 from postroom.executors.processes.records import write_private
 from postroom.executors.processes.sessions import Sessions
 from postroom.executors.processes.starting import Launch
-from postroom.executors.processes.supervision import ProgramEnd
+from postroom.executors.processes.supervision import ProgramEnd, Talk
 from postroom.log import get_logger
 
 
@@ -191,7 +192,10 @@ class Execution:
             in_all=runner.max_output_bytes,
         )
         launch, errors = self._launch(session), Tail(ERRORS_KEPT)
-        ended = await self._program.run(launch, Heard(reading, stream), errors)
+        talk: Talk = Heard(reading, stream)
+        if runner.is_steered:
+            talk = SteeredTalk(self._work, reading, stream, prompt=self._prompt, session=session)
+        ended = await self._program.run(launch, talk, errors)
         if ended is None:
             return None
         return Outcome(
@@ -213,14 +217,12 @@ class Execution:
     def _launch(self, session: str | None) -> Launch:
         prompt_file = self._with.records.prompt_file(self._work.active.instance)
         runner = self._work.runner
+        connecting = self._connection.words
+        words = words_of(
+            runner, prompt=self._prompt, prompt_file=prompt_file, session=session, connecting=connecting
+        )
         return Launch(
-            words=words_of(
-                runner,
-                prompt=self._prompt,
-                prompt_file=prompt_file,
-                session=session,
-                connecting=self._connection.words,
-            ),
+            words=steered_words(runner, words, connecting) if runner.is_steered else words,
             cwd=runner.cwd,
             environment=self._program.environment,
             reads=partial(self._reads, prompt_file),
@@ -229,6 +231,8 @@ class Execution:
     def _reads(self, prompt_file: Path, opened: ExitStack) -> "IO[bytes] | int":
         if self._connection.file is not None:
             write_private(self._settings_file, self._connection.file)
+        if self._work.runner.is_steered:
+            return subprocess.PIPE
         return told_to(self._work.runner.prompt, self._prompt.encode(), prompt_file, opened)
 
 

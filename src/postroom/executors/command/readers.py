@@ -25,6 +25,10 @@ class Said:
     """Whether the model said or did something."""
     is_ended: bool = False
     """Whether the program told its end, so that no answer means that there is none."""
+    earlier: str = ""
+    """The answers of turns before this one: what it was told after them has an answer of its own."""
+    last: str = ""
+    """What happened last, as the program calls it."""
     starts_anew: bool = False
     """Whether the next text begins another answer."""
 
@@ -52,6 +56,11 @@ def object_in(line: bytes) -> Mapping[str, Any] | None:
 def claude(said: Said, line: Mapping[str, Any]) -> str:
     """Read `claude -p --output-format stream-json --verbose`: the line of type `result` has the answer."""
     kind = line.get("type")
+    if kind == "user" and line.get("isReplay") is True and said.is_ended:
+        said.earlier, said.is_ended = (
+            _behind(said.answer),
+            False,
+        )  # it goes on with what came too late for its turn
     if kind == "system":
         said.session = _text(line, "session_id") or said.session
     if kind == "assistant":
@@ -64,7 +73,7 @@ def claude(said: Said, line: Mapping[str, Any]) -> str:
         result = _text(line, "result")
         failed = line.get("is_error") is True or str(line.get("subtype", "")).startswith("error")
         said.error = (result or _listed(line, "errors") or str(line.get("subtype"))) if failed else None
-        said.answer = None if failed else result
+        said.answer = None if failed else f"{said.earlier}{result or ''}"
         said.session = _text(line, "session_id") or said.session
         used = _table(line, "usage")
         cached = _number(used, "cache_creation_input_tokens") + _number(used, "cache_read_input_tokens")
@@ -78,6 +87,8 @@ def claude(said: Said, line: Mapping[str, Any]) -> str:
 
 def codex(said: Said, line: Mapping[str, Any]) -> str:
     """Read `codex exec --json`: the last completed item that is an agent's message is the answer."""
+    if "method" in line:
+        return codex_server(said, line)
     kind = line.get("type")
     if kind == "thread.started":
         said.session = _text(line, "thread_id") or said.session
@@ -97,6 +108,42 @@ def codex(said: Said, line: Mapping[str, Any]) -> str:
             said.answer = _text(item, "text") or said.answer
             return _text(item, "text") or ""
     return ""
+
+
+def codex_server(said: Said, line: Mapping[str, Any]) -> str:
+    """Read `codex app-server`: as `codex exec`, in notifications.
+
+    What comes for the turn right behind a message of the agent has an answer of its own: both are kept.
+    """
+    params = _table(line, "params")
+    if line["method"] == "turn/completed":
+        turn = _table(params, "turn")
+        said.is_ended, said.error = True, None
+        if turn.get("status") != "completed":
+            said.error = _text(_table(turn, "error"), "message") or f"the turn ended: {turn.get('status')}"
+    if line["method"] == "thread/tokenUsage/updated":
+        used = _table(_table(params, "tokenUsage"), "last")
+        said.usage += Usage(
+            input_tokens=int(_number(used, "inputTokens")), output_tokens=int(_number(used, "outputTokens"))
+        )
+    if line["method"] != "item/completed":
+        return ""
+    item, former = _table(params, "item"), said.last
+    said.last = _text(item, "type") or ""
+    if said.last == "userMessage" and former == "agentMessage":
+        said.earlier = _behind(said.answer)
+    if said.last != "userMessage":
+        said.is_begun = True
+    if said.last != "agentMessage":
+        return ""
+    text = _text(item, "text") or ""
+    said.answer = f"{said.earlier}{text}"
+    return text
+
+
+def _behind(answer: str | None) -> str:
+    """Return an answer that another one is to stand behind."""
+    return f"{answer}\n\n" if answer else ""
 
 
 def gemini(said: Said, line: Mapping[str, Any]) -> str:

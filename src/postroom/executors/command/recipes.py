@@ -5,11 +5,11 @@ right in its runner: `argv` there takes the place of the command here.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from postroom.contracts import runners
 from postroom.contracts.messages import storable
@@ -104,6 +104,8 @@ class Reading:
         self.raw = Tail(most if rules.shape is not Shape.WHOLE else max(most, LEAST_LINE_BYTES))
         self._text = Tail(most)
         self.said = Said()
+        self.heard: Callable[[Mapping[str, Any]], None] | None = None
+        """Who else hears each line that is an object."""
 
     @property
     def taken(self) -> int:
@@ -141,6 +143,8 @@ class Reading:
         found = readers.object_in(line)
         if found is None or self._rules.reader is None:
             return ""
+        if self.heard is not None:
+            self.heard(found)
         text = self._rules.reader(self.said, found)
         self._text.add(storable(text).encode())
         return text

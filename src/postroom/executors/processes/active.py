@@ -67,10 +67,19 @@ class ActiveRun:
         self.instance = instance
         self.stop = Stop()
         self.ended = asyncio.Event()
+        self.arrivals = asyncio.Event()
+        """Set when messages may have come for the run."""
+        self.listens = False
+        """Whether its program is told of them while it works."""
 
     def answers_to(self, id: str) -> bool:
         """Return whether this is the id of the run, its thread or its dispatch."""
         return id in (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
+
+    def wake(self) -> bool:
+        """Hint that messages have come for the run; False when its program is told of none."""
+        self.arrivals.set()
+        return self.listens
 
     def cancel(self) -> bool:
         """Ask the program to end; False when it is ending by itself."""

@@ -225,8 +225,13 @@ class ProgramExecutor(RunDispatchExecutor):
         return False
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Return False: a running program takes no messages, they wait for the next run."""
+        """Return False: what a running program is told it takes from those that wait."""
         return False
+
+    def wake_pending_boundary(self, id: str) -> bool:
+        """Tell the run with this id that messages wait for it; False when its program takes none."""
+        active = self._runs.find(id)
+        return active is not None and active.wake()
 
     async def find_and_end_orphans(self) -> tuple[Orphan, ...]:
         """End what this server has left running before it was started again, and return it; call it first.

@@ -1,10 +1,10 @@
 """Lets a run that is at work read the messages that come on its thread; each is noted as in its hands."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from postroom.contracts.executor import PendingBoundary
 from postroom.contracts.messages import Boundary, Message
-from postroom.contracts.store import MailStore, MailWrites
+from postroom.contracts.store import MailReads, MailStore, MailWrites
 
 Taken = Callable[[MailWrites, Sequence[Message]], tuple[Message, ...]]
 """Notes that a run has messages in its hands, and returns those that it is to read."""
@@ -22,17 +22,32 @@ class LiveMail:
         within: PendingBoundary,
         store: MailStore,
         mail_thread: str,
+        open_to: Callable[[MailReads, Sequence[Message]], tuple[Message, ...]],
         taken: Taken,
         ring: Callable[[], None],
     ) -> None:
-        """Keep what it works with; `ring` hints that messages were noted."""
+        """Keep what it works with; `open_to` leaves out what needs nobody, `ring` hints at notes."""
+        self._open = open_to
         self._ring = ring
         self._within = within
         self._store = store
         self._mail_thread = mail_thread
         self._taken = taken
 
-    async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        """Return what the run would read before this step; what was read or taken back is left out.
+
+        Raises:
+            StoreError: mail could not be reached.
+        """
+        if boundary is not Boundary.NEXT_STEP:
+            return ()
+        waiting = await self._within.waiting(boundary, group=self._mail_thread)
+        return await self._store.read(lambda tx: self._open(tx, waiting)) if waiting else ()
+
+    async def freeze(
+        self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
+    ) -> tuple[Message, ...]:
         """Commit what the run reads before this step and return it, in order.
 
         What was read or taken back meanwhile is left out. A run that is cut off before its messages are noted
@@ -44,7 +59,7 @@ class LiveMail:
         """
         if boundary is not Boundary.NEXT_STEP:
             return ()
-        frozen = await self._within.freeze(boundary, group=self._mail_thread)
+        frozen = await self._within.freeze(boundary, group=self._mail_thread, only=only)
         if not frozen:
             return ()
         taken = await self._store.write(lambda tx: self._taken(tx, frozen))

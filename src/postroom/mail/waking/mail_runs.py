@@ -131,7 +131,9 @@ class MailRunExecutor(ExecutorAround):
             return activation
         control = replace(control, conversation=begun.conversation)
         if control.pending is not None:
-            pending = LiveMail(control.pending, self._store, mail_thread, claims.taken, self._ring)
+            pending = LiveMail(
+                control.pending, self._store, mail_thread, claims.waiting, claims.taken, self._ring
+            )
             control = replace(control, pending=pending)
         return replace(activation, control=control)
 

@@ -92,6 +92,23 @@ class MailClaims:
         """Return what of the messages that came the run is to read, and note that it has it."""
         return self._open(tx, self._agent(tx), messages)
 
+    def waiting(self, tx: MailReads, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return what of the messages that came is neither read nor taken back; nothing is noted."""
+        project = tx.project(self._whose[0])
+        agent = None if project is None else tx.agent(project.id, self._whose[1])
+        ids = messages_named([one.id or "" for one in messages])
+        found, readers = tx.messages(ids), tx.recipients(ids)
+
+        def waits(message: Message) -> bool:
+            mail = messages_named([message.id or ""])
+            if not mail or agent is None:
+                return not mail
+            mine = next((one for one in readers.get(mail[0], ()) if one.agent_id == agent.id), None)
+            kept = found.get(mail[0])
+            return kept is not None and kept.recalled_at is None and mine is not None and mine.read_at is None
+
+        return tuple(filter(waits, messages))
+
     def _agent(self, tx: MailWrites) -> Agent | None:
         project = tx.project(self._whose[0])
         if project is None:

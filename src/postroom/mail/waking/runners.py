@@ -4,7 +4,7 @@ import msgspec
 
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.remote_runners import ModelRunner
-from postroom.contracts.runners import AnyRunner, runner_of
+from postroom.contracts.runners import AnyRunner, Runner, runner_of
 
 
 def read_runner(kept: str) -> AnyRunner:
@@ -28,9 +28,10 @@ def written_runner(runner: AnyRunner) -> str:
 def reads_at_work(kept: str) -> bool:
     """Say whether a run reads what comes on its thread while it works.
 
-    A program reads its input once; what it is told meanwhile it asks for itself, or a hook tells it.
+    Most programs read their input once; what they are told meanwhile they ask for, or a hook tells them.
     """
     try:
-        return isinstance(read_runner(kept), ModelRunner)
+        runner = read_runner(kept)
     except InvalidRunner:
         return False
+    return isinstance(runner, ModelRunner) or (isinstance(runner, Runner) and runner.is_steered)

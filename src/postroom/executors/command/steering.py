@@ -1,0 +1,294 @@
+"""Programs that take messages while they work, and say which of them they have taken.
+
+    prompt ─▶ works ─▶ a message is told ─▶ taken: it is the run's ─▶ answer ─▶ nothing more is told ─▶ ends
+                                      └─▶ never taken: it waits, and begins the next run
+
+A message is the run's when the program says that its model is given it, and not before: what was only written
+to a program that then ends is still in the mailbox.
+"""
+
+import asyncio
+import json
+import subprocess
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from postroom.concurrency import Tasks
+from postroom.contracts.errors import PostroomError, StaleClaim
+from postroom.contracts.executor import PendingBoundary
+from postroom.contracts.messages import Boundary, storable
+from postroom.contracts.runners import Recipe, Runner
+from postroom.executors.command.readers import Said
+from postroom.executors.command.recipes import Reading
+from postroom.executors.processes.output import Stream
+from postroom.executors.processes.process_runner import Work
+from postroom.executors.processes.stdin import StdinWriter
+from postroom.log import get_logger
+from postroom.version import __version__
+
+_LOG = get_logger(__name__)
+Say = Callable[[Mapping[str, Any]], None]
+
+
+class Steering(Protocol):
+    """How one program is told things while it works. It does no I/O: what it says it is given `say` for."""
+
+    is_over: bool
+    """Whether the program is told nothing more, because its work is done."""
+
+    def begin(self) -> None:
+        """Say what the run is about."""
+        ...
+
+    def tell(self, text: str) -> str | None:
+        """Tell it something more; return what the program will call it, or None when it takes nothing now."""
+        ...
+
+    def heard(self, line: Mapping[str, Any]) -> str | None:
+        """Hear a line of its output; return the name of what it says that it has taken."""
+        ...
+
+
+class ClaudeSteering:
+    """Speaks to `claude -p` with `CLAUDE_WORDS`: it names what it took."""
+
+    def __init__(self, say: Say, prompt: str) -> None:
+        self._say = say
+        self._prompt = prompt
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Say what the run is about."""
+        self.tell(self._prompt)
+
+    def tell(self, text: str) -> str | None:
+        """Tell it something more: it is read between two steps, or in a turn of its own behind this one."""
+        if self.is_over:
+            return None
+        name = str(uuid.uuid4())  # a name that it knows from before, it passes over
+        content = {"role": "user", "content": text}
+        self._say({"type": "user", "uuid": name, "message": content})
+        return name
+
+    def heard(self, line: Mapping[str, Any]) -> str | None:
+        """Hear a line; with the result of a turn it has all: what it was told before that, it still takes."""
+        if line.get("type") == "result":
+            self.is_over = True
+        is_replay = line.get("type") == "user" and line.get("isReplay") is True
+        return str(line.get("uuid")) if is_replay else None
+
+
+class CodexSteering:
+    """Speaks to `codex app-server`: JSON-RPC, one thread, one turn, into which more is steered."""
+
+    def __init__(self, say: Say, prompt: str, said: Said, *, cwd: str, session: str | None) -> None:
+        self._say = say
+        self._prompt = prompt
+        self._said = said
+        self._place = {"cwd": cwd, "approvalPolicy": "never", "sandbox": "workspace-write"}
+        self._session = session
+        self._asked: list[str] = []
+        self._turn: str | None = None
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Say who we are; the rest follows from the answers."""
+        self._said.error = "it ended before its turn was over"  # until the turn says how it ended
+        us = {"name": "postroom", "title": "postroom", "version": __version__}
+        self._ask("initialize", {"clientInfo": us})
+
+    def tell(self, text: str) -> str | None:
+        """Steer something into the turn; None before it has begun and when it is over."""
+        if self.is_over or self._turn is None:
+            return None
+        return self._told("turn/steer", text, expectedTurnId=self._turn)
+
+    def heard(self, line: Mapping[str, Any]) -> str | None:
+        """Hear a line: the answer to what was asked, a question, or what happens in the turn."""
+        if "method" not in line:
+            self._answered(line)
+            return None
+        if "id" in line:
+            refusal = {"code": -32601, "message": "nobody is here to be asked"}
+            self._say({"id": line["id"], "error": refusal})
+            return None
+        params = table(line, "params")
+        if line["method"] == "turn/started":
+            self._turn = text_of(table(params, "turn"), "id")
+        if line["method"] == "turn/completed":
+            self.is_over = True
+        item = table(params, "item")
+        is_taken = line["method"] == "item/started" and item.get("type") == "userMessage"
+        return text_of(item, "clientId") if is_taken else None
+
+    def _answered(self, line: Mapping[str, Any]) -> None:
+        number = line.get("id")
+        is_ours = isinstance(number, int) and 0 <= number < len(self._asked)
+        asked = self._asked[number] if is_ours else ""  # type: ignore[index]
+        if "error" in line:
+            if asked not in ("", "turn/steer"):  # what comes too late for the turn waits for the next run
+                why = text_of(table(line, "error"), "message") or "no reason was given"
+                self._said.error = f"{asked}: {why}"
+                self.is_over = True
+        elif asked == "initialize":
+            self._say({"method": "initialized", "params": {}})
+            if self._session is None:
+                self._ask("thread/start", self._place)
+            else:
+                self._ask("thread/resume", {**self._place, "threadId": self._session})
+        elif asked in ("thread/start", "thread/resume"):
+            self._session = self._said.session = text_of(table(table(line, "result"), "thread"), "id")
+            self._told("turn/start", self._prompt)
+
+    def _told(self, method: str, text: str, **more: str) -> str:
+        name = str(uuid.uuid4())
+        told = {"threadId": self._session, "input": [{"type": "text", "text": text}]}
+        self._ask(method, {**told, "clientUserMessageId": name, **more})
+        return name
+
+    def _ask(self, method: str, params: Mapping[str, Any]) -> None:
+        self._say({"id": len(self._asked), "method": method, "params": params})
+        self._asked.append(method)
+
+
+def steered_words(runner: Runner, words: Sequence[str], connecting: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the command of a program that takes messages while it works.
+
+    `words` are those of one that is told everything at its start. A command of one's own stays as it is.
+    """
+    if runner.recipe is Recipe.CODEX:
+        return (*(runner.argv or ("codex", "app-server")), *connecting)
+    return tuple(words) if runner.argv else (*words, *CLAUDE_WORDS)
+
+
+CLAUDE_WORDS: Final = ("--input-format", "stream-json", "--replay-user-messages")
+
+
+class SteeredTalk:
+    """The talk with a program that is told its prompt, and messages that come for its run."""
+
+    def __init__(
+        self, work: Work, reading: Reading, stream: Stream, *, prompt: str, session: str | None
+    ) -> None:
+        """Keep what it works with; `session` is one to go on with."""
+        self._work = work
+        self._reading = reading
+        self._stream = stream
+        self._stdin: StdinWriter | None = None
+        self._is_deaf = False
+        self._tasks = Tasks("steering")
+        self._told: dict[str, str] = {}
+        """The messages that the program was told and has not taken, by what it calls them."""
+        self._passed: set[str] = set()
+        self._taken: list[str] = []
+        if work.runner.recipe is Recipe.CODEX:
+            cwd = work.runner.cwd
+            self._steering: Steering = CodexSteering(
+                self._say, prompt, reading.said, cwd=cwd, session=session
+            )
+        else:
+            self._steering = ClaudeSteering(self._say, prompt)
+        reading.heard = self._heard
+
+    @property
+    def taken(self) -> int:
+        """How many bytes have come in all."""
+        return self._reading.taken
+
+    async def begin(self, process: "subprocess.Popen[bytes]") -> None:
+        """Say what the run is about, and look from now on for messages that come."""
+        self._stdin = await StdinWriter.on(process, self._fall_silent)
+        self._steering.begin()
+        pending = self._work.control.pending
+        if pending is not None:
+            self._work.active.listens = True
+            self._tasks.start(self._pass_on(pending), name="messages")
+
+    async def take(self, chunk: bytes) -> None:
+        """Read a piece of output; what the program has taken becomes the run's before more is read."""
+        await self._stream.pass_on(self._reading.take(chunk))
+        if self._taken:
+            taken, self._taken = self._taken, []
+            await self._note(taken)
+        if self._steering.is_over:
+            self._finish()
+        self._work.active.arrivals.set()  # between two steps is when to look: a hint may have been elsewhere
+
+    async def part(self, gone: asyncio.Event) -> None:
+        """Tell it nothing more."""
+        self._finish()
+
+    async def end(self) -> None:
+        """Stream the rest, and let go of the program."""
+        self._work.active.listens = False
+        await self._tasks.close()
+        if self._stdin is not None:
+            await self._stdin.drop()
+        await self._stream.pass_on(self._reading.end())
+
+    def _finish(self) -> None:
+        self._work.active.listens = False
+        if self._stdin is not None:
+            self._stdin.finish()
+
+    def _fall_silent(self) -> None:
+        """Tell nothing more to a program that does not read."""
+        self._is_deaf = True
+
+    def _say(self, line: Mapping[str, Any]) -> None:
+        if self._stdin is not None:
+            self._stdin.write(json.dumps(line).encode() + b"\n")
+
+    def _heard(self, line: Mapping[str, Any]) -> None:
+        name = self._steering.heard(line)
+        message_id = self._told.pop(name, None) if name is not None else None
+        if message_id is not None:
+            self._taken.append(message_id)
+
+    async def _pass_on(self, pending: PendingBoundary) -> None:
+        arrivals = self._work.active.arrivals
+        while not (self._steering.is_over or self._is_deaf):
+            arrivals.clear()
+            try:
+                for message in await pending.waiting(Boundary.NEXT_STEP):
+                    self._tell(message.id or "", storable(message.text()))
+            except PostroomError as error:  # they wait on, and are looked for again
+                _LOG.warning("command.not_steered", run_id=self._run_id, reason=error.describe())
+            await arrivals.wait()
+
+    def _tell(self, message_id: str, text: str) -> None:
+        if message_id in self._passed or not text.strip():
+            return
+        name = self._steering.tell(text)
+        if name is not None:
+            self._told[name] = message_id
+            self._passed.add(message_id)
+
+    async def _note(self, taken: Sequence[str]) -> None:
+        """Make messages the run's; where that fails they begin the next run once more, and none is lost."""
+        pending = self._work.control.pending
+        if pending is None:
+            return
+        try:
+            await pending.freeze(Boundary.NEXT_STEP, only=frozenset(taken))
+        except StaleClaim:
+            self._work.active.cancel()
+        except PostroomError as error:
+            _LOG.warning("command.taken_not_noted", run_id=self._run_id, reason=error.describe())
+
+    @property
+    def _run_id(self) -> str:
+        return self._work.active.identity.run_id
+
+
+def table(line: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a table in a line; an empty one when it is none."""
+    found = line.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def text_of(line: Mapping[str, Any], name: str) -> str | None:
+    """Return a text in a line, if it is one."""
+    found = line.get(name)
+    return found if isinstance(found, str) and found else None

@@ -1,0 +1,253 @@
+"""Programs that take messages while they work, behind a real mailbox: what they took is answered, the rest waits."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from conformance import run_backends
+from dispatch_room import dispatch_in
+from executors.room import HANG, script, shown
+from executors.test_with_a_mailbox import Application, number_in, pid_in
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.runners import Recipe, Runner
+from postroom.dispatch.mailbox import Mailbox
+from postroom.testing import ManualClock
+
+prepared_stores = run_backends.prepared_stores
+run_stores = run_backends.run_stores
+ACKED, DEAD = RunDispatchStatus.ACKED, RunDispatchStatus.DEAD_LETTER
+
+CLAUDE = """
+import json
+def say(**line): print(json.dumps(line), flush=True)
+def heard(): return json.loads(sys.stdin.readline())
+def text(line): return line['message']['content']
+def took(line): say(type='user', isReplay=True, uuid=line['uuid'], message=line['message'])
+def result(text, **more): say(type='result', subtype='success', is_error=False, result=text, session_id='s', **more)
+def over(): assert sys.stdin.read() == '', 'more was told behind the end'
+"""
+CODEX = """
+import json
+def say(**line): print(json.dumps(line), flush=True)
+def heard(): return json.loads(sys.stdin.readline())
+def text(asked): return asked['params']['input'][0]['text']
+def answer(asked, **result): say(id=asked['id'], result=result)
+def happened(method, **params): say(method=method, params=params)
+def item(type, **more):
+    happened('item/started', item={'type': type, **more}); happened('item/completed', item={'type': type, **more})
+def took(asked): item('userMessage', clientId=asked['params']['clientUserMessageId'])
+def opened():
+    asked = heard(); answer(asked, userAgent='codex'); assert heard()['method'] == 'initialized'
+    asked = heard(); answer(asked, thread={'id': 't1'}); return asked
+def begun():
+    asked = heard(); answer(asked, turn={'id': 'u1'}); happened('turn/started', turn={'id': 'u1'}); took(asked)
+    return asked
+def ended(status='completed', **more): happened('turn/completed', turn={'id': 'u1', 'status': status, **more})
+def over(): assert sys.stdin.read() == '', 'more was told behind the end'
+"""
+
+
+@pytest.fixture(params=["sqlite"])
+def run_place(request: pytest.FixtureRequest, tmp_path: Path) -> run_backends.Place:
+    return run_backends.Place(request.param, tmp_path)
+
+
+@pytest_asyncio.fixture
+async def application(
+    tmp_path: Path, run_stores: RunStores, clock: ManualClock
+) -> AsyncIterator[Application]:
+    made = Application(tmp_path, run_stores, clock)
+    yield made
+    for mailbox, executor in made.opened:
+        await mailbox.aclose()
+        await executor.close()
+
+
+@pytest.fixture
+def at_work(tmp_path: Path) -> Path:
+    """What a program writes when it is at work with its prompt."""
+    return tmp_path / "at-work"
+
+
+def claude(text: str, **fields: Any) -> Runner:
+    return script(CLAUDE + text, "--input-format", recipe=Recipe.CLAUDE, **fields)
+
+
+def codex(text: str, **fields: Any) -> Runner:
+    return script(CODEX + text, "app-server", recipe=Recipe.CODEX, **fields)
+
+
+async def steered(application: Application, runner: Runner, at_work: Path) -> tuple[Mailbox, str, str]:
+    """Have a second message come while the program works on the first; return both dispatches' ids."""
+    mailbox = application.open(runner)
+    first = await mailbox.submit_background(RunActivation.new("t", ["first"], agent_id="Ada"))
+    await number_in(at_work)
+    second = await mailbox.submit_live_then_queue(RunActivation.new("t", ["second"], agent_id="Ada"))
+    return mailbox, first.dispatch_id, second.dispatch_id
+
+
+async def last_text(application: Application, text: str) -> list[str]:
+    """Return the texts of the thread when this is the last."""
+
+    async def look() -> list[str] | None:
+        texts = await application.texts()
+        return texts if texts[-1] == text else None
+
+    return await shown(look)
+
+
+async def test_claude_answers_what_came_while_it_worked_with_the_first(
+    application: Application, at_work: Path
+) -> None:
+    text = "one = heard(); took(one)\n" + pid_in(at_work) + "two = heard(); took(two)\n"
+    runner = claude(text + "result(text(one) + ' and ' + text(two)); over()")
+    _, first, second = await steered(application, runner, at_work)
+    assert first == second
+    await dispatch_in(application.stores, first, ACKED)
+    assert await application.texts() == ["first", "second", "first and second"]
+
+
+async def test_what_claude_takes_behind_its_answer_has_one_of_its_own(
+    application: Application, at_work: Path
+) -> None:
+    text = "one = heard(); took(one)\n" + pid_in(at_work) + "two = heard(); result('of ' + text(one))\n"
+    runner = claude(text + "over(); took(two); result('of ' + text(two))")
+    _, first, _ = await steered(application, runner, at_work)
+    await dispatch_in(application.stores, first, ACKED)
+    assert await application.texts() == ["first", "second", "of first\n\nof second"]
+
+
+async def test_what_a_program_was_told_and_had_not_taken_when_it_died_begins_the_next_run(
+    application: Application, at_work: Path
+) -> None:
+    text = "one = heard()\nif text(one) == 'second': took(one); result('of the second'); sys.exit()\n"
+    runner = claude(text + "took(one)\n" + pid_in(at_work) + "heard(); sys.exit(3)")
+    _, first, _ = await steered(application, runner, at_work)
+    await dispatch_in(application.stores, first, DEAD)
+    assert await last_text(application, "of the second") == ["first", "second", "of the second"]
+
+
+async def test_what_a_program_had_taken_when_it_died_failed_with_it(
+    application: Application, at_work: Path
+) -> None:
+    text = "one = heard(); took(one)\n" + pid_in(at_work) + "took(heard()); sys.exit(3)"
+    mailbox, first, _ = await steered(application, claude(text), at_work)
+    row = await dispatch_in(application.stores, first, DEAD)
+    run = await application.stores.threads.load_run(row.run_id)
+    assert run is not None
+    assert run.input is not None
+    assert len(run.input.trigger_message_ids) == 2
+    assert await mailbox.pending("t") == ()
+
+
+async def test_a_program_that_never_reads_loses_nothing(application: Application, tmp_path: Path) -> None:
+    at_work, told = tmp_path / "at-work", tmp_path / "told"
+    text = f"if os.path.exists({str(told)!r}): result('of ' + text(heard())); sys.exit()\n" + pid_in(at_work)
+    text += f"while not os.path.exists({str(told)!r}): time.sleep(0.01)\nresult('it did not read')"
+    _, first, _ = await steered(application, claude(text), at_work)
+    told.touch()
+    await dispatch_in(application.stores, first, ACKED)
+    texts = await last_text(application, "of second")
+    assert texts == ["first", "it did not read", "second", "of second"]
+
+
+async def test_garbage_takes_nothing(application: Application, at_work: Path) -> None:
+    text = "one = heard()\nif text(one) == 'second': result('of second'); sys.exit()\n" + pid_in(at_work)
+    text += "heard(); print('{', flush=True); say(type='user', isReplay=True)\n"
+    text += (
+        "say(type='user', isReplay=True, uuid=7); say(type='user', isReplay=True, uuid=one['uuid'] + 'x')\n"
+    )
+    _, first, _ = await steered(application, claude(text + "result('of first')"), at_work)
+    await dispatch_in(application.stores, first, ACKED)
+    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
+
+
+async def test_a_run_that_is_cancelled_leaves_what_was_not_taken(
+    application: Application, at_work: Path
+) -> None:
+    text = "one = heard()\nif text(one) == 'second': result('of second'); sys.exit()\n"
+    mailbox, first, _ = await steered(application, claude(text + pid_in(at_work) + HANG), at_work)
+    assert await mailbox.cancel(first)
+    assert await last_text(application, "of second")
+
+
+async def test_codex_is_steered_into_its_turn(application: Application, at_work: Path) -> None:
+    text = "opened(); one = begun()\n" + pid_in(at_work) + "two = heard(); answer(two, turnId='u1')\n"
+    text += "assert (two['method'], two['params']['expectedTurnId']) == ('turn/steer', 'u1')\n"
+    text += "item('agentMessage', text='I look.'); item('commandExecution'); took(two)\n"
+    text += "item('agentMessage', text=text(one) + ' and ' + text(two)); ended(); over()"
+    _, first, second = await steered(application, codex(text), at_work)
+    assert first == second
+    await dispatch_in(application.stores, first, ACKED)
+    assert await application.texts() == ["first", "second", "first and second"]
+
+
+async def test_what_codex_takes_behind_its_answer_has_one_of_its_own(
+    application: Application, at_work: Path
+) -> None:
+    text = "opened(); one = begun()\n" + pid_in(at_work) + "two = heard(); answer(two, turnId='u1')\n"
+    text += (
+        "item('agentMessage', text='of first'); took(two); item('agentMessage', text='of second'); ended()"
+    )
+    _, first, _ = await steered(application, codex(text), at_work)
+    await dispatch_in(application.stores, first, ACKED)
+    assert await application.texts() == ["first", "second", "of first\n\nof second"]
+
+
+async def test_what_codex_refuses_to_be_steered_with_begins_the_next_run(
+    application: Application, at_work: Path
+) -> None:
+    text = "opened(); one = begun()\nif text(one) == 'first':\n  " + pid_in(at_work)
+    text += "  say(id=heard()['id'], error={'code': -32600, 'message': 'no active turn'})\n"
+    text += "item('agentMessage', text='of ' + text(one)); ended(); over()"
+    _, first, _ = await steered(application, codex(text), at_work)
+    await dispatch_in(application.stores, first, ACKED)
+    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
+
+
+async def test_codex_goes_on_with_its_thread_or_begins_anew(application: Application) -> None:
+    text = "asked = opened(); one = begun()\n"
+    text += "item('agentMessage', text=asked['method'] + ' ' + str(asked['params'].get('threadId'))); ended()"
+    mailbox = application.open(codex(text, resume=True))
+    assert (await application.settled(mailbox, "a")).run_response == "thread/start None"
+    assert (await application.settled(mailbox, "b")).run_response == "thread/resume t1"
+    lost = (
+        "asked = heard(); answer(asked); heard(); asked = heard()\nif asked['method'] == 'thread/resume':\n"
+    )
+    lost += (
+        "  say(id=asked['id'], error={'message': 'no rollout found for thread id t1'}); over(); sys.exit()\n"
+    )
+    lost += "answer(asked, thread={'id': 't2'}); begun(); item('agentMessage', text=asked['method']); ended()"
+    mailbox = application.open(codex(lost, resume=True))
+    assert (await application.settled(mailbox, "c")).run_response == "thread/start"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "opened(); begun(); ended('failed', error={'message': 'the model is gone'}); over()",
+            "the model is gone",
+        ),
+        ("opened(); begun(); ended('interrupted'); over()", "the turn ended: interrupted"),
+        ("say(id=heard()['id'], error={'message': 'log in first'}); over()", "initialize: log in first"),
+        (
+            "opened(); begun(); say(id=9, method='item/tool/ask'); assert heard()['error']; ended(); over()",
+            "put nothing out",
+        ),
+        (
+            "[print(one, flush=True) for one in ('{', '{}', '[]', '{\"id\": 7}', '{\"id\": \"x\", \"error\": 1}')]",
+            "ended before its turn was over",
+        ),
+    ],
+)
+async def test_a_codex_that_fails_is_a_failed_run_with_its_words(
+    application: Application, text: str, reason: str
+) -> None:
+    row = await application.settled(application.open(codex(text)), as_=DEAD)
+    assert reason in (row.last_error or "")
