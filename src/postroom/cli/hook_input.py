@@ -193,8 +193,8 @@ def _reserved_in(answer: object, depth: int = 0) -> list[int]:
         return []
     granted = answer.get("granted")
     if isinstance(granted, list):
-        ids: list[object] = [one.get("id") for one in granted[:MOST_PATHS] if isinstance(one, dict)]
-        return [one for one in ids if isinstance(one, int) and one > 0]
+        found: list[object] = [one.get("id") for one in granted[:MOST_PATHS] if isinstance(one, dict)]
+        return [one for one in found if isinstance(one, int) and one > 0]
     wrapped = ("reservations", *_WRAPPINGS)
     return next((ids for key in wrapped if (ids := _reserved_in(answer.get(key), depth + 1))), [])
 
