@@ -9,7 +9,7 @@ from dispatch_runtime import calls, runtime_of
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.inference import InferenceResult
-from postroom.contracts.messages import Message, Role, Visibility
+from postroom.contracts.messages import DeliveryMode, Message, Role, Visibility
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus, RunWaitingState, TerminationReason, WaitingReason
 from postroom.contracts.tools import ToolDescriptor
@@ -78,6 +78,39 @@ async def test_reusable_waiting_run_prefers_thread_open_run_projection_over_late
     assert submitted.run_id == "run-open"
     await mailbox.settled()
     assert [activation.continue_run_id for activation in executor.activations] == ["run-open"]
+
+
+async def test_input_that_resumes_nothing_waits_until_the_run_that_asks_was_cancelled(room: Room) -> None:
+    waiting = waiting_run("run-asks", "thread", waiting=for_input("may I?"))
+    await room.stores.threads.create_run(waiting)
+    executor = Counting()
+    mailbox = room.mailbox(executor)
+    mode = DeliveryMode(starts_run=True, resumes=False)
+    assert await mailbox.deliver("thread", [Message.user("aside", id="m1")], mode) is None
+    assert (await mailbox.recover(), executor.activations) == (0, [])
+    assert await room.stores.threads.load_run("run-asks") == waiting
+    assert await mailbox.cancel("run-asks")
+    await mailbox.settled()
+    [activation] = executor.activations
+    assert activation.continue_run_id is None
+    assert [message.id for message in activation.messages] == ["m1"]
+
+
+async def test_input_for_the_run_that_waits_resumes_it_past_what_waits_behind_it(room: Room) -> None:
+    waiting = waiting_run("run-asks", "thread", waiting=for_input("may I?"))
+    await room.stores.threads.create_run(waiting)
+    executor = Counting()
+    mailbox = room.mailbox(executor)
+    behind = DeliveryMode(starts_run=True, resumes=False)
+    await mailbox.deliver("thread", [Message.user("aside", id="m1")], behind)
+    answer = replace(behind, target_run_id="run-asks")
+    submitted = await mailbox.deliver("thread", [Message.user("you may", id="m2")], answer)
+    assert submitted is not None
+    assert submitted.run_id == "run-asks"
+    await mailbox.settled()
+    first, second = executor.activations
+    assert (first.continue_run_id, [one.id for one in first.messages]) == ("run-asks", ["m2"])
+    assert (second.continue_run_id, [one.id for one in second.messages]) == (None, ["m1"])
 
 
 async def test_background_task_completion_should_enqueue_internal_wake_message(room: Room) -> None:
