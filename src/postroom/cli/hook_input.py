@@ -154,7 +154,10 @@ def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
             if names is _REGISTERING:
                 name = next((found for one in _ANSWERS if (found := _name_in(sent.get(one)))), name)
             if name:
-                acted = {"acts_as": name[:400], "acts_in": _text(given.get("project_key"))[:LONGEST_PATH]}
+                acted: dict[str, object] = {
+                    "acts_as": name[:400],
+                    "acts_in": _text(given.get("project_key"))[:LONGEST_PATH],
+                }
                 reserved = next((ids for one in _ANSWERS if (ids := _reserved_in(sent.get(one)))), [])
                 return {**acted, "reserved": reserved} if reserved else acted
     return {}
@@ -188,7 +191,7 @@ def _reserved_in(answer: object, depth: int = 0) -> list[int]:
         return []
     granted = answer.get("granted")
     if isinstance(granted, list):
-        ids = [one.get("id") for one in granted[:MOST_PATHS] if isinstance(one, dict)]
+        ids = (one.get("id") for one in granted[:MOST_PATHS] if isinstance(one, dict))
         return [one for one in ids if isinstance(one, int) and one > 0]
     wrapped = ("reservations", *_WRAPPINGS)
     return next((ids for key in wrapped if (ids := _reserved_in(answer.get(key), depth + 1))), [])
