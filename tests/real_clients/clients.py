@@ -71,7 +71,7 @@ class Claude:
         return ("claude", "mcp", "list")
 
     def accepts(self, told: str) -> bool:
-        return "postroom: postroom mcp - ✔ Connected" in told
+        return re.search(r"postroom: postroom mcp .*✔ Connected", told) is not None
 
     def answer(self, done: Done) -> str:
         return next(str(line.get("result")) for line in done.lines() if line["type"] == "result")

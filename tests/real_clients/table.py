@@ -34,12 +34,12 @@ Cell = Yes | No | NotOffered
 TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("34 tools"),
+        "tools_offered": Yes("10 tools"),
         "session_resumed": Yes(),
     },
     "codex": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("34 tools"),
+        "tools_offered": Yes("10 tools"),
         "session_resumed": Yes(),
     },
 }
