@@ -123,7 +123,8 @@ class Asked:
 
 def _bare(tool: Offered) -> str:
     whole = f"{tool.namespace}__{tool.name}" if tool.namespace else tool.name
-    return whole.partition("postroom")[2].lstrip("_-")
+    _, ours, name = whole.rpartition("postroom")
+    return name.lstrip("_-") if ours else ""
 
 
 Script = Callable[[Asked], Step | Sequence[Step]]

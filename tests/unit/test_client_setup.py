@@ -29,7 +29,9 @@ def test_every_client_is_set_up_stands_well_and_is_taken_out(client: object, roo
     room.set_up(name)
     found = room.status_of(name)
     assert (found.state, found.way, found.findings) == ("set up", "stdio", ())
-    assert found.hooks == (BY_NAME[name].hooks is not None or BY_NAME[name].plugin is not None)
+    assert found.hooks == (
+        BY_NAME[name].hooks is not None or any(one.is_hook for one in BY_NAME[name].own_files)
+    )
     room.take_out(name)
     assert room.tree() == {}
     assert room.status_of(name).state in ("not installed", "not set up")

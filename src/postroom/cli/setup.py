@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from postroom.app import places
 from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, chosen, command_path, servers_file
+from postroom.app.clients.plugins import forget, form_in_place, form_to_write, forms, make_known
 from postroom.app.clients.setting_up import Change, Part, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, is_recorded, status_of
 from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Scope, Tools, Way
@@ -127,6 +128,9 @@ def add(  # noqa: PLR0913 - the options of the command
         Tools, typer.Option("--tools", help="Give the client the tools of daily work, or all.")
     ] = "core",
     no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Write no hooks.")] = False,
+    no_plugin: Annotated[
+        bool, typer.Option("--no-plugin", help="Write settings also for a client that takes a plugin.")
+    ] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Make no call at the end.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -140,9 +144,14 @@ def add(  # noqa: PLR0913 - the options of the command
     records = Records(target.environment)
     results = []
     for client in taken:
-        result = _set_up(client, target, way or client.way, server, records, (tools, not no_hooks, dry_run))
-        if not dry_run and not no_verify and "error" not in result:
-            result["trial"] = server.trial(client, servers_file(client, target), target.environment)
+        form, why = form_to_write(client, target, no_plugin=no_plugin)
+        asked = (tools, not no_hooks, dry_run)
+        result = _set_up(form, target, way or client.way, server, records, asked)
+        result["form"] = "settings" if form.market is None else "plugin"
+        if not dry_run and "error" not in result:
+            result["refusal"] = make_known(form, target) if form.market is not None else why
+            if not no_verify:
+                result["trial"] = server.trial(form, servers_file(form, target), target.environment)
         results.append(result)
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
@@ -171,7 +180,9 @@ def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     address = served(target.environment).address
-    found = [status_of(one, target, address, records) for one in _fitting(target)]
+    found = [
+        status_of(form_in_place(one, target, records), target, address, records) for one in _fitting(target)
+    ]
     ok = all(one.state != "drifted" for one in found)
     document = {"ok": ok, "clients": [status_document(one) for one in found]}
     show.answer(document, as_json=as_json, text=lambda: statuses_text(found))
@@ -185,7 +196,11 @@ def _fitting(target: SetupScope) -> list[Client]:
 
 def _recorded(target: SetupScope, records: Records) -> list[Client]:
     """Return the clients that setup wrote to: what others wrote under our name is not taken out unasked."""
-    return [one for one in _fitting(target) if is_recorded(one, target, records)]
+    return [
+        one
+        for one in _fitting(target)
+        if any(is_recorded(form, target, records) for form in forms(one, target))
+    ]
 
 
 def _require_command(environment: Mapping[str, str]) -> None:
@@ -209,6 +224,9 @@ def _set_up(
     tools, hooks, dry_run = asked
     try:
         wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks)
+        plan(client, wanted, records)  # what cannot be written is told before another form is taken out
+        if (other := form_in_place(client, target, records)).market != client.market and not dry_run:
+            _removed(other, target, records, dry_run=False)
         return {
             **_head(client),
             "way": way,
@@ -230,16 +248,21 @@ def _done(client: Client, wanted: list[Part], records: Records, dry_run: bool) -
 
 def _take_out(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> dict[str, Any]:
     try:
-        wanted = parts(client, target, "http" if client.http else "stdio", "", hooks=True)
-        if dry_run:
-            changes = plan_removal(client, wanted, records)
-        else:
-            with records.kept():
-                now = SystemClock().now()
-                changes = steadily(lambda: plan_removal(client, wanted, records), records, now)
+        form = form_in_place(client, target, records)
+        changes = _removed(form, target, records, dry_run=dry_run)
+        if form.market is not None and not dry_run:
+            forget(form, target)
         return {**_head(client), "files": [_file(one, dry_run=dry_run) for one in changes]}
     except PostroomError as error:
         return {**_head(client), "files": [], "error": error.as_dict()}
+
+
+def _removed(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> list[Change]:
+    wanted = parts(client, target, "http" if client.http else "stdio", "", hooks=True)
+    if dry_run:
+        return plan_removal(client, wanted, records)
+    with records.kept():
+        return steadily(lambda: plan_removal(client, wanted, records), records, SystemClock().now())
 
 
 def _head(client: Client) -> dict[str, Any]:
@@ -304,6 +327,8 @@ def done_text(document: Mapping[str, Any]) -> str:
         lines.append(_headline(result, dry_run=bool(document["dry_run"])))
         for one in result["files"]:
             lines += _file_lines(one)
+        if refusal := result.get("refusal"):
+            lines.append(f"  note: {show.line(refusal)}")
         if trial := result.get("trial"):
             lines.append(f"  call: {show.line(trial['state'])}: {show.line(trial['detail'])}")
             lines += [f"  remedy: {show.line(trial['remedy'])}"] if trial["remedy"] else []

@@ -9,10 +9,10 @@ from typing import Final
 
 from postroom.app import places
 from postroom.app.clients import json_edit
-from postroom.app.clients.config_edits import NAME
+from postroom.app.clients.config_edits import NAME, ConfigEdit
 from postroom.app.clients.files import look
 from postroom.app.clients.jsonc import NotJson
-from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Scope
+from postroom.app.clients.table import CLIENTS, Client, ConfigPath, OwnFile, Scope
 from postroom.contracts.errors import ClientFileRefused, InvalidArgument
 
 PROJECT_CLIENTS: Final = tuple(one.name for one in CLIENTS if one.project is not None)
@@ -60,12 +60,18 @@ def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
     return config_file(client.hooks.user if target.scope == "user" else client.hooks.project, target)
 
 
-def plugin_file(client: Client, target: SetupScope) -> ConfigFile | None:
-    """Return the file of a client's plugin; None for a client without one."""
-    if client.plugin is None:
+def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigFile]]:
+    """Return the files of a client that are ours as a whole, with where each is in this scope."""
+    found = [(one, one.user if target.scope == "user" else one.project) for one in client.own_files]
+    return [(one, config_file(path, target)) for one, path in found if path is not None]
+
+
+def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigEdit]] | None:
+    """Return the file that switches a client's plugin on, and what stands there; None without one."""
+    if client.market is None or client.switched_on_in is None:
         return None
-    path = client.plugin.user if target.scope == "user" else client.plugin.project
-    return None if path is None else config_file(path, target)
+    folder = config_file(client.market, target).path
+    return config_file(client.switched_on_in, target), client.switch_edits(folder)
 
 
 def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
@@ -81,6 +87,8 @@ def _base(config_path: ConfigPath, target: SetupScope) -> Path:
     home = places.home(target.environment)
     if config_path.base == "project":
         return target.project
+    if config_path.base == "machine":
+        return places.machine_dir(target.environment)
     has_xdg = target.platform not in ("darwin", "win32")
     if config_path.base == "xdg" or (config_path.base == "settings" and has_xdg):
         return _named(target.environment, "XDG_CONFIG_HOME", home / ".config")

@@ -257,7 +257,7 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
     child = holder.children[index]
     is_last = index == len(holder.children) - 1
     is_alone = len(holder.children) == 1
-    start = _cut_start(text, holder, child, applied)
+    start = _cut_start(text, holder, child)
     end = child.end
     pieces = []
     if child.comma is not None:
@@ -267,6 +267,12 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
             end = child.comma + 1
     if is_alone and applied.after and text.startswith(applied.after, end):
         end += len(applied.after)
+    elif (
+        is_alone
+        and _was_moved(text, holder, child, applied)
+        and not text[end : holder.end - 1].strip(_BLANKS)
+    ):
+        end = holder.end - 1
     pieces.append((start, end))
     if is_last and not is_alone and child.comma is None:
         comma = holder.children[index - 1].comma
@@ -276,13 +282,16 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
     return text
 
 
-def _cut_start(text: str, holder: Node, child: Child, applied: AppliedEdit) -> int:
+def _was_moved(text: str, holder: Node, child: Child, applied: AppliedEdit) -> bool:
+    """Return whether the client wrote its file anew: our child has another whitespace than we wrote."""
+    blanks = text[holder.start : child.start]
+    return blanks[len(blanks.rstrip(_BLANKS)) :] != applied.before
+
+
+def _cut_start(text: str, holder: Node, child: Child) -> int:
     """Return where a cut begins: with the whitespace, unless that ends a line comment."""
     blanks = text[holder.start : child.start]
-    if applied.before and blanks.endswith(applied.before):
-        start = child.start - len(applied.before)
-    else:
-        start = holder.start + len(blanks.rstrip(_BLANKS))
+    start = holder.start + len(blanks.rstrip(_BLANKS))
     behind = child.end if child.comma is None else child.comma + 1
     goes_on = not text[behind:].lstrip(" \t").startswith(("\n", "\r"))
     return child.start if goes_on and _ends_comment(text, holder, child, start) else start

@@ -17,8 +17,9 @@ from postroom.app.clients.config_paths import (
     ConfigFile,
     SetupScope,
     hooks_file,
-    plugin_file,
+    own_files,
     servers_file,
+    switch,
 )
 from postroom.app.clients.files import Found
 from postroom.app.clients.jsonc import NotJson
@@ -77,9 +78,13 @@ def parts(
     if hooks and file is not None:
         wanted.setdefault(file, []).extend(client.hook_edits())
     found = [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
-    own = plugin_file(client, target)
-    if hooks and own is not None and client.plugin is not None:
-        found.append(Part(file=own, whole=client.plugin.text))
+    found += [
+        Part(file=where, whole=own.text)
+        for own, where in own_files(client, target)
+        if hooks or not own.is_hook
+    ]
+    if switched := switch(client, target):
+        found.append(Part(file=switched[0], edits=tuple(switched[1])))
     return found
 
 

@@ -12,8 +12,9 @@ from postroom.app.clients.config_paths import (
     SetupScope,
     hooks_file,
     is_installed,
-    plugin_file,
+    own_files,
     servers_file,
+    switch,
 )
 from postroom.app.clients.jsonc import NotJson, nodes, read
 from postroom.app.clients.table import Client, Tools, Way
@@ -68,6 +69,8 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
     found, findings = look.entry(address)
     hooks, more = look.hooks(found)
     findings += more or (look.trust() if hooks else [])
+    serves, more = look.own()
+    hooks, findings = hooks or serves, findings + more
     state: State = "not set up" if is_installed(client, target) else "not installed"
     if findings and (found is not None or hooks or is_recorded(client, target, records)):
         state = "drifted"
@@ -89,7 +92,8 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
     Raises:
         InvalidArgument: the client has no configuration for the scope.
     """
-    found = (servers_file(client, target), hooks_file(client, target), plugin_file(client, target))
+    found = [servers_file(client, target), hooks_file(client, target)]
+    found += [where for _, where in own_files(client, target)]
     paths = [file.path.resolve() for file in found if file is not None]
     return any(client.name in records.get(path).clients for path in paths)
 
@@ -174,7 +178,7 @@ class _Look:
         """Return whether our hooks are there, and their findings; `entry` is our entry of the servers."""
         file = hooks_file(self.client, self.target)
         if file is None:
-            return self._plugin()
+            return False, []
         applied_edits = self.records.get(file.path.resolve()).of(self.client.name)
         expected = any(applied.path[:1] == ("hooks",) for applied in applied_edits)
         wanted = [edit for edit in self.client.hook_edits() if edit.sign]
@@ -213,23 +217,40 @@ class _Look:
         remedy = HOW_TO_TRUST.format(self.client.programs[0])
         return [Finding(drift="hooks_untrusted", file=file.path, detail=detail, remedy=remedy)]
 
-    def _plugin(self) -> tuple[bool, list[Finding]]:
-        """Return whether our plugin is there, and its findings."""
-        file = plugin_file(self.client, self.target)
-        if file is None or self.client.plugin is None:
-            return False, []
-        expected = self.client.name in self.records.get(file.path.resolve()).clients
+    def own(self) -> tuple[bool, list[Finding]]:
+        """Return whether files of ours do the work of hooks here, and what differs in those that are ours."""
+        serves, findings = False, []
+        for own, where in own_files(self.client, self.target):
+            expected = self.client.name in self.records.get(where.path.resolve()).clients
+            try:
+                found = files.look(where.path, where.base)
+            except ClientFileRefused as error:
+                findings += [self._unreadable(where.path, error)] if expected else []
+                continue
+            serves = serves or (own.is_hook and found.content is not None)
+            if not expected or found.text == own.text:
+                continue
+            gone = found.content is None
+            detail = (
+                "our file is gone" if gone else "our file was changed, or is of another version of postroom"
+            )
+            findings.append(self._finding("hooks_missing" if gone else "hooks_changed", where.path, detail))
+        return serves, findings + self._switched_off()
+
+    def _switched_off(self) -> list[Finding]:
+        """Return what is said against a plugin that is written and not switched on."""
+        switched = switch(self.client, self.target)
+        if switched is None:
+            return []
+        file, wanted = switched
         try:
-            found = files.look(file.path, file.base)
-        except ClientFileRefused as error:
-            return False, [self._unreadable(file.path, error)] if expected else []
-        if found.content is None:
-            told = [self._finding("hooks_missing", file.path, "our plugin is gone")] if expected else []
-            return False, told
-        if found.text == self.client.plugin.text:
-            return True, []
-        changed = "our plugin was changed, or is of another version of postroom"
-        return True, [self._finding("hooks_changed", file.path, changed)] if expected else []
+            text = files.look(file.path, file.base).text
+            found = [json_edit.find(text, (*edit.path, edit.key)) for edit in wanted]
+        except (ClientFileRefused, NotJson) as error:
+            return [self._unreadable(file.path, error)]
+        if all(node and fits(node.value(), edit) for node, edit in zip(found, wanted, strict=True)):
+            return []
+        return [self._finding("missing", file.path, "our plugin is not switched on there")]
 
     def _fits(self, found: Mapping[str, object], address: str) -> bool:
         ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]

@@ -39,8 +39,8 @@ EDITS: Final = "Edit|Write|MultiEdit|NotebookEdit"
 class ConfigPath:
     """Where a file of a client is: in a folder below a base, which an environment variable may replace."""
 
-    base: Literal["home", "xdg", "settings", "project"] = "home"
-    """Home; the XDG folder for settings; the system's own folder for them; the project."""
+    base: Literal["home", "xdg", "settings", "project", "machine"] = "home"
+    """Home; the XDG folder for settings; the system's own folder for them; the project; our own folder."""
     folder: str = ""
     names: tuple[str, ...]
     """The file, or the names it may have: the first that is there, else the first."""
@@ -73,6 +73,8 @@ class OwnFile:
     user: ConfigPath
     project: ConfigPath | None = None
     text: str
+    is_hook: bool = False
+    """Whether it does the work of hooks, and is left out with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +108,11 @@ class Client:
     hooks: Hooks | None = None
     asks_trust: bool = False
     """Whether it runs no hook that its user did not trust."""
-    plugin: OwnFile | None = None
-    """Does the work of hooks in a client that has none."""
+    own_files: tuple[OwnFile, ...] = ()
+    market: ConfigPath | None = None
+    """The folder from which the client loads these files as a plugin."""
+    switched_on_in: ConfigPath | None = None
+    """The file that names the folder and switches the plugin on."""
 
     def edits(self, way: Way, address: str, tools: Tools | None, scope: Scope = "user") -> list[ConfigEdit]:
         """Return what should stand in the file of servers; for HTTP there must be a form.
@@ -128,6 +133,14 @@ class Client:
             }
             wanted.append(ConfigEdit(path=("inputs",), value=asked, sign=INPUT))
         return wanted
+
+    def switch_edits(self, folder: Path) -> list[ConfigEdit]:
+        """Return what names the folder of a plugin and switches it on."""
+        source = {"source": {"source": "directory", "path": str(folder)}}
+        return [
+            ConfigEdit(path=("extraKnownMarketplaces",), key=NAME, value=source),
+            ConfigEdit(path=("enabledPlugins",), key=f"{NAME}@{NAME}", value=True),
+        ]
 
     def hook_edits(self) -> list[ConfigEdit]:
         """Return what should stand in the file of hooks; nothing for a client without."""
@@ -174,6 +187,7 @@ _OPENCODE_PLUGIN: Final = OwnFile(
     user=ConfigPath(base="xdg", folder="opencode/plugin", names=("postroom.js",)),
     project=ConfigPath(base="project", folder=".opencode/plugin", names=("postroom.js",)),
     text=Path(__file__).with_name("opencode_plugin.js").read_text(encoding="utf-8"),
+    is_hook=True,
 )
 _LOCAL: Final[dict[str, object]] = {"type": "local", "command": [NAME, "mcp"]}
 _REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
@@ -336,7 +350,7 @@ CLIENTS: Final = (
         programs=("opencode",),
         never_with=("mcp", "servers"),
         folders=(ConfigPath(base="xdg", folder="opencode", names=("",)),),
-        plugin=_OPENCODE_PLUGIN,
+        own_files=(_OPENCODE_PLUGIN,),
     ),
     Client(
         name="opencode2",

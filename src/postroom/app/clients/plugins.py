@@ -1,0 +1,156 @@
+"""Claude Code's other form: a plugin in a marketplace folder of ours, with MCP server, hooks and commands.
+
+The folder is ours as a whole; of the client's own files only the two entries that name the folder and switch
+the plugin on are written, so that taking them out leaves the file as it was.
+"""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from postroom.app.clients.config_edits import NAME, Records
+from postroom.app.clients.config_paths import SetupScope, config_file, servers_file
+from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile
+from postroom.version import __version__
+
+PATIENCE: Final = timedelta(seconds=30)
+_MARKET: Final = "claude-marketplace"
+_PLUGIN: Final = f"{_MARKET}/{NAME}"
+_ABOUT: Final = "Mail and file reservations for a team of agents"
+_OWNER: Final = {"name": NAME}
+_INBOX: Final = """\
+---
+description: Read the messages that wait for you, and do what they ask
+---
+Read your inbox with the postroom tool `fetch_inbox`; when this session is no agent yet, call `start_session`
+first. Say in a line each who wrote and what they want. Then answer what you can with `reply_message`, and
+acknowledge with `acknowledge_message` what asks for it. $ARGUMENTS
+"""
+_SEND: Final = """\
+---
+description: Send a message to an agent or a person
+argument-hint: NAME what to say
+---
+Send a message with the postroom tool `send_message`; when this session is no agent yet, call `start_session`
+first. The first word here is the receiver, the rest is what to say: $ARGUMENTS
+"""
+
+
+def _own(folder: str, name: str, text: str) -> OwnFile:
+    return OwnFile(user=ConfigPath(base="machine", folder=folder, names=(name,)), text=text)
+
+
+def _document(value: object) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _as_plugin(client: Client, hooks: Hooks) -> Client:
+    listed = {"name": NAME, "source": f"./{NAME}", "description": _ABOUT}
+    market = {"name": NAME, "owner": _OWNER, "description": _ABOUT, "plugins": [listed]}
+    about = {"name": NAME, "version": __version__, "description": _ABOUT, "author": _OWNER}
+    return replace(
+        client,
+        user=ConfigPath(base="machine", folder=_PLUGIN, names=(".mcp.json",)),
+        project=None,
+        why="as a plugin, which starts the server and needs neither address nor token",
+        hooks=replace(
+            hooks, user=ConfigPath(base="machine", folder=f"{_PLUGIN}/hooks", names=("hooks.json",))
+        ),
+        own_files=(
+            _own(f"{_MARKET}/.claude-plugin", "marketplace.json", _document(market)),
+            _own(f"{_PLUGIN}/.claude-plugin", "plugin.json", _document(about)),
+            _own(f"{_PLUGIN}/commands", "inbox.md", _INBOX),
+            _own(f"{_PLUGIN}/commands", "send.md", _SEND),
+        ),
+        market=ConfigPath(base="machine", folder=_MARKET, names=("",)),
+        switched_on_in=hooks.user,
+    )
+
+
+AS_PLUGINS: Final = {
+    one.name: _as_plugin(one, one.hooks) for one in CLIENTS if one.name == "claude" and one.hooks is not None
+}
+"""The other forms, by the client's name."""
+
+
+def forms(client: Client, target: SetupScope) -> list[Client]:
+    """Return the forms in which a client can be set up, whichever is given; the plugin first."""
+    usual = next(one for one in CLIENTS if one.name == client.name)
+    other = AS_PLUGINS.get(client.name)
+    return [other, usual] if other is not None and target.scope == "user" else [usual]
+
+
+def form_in_place(client: Client, target: SetupScope, records: Records) -> Client:
+    """Return the form in which setup wrote a client; its usual one when it did not."""
+    for form in forms(client, target):
+        if client.name in records.get(servers_file(form, target).path.resolve()).clients:
+            return form
+    return forms(client, target)[-1]
+
+
+def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tuple[Client, str]:
+    """Return the form in which to set a client up, and why it is not the plugin that it could be."""
+    plugin, *others = forms(client, target)
+    if not others or no_plugin:
+        return client, ""
+    why = _why_no_plugin(client, target)
+    return (client, why) if why else (plugin, "")
+
+
+def _why_no_plugin(client: Client, target: SetupScope) -> str:
+    """Return why a client of this machine takes no plugin; empty when it does."""
+    program = shutil.which(client.programs[0], path=target.environment.get("PATH"))
+    if program is None:
+        return f"{client.title} is not on the PATH, so its settings were written"
+    code, said = _run(target, program, "plugin", "list", "--json")
+    if code == 0:
+        return ""
+    return (
+        f"{client.title} has no plugins: `{client.programs[0]} plugin list` ended with {code}, {said[:200]!r}"
+    )
+
+
+def make_known(client: Client, target: SetupScope) -> str:
+    """Have the client read the marketplace now, or its first session would begin without the plugin.
+
+    It is declared in a folder that is thrown away: the client would write its user's settings anew. Returns
+    what it said when it refused.
+    """
+    assert client.market is not None  # noqa: S101 - a form as a plugin has one
+    folder = config_file(client.market, target).path
+    code, said = _run(
+        target, client.programs[0], "plugin", "marketplace", "add", "--scope", "local", str(folder)
+    )
+    return "" if code == 0 else said
+
+
+def forget(client: Client, target: SetupScope) -> None:
+    """Have the client forget the marketplace; else a folder that is gone stays listed, and does nothing."""
+    _run(target, client.programs[0], "plugin", "marketplace", "remove", NAME)
+
+
+def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
+    """Run the client in a folder that is thrown away; return its exit code and what it said."""
+    found = shutil.which(program, path=target.environment.get("PATH"))
+    if found is None:
+        return 127, f"{program} is not on the PATH"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(  # noqa: S603 - the client's own program, found on the PATH of this user
+                [found, *words],
+                cwd=Path(folder),
+                env=dict(target.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=PATIENCE.total_seconds(),
+                check=False,
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 126, str(error)
+    return done.returncode, done.stdout.decode(errors="replace").strip()

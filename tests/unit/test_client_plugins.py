@@ -1,0 +1,151 @@
+"""Claude Code as a plugin: a folder of ours and two entries; settings where the client takes no plugin."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.cli.main import main
+
+SETTINGS = '{\n    "permissions": {"allow": ["Read"]}\n}\n\n'
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with Claude Code's settings in it, and the command on the path."""
+    for name in (
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+        "CLAUDE_CONFIG_DIR",
+        "POSTROOM_URL",
+        "POSTROOM_DATA_DIR",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "home"
+    (folder / ".claude").mkdir(parents=True)
+    (folder / ".claude/settings.json").write_text(SETTINGS)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.chdir(tmp_path)
+    program(folder, "postroom", "")
+    return folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: str) -> Any:
+        main(["setup", *words, "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def program(home: Path, name: str, lines: str) -> None:
+    file = home.with_name("bin") / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{lines}\n")
+    file.chmod(0o755)
+
+
+def claude(home: Path, lines: str = "exit 0") -> None:
+    """Put a program of the client's name on the path, which notes with what it was started."""
+    program(home, "claude", f'echo "$@" >> {home}/started\n{lines}')
+
+
+def set_up(run: Run, *words: str) -> Any:
+    [told] = run("claude", "--no-verify", *words)["clients"]
+    return told
+
+
+def settings(home: Path) -> Any:
+    return json.loads((home / ".claude/settings.json").read_text())
+
+
+def test_a_client_that_takes_plugins_is_set_up_as_one_and_taken_out_in_one_step(home: Path, run: Run) -> None:
+    claude(home)
+    told = set_up(run)
+    assert (told["form"], told["refusal"]) == ("plugin", "")
+    found = settings(home)
+    assert found["enabledPlugins"] == {"postroom@postroom": True}
+    market = Path(found["extraKnownMarketplaces"]["postroom"]["source"]["path"])
+    listed = json.loads((market / ".claude-plugin/marketplace.json").read_text())
+    plugin = market / listed["plugins"][0]["source"]
+    assert json.loads((plugin / ".mcp.json").read_text())["mcpServers"]["postroom"]["command"] == "postroom"
+    assert set(json.loads((plugin / "hooks/hooks.json").read_text())["hooks"]) >= {"PreToolUse", "Stop"}
+    assert {one.name for one in (plugin / "commands").iterdir()} == {"inbox.md", "send.md"}
+    assert not (home / ".claude.json").exists()
+    [status] = [one for one in run("status")["clients"] if one["client"] == "claude"]
+    assert (status["state"], status["hooks"], status["findings"]) == ("set up", True, [])
+    run("remove", "claude")
+    assert (home / ".claude/settings.json").read_text() == SETTINGS
+    assert not market.exists()
+    started = (home / "started").read_text().splitlines()
+    assert started == [
+        "plugin list --json",
+        f"plugin marketplace add --scope local {market}",
+        "plugin marketplace remove postroom",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"), [(None, "not on the PATH"), ("echo no such command; exit 1", "no such command")]
+)
+def test_a_client_that_takes_no_plugin_gets_settings_and_it_is_said_why(
+    home: Path, run: Run, lines: str | None, words: str
+) -> None:
+    if lines:
+        claude(home, lines)
+    told = set_up(run)
+    assert told["form"] == "settings"
+    assert words in told["refusal"]
+    assert "hooks" in settings(home)
+    assert (home / ".claude.json").exists()
+    run("remove", "claude")
+    assert (home / ".claude/settings.json").read_text() == SETTINGS
+
+
+def test_one_form_takes_the_place_of_the_other(home: Path, run: Run) -> None:
+    claude(home)
+    for words, form in [(("--no-plugin",), "settings"), ((), "plugin"), (("--no-plugin",), "settings")]:
+        assert set_up(run, *words)["form"] == form
+        assert ("hooks" in settings(home)) is (form == "settings")
+        assert ("enabledPlugins" in settings(home)) is (form == "plugin")
+        assert (home / ".claude.json").exists() is (form == "settings")
+    run("remove", "claude")
+    assert (home / ".claude/settings.json").read_text() == SETTINGS
+
+
+def test_a_file_that_cannot_be_read_leaves_everything_as_it_was(home: Path, run: Run) -> None:
+    claude(home)
+    set_up(run, "--no-plugin")
+    servers = (home / ".claude.json").read_text()
+    (home / ".claude/settings.json").write_text("{ not json")
+    assert "settings.json was left as it is" in set_up(run)["error"]["message"]
+    assert (home / ".claude/settings.json").read_text() == "{ not json"
+    assert (home / ".claude.json").read_text() == servers
+    assert not list(home.rglob("marketplace.json"))
+
+
+def test_a_plugin_that_was_switched_off_or_changed_is_told(home: Path, run: Run) -> None:
+    claude(home)
+    set_up(run)
+    found = settings(home)
+    found["enabledPlugins"]["postroom@postroom"] = False
+    (home / ".claude/settings.json").write_text(json.dumps(found))
+    next(home.rglob("inbox.md")).write_text("mine")
+    [status] = [one for one in run("status")["clients"] if one["client"] == "claude"]
+    assert {one["drift"] for one in status["findings"]} == {"missing", "hooks_changed"}
+
+
+def test_a_dry_run_writes_nothing_and_tells_the_client_nothing(home: Path, run: Run) -> None:
+    claude(home)
+    told = set_up(run, "--dry-run")
+    assert told["form"] == "plugin"
+    assert (home / ".claude/settings.json").read_text() == SETTINGS
+    assert not list(home.rglob("marketplace.json"))
+    assert (home / "started").read_text().splitlines() == ["plugin list --json"]

@@ -1,0 +1,62 @@
+"""A client writes its own file anew, in its own form, while our part stands in it: then only our part goes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients_room import Room
+
+BEFORE: dict[str, dict[str, Any] | None] = {
+    "no file": None,
+    "empty": {},
+    "empty containers": {"mcpServers": {}, "mcp": {}, "servers": {}, "hooks": {}, "version": 1},
+    "others' entries": {
+        "mcpServers": {"mine": {"command": "mine"}},
+        "mcp": {"mine": {"type": "local", "command": ["mine"]}},
+        "servers": {"mine": {"command": "mine"}},
+        "hooks": {"Mine": []},
+        "version": 1,
+    },
+    "own keys": {"theme": "dark", "nested": {"list": [1, {"a": "b"}]}},
+}
+ADDED = {"startups": 3, "tips": {"seen": [1, 2]}}
+CLIENTS = ("claude", "codex", "gemini", "cursor", "copilot", "opencode")
+"""One for each form of a file."""
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    (tmp_path / "home").mkdir()
+    return Room(tmp_path / "home")
+
+
+def anew(document: Any, *, end: str, first: bool = False) -> str:
+    """Return a document as a client writes it, with keys of its own before or behind all others."""
+    whole = {**ADDED, **document} if first else {**document, **ADDED}
+    return json.dumps(whole, indent=2, ensure_ascii=False) + end
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("before", BEFORE, ids=lambda one: one.replace(" ", "-"))
+@pytest.mark.parametrize("indent", [None, 2, 4], ids=["one-line", "two", "four"])
+@pytest.mark.parametrize("end", ["", "\n"], ids=["no-line-end", "line-end"])
+@pytest.mark.parametrize("first", [False, True], ids=["behind", "before"])
+def test_only_our_part_goes_when_the_client_wrote_its_file_anew(
+    name: str, before: str, indent: int | None, end: str, *, first: bool, room: Room
+) -> None:
+    room.set_up(name)
+    files = [path for path, content in room.tree().items() if content and path.endswith(".json")]
+    room.take_out(name)
+    for path in files:
+        if BEFORE[before] is not None:
+            room.write(path, json.dumps(BEFORE[before], indent=indent) + "\n")
+    room.set_up(name)
+    for path in files:
+        room.write(path, anew(json.loads(room.read(path)), end=end, first=first))
+    room.take_out(name)
+    for path in files:
+        left = room.read(path)
+        expected = anew(BEFORE[before] or {}, end=end, first=first)
+        assert left == expected, path
