@@ -71,11 +71,7 @@ class Claude:
         return ("claude", "mcp", "list")
 
     def accepts(self, told: str) -> bool:
-<<<<<<< HEAD
-        return "postroom: postroom mcp --tools core - ✔ Connected" in told
-=======
         return re.search(r"postroom: postroom mcp .*✔ Connected", told) is not None
->>>>>>> 30a4cc40c0907fd1b11fdae3fbdfd8a9a4185cf3
 
     def answer(self, done: Done) -> str:
         return next(str(line.get("result")) for line in done.lines() if line["type"] == "result")

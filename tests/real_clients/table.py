@@ -34,20 +34,12 @@ Cell = Yes | No | NotOffered
 TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {
         "configuration_accepted": Yes(),
-<<<<<<< HEAD
         "tools_offered": Yes("10 tools, about 1,700 tokens"),
-=======
-        "tools_offered": Yes("10 tools"),
->>>>>>> 30a4cc40c0907fd1b11fdae3fbdfd8a9a4185cf3
         "session_resumed": Yes(),
     },
     "codex": {
         "configuration_accepted": Yes(),
-<<<<<<< HEAD
         "tools_offered": Yes("10 tools, about 1,600 tokens"),
-=======
-        "tools_offered": Yes("10 tools"),
->>>>>>> 30a4cc40c0907fd1b11fdae3fbdfd8a9a4185cf3
         "session_resumed": Yes(),
     },
 }
