@@ -20,7 +20,8 @@ MOST_STEPS = 200
 
 
 def woken(bench: Bench) -> None:
-    """Have an agent whose runner is the client, and one that writes to it."""
+    """Have an agent whose runner is the client, which is set up, and one that writes to it."""
+    bench.set_up()
     home, name = bench.home, bench.client.name
     passed = [word for variable in bench.client.pass_env for word in ("--pass-env", variable)]
     home.postroom("agents", "register", "Ada")

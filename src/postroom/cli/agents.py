@@ -66,7 +66,7 @@ def register(  # noqa: PLR0913 - the options of the command
 
 @app.command("show")
 def show_one(name: Name, project: Project = HERE, as_json: AsJson = False) -> None:
-    """Show an agent, what waits for it and what it holds."""
+    """Show an agent, what waits for it, what it holds, and by which way a message would reach it."""
     found = show.fields(
         Server.find().call_tool("whois", {"project_key": project_key(project), "agent_name": name})
     )

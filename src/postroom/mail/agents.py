@@ -38,6 +38,7 @@ from postroom.mail.views import (
     project_view,
     reservation_view,
 )
+from postroom.mail.ways import WayView, ways
 
 GENERATION_TRIES = 32
 
@@ -50,12 +51,13 @@ class AgentsView(TypedDict):
 
 
 class WhoisView(AgentView):
-    """An agent with its inbox counts and what it holds."""
+    """An agent with its inbox counts, what it holds, and how a new message would reach it."""
 
     project: str
     unread: int
     last_seq: int
     reservations: list[ReservationView]
+    ways: list[WayView]
 
 
 class SessionView(TypedDict):
@@ -215,7 +217,7 @@ def start_session(context: WriteContext, asked: StartSession) -> SessionView:
 
 
 def whois(context: ReadContext, asked: Whois) -> WhoisView:
-    """Say who an agent is and what it holds."""
+    """Say who an agent is, what it holds, and how a new message would reach it."""
     home = find_project(context.projects, asked.project_key)
     project, agent = find_address(context, home, asked.agent_name)
     held = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id, limit=200)
@@ -225,6 +227,7 @@ def whois(context: ReadContext, asked: Whois) -> WhoisView:
         "unread": context.tx.unread_count(agent.id),
         "last_seq": agent.inbox_seq,
         "reservations": [reservation_view(one) for one in held],
+        "ways": ways(context, project, agent),
     }
 
 

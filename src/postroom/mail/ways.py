@@ -1,0 +1,78 @@
+"""By which way a new message would reach an agent, and why not by the ways before it."""
+
+from collections.abc import Iterator
+from typing import TypedDict
+
+from postroom.contracts.errors import InvalidRunner
+from postroom.contracts.mail import Agent, Project
+from postroom.contracts.runners import Runner
+from postroom.mail.context import ReadContext
+from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.sending import CHAT, HOOK, INBOX, LIVE, RUNNER
+from postroom.mail.waking.runners import read_runner, reads_at_work
+
+
+class WayView(TypedDict):
+    """One way. `taken` says whether a message that came now would go by it, `why` the reason for either."""
+
+    way: str
+    taken: bool
+    why: str
+
+
+def ways(context: ReadContext, project: Project, agent: Agent) -> list[WayView]:
+    """Return the ways to an agent in the order in which they are tried, up to the first that is taken."""
+    if agent.retired_at is not None:
+        return [WayView(way=INBOX, taken=False, why="it is retired, and receives nothing")]
+    found = list[WayView]()
+    for way, taken, why in _tried(context, project, agent):
+        found.append(WayView(way=way, taken=taken, why=why))
+        if taken:
+            break
+    return found
+
+
+def _tried(context: ReadContext, project: Project, agent: Agent) -> Iterator[tuple[str, bool, str]]:
+    reach = context.tx.reach(agent.id, [agent.id]).get(agent.id)
+    if project.slug == PEOPLE_SLUG:
+        has_chat = reach is not None and reach.is_woken
+        yield (
+            CHAT,
+            has_chat,
+            "a chat is registered" if has_chat else "no chat is registered: `postroom people add`",
+        )
+    else:
+        kept = context.tx.runner(agent.id)
+        runner = None if kept is None else kept.runner
+        yield LIVE, False, _at_work(runner)
+        yield RUNNER, runner is not None, _by_runner(runner)
+        has_session = reach is not None and reach.has_session
+        yield HOOK, has_session, _by_hook(has_session=has_session)
+    yield INBOX, True, "nothing tells it of mail: it has to look"
+
+
+def _at_work(runner: str | None) -> str:
+    if runner is None:
+        return "it has no runner"
+    if reads_at_work(runner):
+        return "only a message on the thread that a run is at work on is told to that run"
+    return "its runner is told everything at its start"
+
+
+def _by_runner(runner: str | None) -> str:
+    if runner is None:
+        return "it has no runner: `postroom agents set-runner`"
+    try:
+        known = read_runner(runner)
+    except InvalidRunner as error:
+        return f"a run is begun, and will fail: {error.describe()}"
+    recipe = f", {known.recipe.value}" if isinstance(known, Runner) else ""
+    return f"a run is begun, or queued behind the one at work: {known.kind.value}{recipe}"
+
+
+def _by_hook(*, has_session: bool) -> str:
+    if has_session:
+        return (
+            "a client with hooks has acted as it: it is told at its next step, and not woken when it is idle"
+        )
+    return "no client with hooks has acted as it: `postroom setup`"
