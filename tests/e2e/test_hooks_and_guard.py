@@ -96,7 +96,11 @@ def test_a_session_from_its_start_to_its_end(server: RunningServer, repo: Path) 
         assert hook(server, repo, "Stop", stop_hook_active=False) is None
         place = {"project_key": str(repo)}
         line.tool("file_reservation_paths", **place, agent_name="Ada", paths=["src/**"])
-        line.tool("file_reservation_paths", **place, agent_name="Ben", paths=["docs/**"])
+        line.tool("file_reservation_paths", **place, agent_name="Ben", paths=["by-hand"])
+        asked = {**place, "agent_name": "Ben", "paths": ["docs/**"]}
+        made = [{"type": "text", "text": json.dumps(line.tool("file_reservation_paths", **asked))}]
+        tool = {"tool_name": "mcp__postroom__file_reservation_paths", "tool_input": asked}
+        assert hook(server, repo, "PostToolUse", **tool, tool_response=made) is None
         edit = {"tool_name": "Write", "tool_input": {"file_path": str(repo / "src/a.py"), "content": "x"}}
         refused = hook(server, repo, "PreToolUse", **edit)["hookSpecificOutput"]
         assert refused["permissionDecision"] == "deny"
@@ -105,7 +109,7 @@ def test_a_session_from_its_start_to_its_end(server: RunningServer, repo: Path) 
         assert hook(server, repo, "PreToolUse", **own) is None
         assert hook(server, repo, "SessionEnd", reason="exit") is None
         held = line.tool("list_file_reservations", project_key=str(repo))["reservations"]
-        assert [one["agent"] for one in held] == ["Ada"]
+        assert [one["path"] for one in held] == ["src/**", "by-hand"]
     server.stop()
     assert hook(server, repo, "PreToolUse", **edit) is None
     assert server.token not in server.log()

@@ -18,6 +18,7 @@ env > "$OUT.new"
 "$PYTHON" -m postroom mail inbox --as Bo > "$OUT.inbox" 2>&1
 "$PYTHON" -m postroom mail inbox --as Ada > "$OUT.other" 2>&1
 "$PYTHON" -m postroom agents register Eve > "$OUT.made" 2>&1
+"$PYTHON" -m postroom reservations reserve --as Bo by-hand mine > "$OUT.reserved" 2>&1
 "$PYTHON" -m postroom tokens list > "$OUT.tokens" 2>&1
 echo '{"cwd": "'"$PWD"'", "session_id": "s"}' | "$PYTHON" -m postroom hook claude Stop > "$OUT.stop"
 mv "$OUT.new" "$OUT"
@@ -67,6 +68,11 @@ class Office:
             )
         return [one["body_md"] for one in found]
 
+    def held(self) -> list[str]:
+        with self.server.line() as line:
+            found = line.tool("list_file_reservations", project_key=str(self.folder))
+        return [one["path"] for one in found["reservations"]]
+
     def environment(self) -> dict[str, str]:
         self.await_(self.out.exists)
         rows = (row.partition("=") for row in self.out.read_text().splitlines())
@@ -88,11 +94,16 @@ class Office:
             threading.Event().wait(0.05)
 
 
-def test_a_program_acts_as_its_agent_and_as_nobody_else(tmp_path: Path) -> None:
+def test_a_program_acts_as_its_agent_and_what_it_reserves_ends_with_its_run(tmp_path: Path) -> None:
     with RunningServer(tmp_path / "data") as server:
         office = Office(server, tmp_path / "harbor")
+        with server.line() as line:
+            reserving = {"project_key": str(office.folder), "agent_name": "Bo", "paths": ["by-hand"]}
+            line.tool("file_reservation_paths", **reserving)
         office.send()
         office.await_(office.answers)
+        assert office.held() == ["by-hand"]
+        assert "mine" in office.said("reserved")
         told = office.environment()
         assert office.answers() == ["It is done."]
         assert told["POSTROOM_URL"] == server.url

@@ -22,6 +22,8 @@ CREATE INDEX file_reservations_ending ON file_reservations (project_id, expires_
 
 CREATE INDEX file_reservations_held ON file_reservations (agent_id) WHERE released_at IS NULL;
 
+CREATE INDEX file_reservations_in ON file_reservations (reserved_in) WHERE released_at IS NULL AND reserved_in <> '';
+
 CREATE INDEX file_reservations_live ON file_reservations (project_id, prefix) WHERE released_at IS NULL;
 
 CREATE INDEX file_reservations_project ON file_reservations (project_id, id);
@@ -263,7 +265,7 @@ CREATE TABLE file_reservations (
   released_at    INTEGER,
   released_by    TEXT NOT NULL DEFAULT '',
   release_reason TEXT NOT NULL DEFAULT ''
-);
+, reserved_in TEXT NOT NULL DEFAULT '');
 
 CREATE TABLE idempotency (
   scope      TEXT NOT NULL,

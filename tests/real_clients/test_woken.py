@@ -10,7 +10,7 @@ import pytest
 
 from real_clients.asked import Asked, CallTool, Returned, Said, Say, Script, Step
 from real_clients.clients import CLIENTS, Client
-from real_clients.home import Home
+from real_clients.home import PINS, Home
 from real_clients.model_server import ModelServer
 
 PATIENCE = 240.0
@@ -115,3 +115,15 @@ def test_a_message_resumes_the_session_of_its_thread_or_of_its_agent(
     assert "The word is one." in before, model.story()
     assert "You said one." in before, model.story()
     assert ("The word is two." in before) == (per == "agent"), model.story()
+
+
+def test_a_client_that_is_logged_out_says_what_helps(model: ModelServer, home: Home) -> None:
+    client = CLIENTS["claude"]
+    office = Office(client, home, flags=("--env", "ANTHROPIC_API_KEY="))
+    with home.server:
+        office.open()
+        office.send("The word is one.")
+        [told] = office.await_answers(1)
+    version = PINS[client.package]
+    for words in ("Bo could not handle your message", f"Claude Code {version}", "claude auth login"):
+        assert words in told["body_md"]

@@ -231,9 +231,10 @@ async def test_an_edit_that_may_be_made_keeps_own_reservations_alive(room: Room)
 
 async def test_the_end_of_a_session_releases_what_its_agent_holds(room: Room) -> None:
     await room.open()
-    await room.call("file_reservation_paths", agent_name="Ben", paths=["x", "y"])
+    made = await room.call("file_reservation_paths", agent_name="Ben", paths=["x", "y"])
     await room.call("file_reservation_paths", agent_name="Ada", paths=["z"])
-    await bind(room, "Ben")
+    ids = [one["id"] for one in made["granted"]]
+    await ask(room, "PostToolUse", session_id="s", acts_as="Ben", acts_in=HARBOR, reserved=ids)
     assert await ask(room, "SessionEnd", session_id="s") == ("silent", "")
     held = (await room.call("list_file_reservations"))["reservations"]
     assert [one["agent"] for one in held] == ["Ada"]
@@ -242,6 +243,23 @@ async def test_the_end_of_a_session_releases_what_its_agent_holds(room: Room) ->
     before = await everything(room.store)
     assert await ask(room, "SessionEnd", session_id="s") == ("silent", "")
     assert await everything(room.store) == before
+
+
+async def test_the_end_of_a_session_leaves_what_was_reserved_elsewhere(room: Room) -> None:
+    """Not what a person or another session reserved for the agent, also where this session renews it."""
+    await room.open()
+    for session, path in (("", "by-hand"), ("t", "theirs"), ("s", "ours")):
+        made = await room.call("file_reservation_paths", agent_name="Ben", paths=[path])
+        ids = [one["id"] for one in made["granted"]]
+        if session:
+            await ask(room, "PostToolUse", session_id=session, acts_as="Ben", acts_in=HARBOR, reserved=ids)
+    room.clock.advance(timedelta(minutes=1))
+    again = await room.call("file_reservation_paths", agent_name="Ben", paths=["by-hand"])
+    ids = [one["id"] for one in again["granted"]]
+    await ask(room, "PostToolUse", session_id="s", acts_as="Ben", acts_in=HARBOR, reserved=ids)
+    assert await ask(room, "SessionEnd", session_id="s") == ("silent", "")
+    held = (await room.call("list_file_reservations"))["reservations"]
+    assert [one["path"] for one in held] == ["by-hand", "theirs"]
 
 
 async def test_a_session_becomes_the_agent_as_which_it_calls_tools(room: Room) -> None:

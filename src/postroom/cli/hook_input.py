@@ -154,7 +154,12 @@ def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
             if names is _REGISTERING:
                 name = next((found for one in _ANSWERS if (found := _name_in(sent.get(one)))), name)
             if name:
-                return {"acts_as": name[:400], "acts_in": _text(given.get("project_key"))[:LONGEST_PATH]}
+                acted: dict[str, object] = {
+                    "acts_as": name[:400],
+                    "acts_in": _text(given.get("project_key"))[:LONGEST_PATH],
+                }
+                reserved = next((ids for one in _ANSWERS if (ids := _reserved_in(sent.get(one)))), [])
+                return {**acted, "reserved": reserved} if reserved else acted
     return {}
 
 
@@ -172,6 +177,24 @@ def _name_in(answer: object, depth: int = 0) -> str:
     if isinstance(agent, dict) and "program" in agent and (name := _text(agent.get("name"))):
         return name
     return next((name for key in _WRAPPINGS if (name := _name_in(answer.get(key), depth + 1))), "")
+
+
+def _reserved_in(answer: object, depth: int = 0) -> list[int]:
+    """Return the ids of what a tool of ours has reserved, from its answer however it is wrapped."""
+    if depth > DEEPEST:
+        return []
+    if isinstance(answer, str):
+        return _reserved_in(_values(answer), depth + 1) if answer.lstrip()[:1] == "{" else []
+    if isinstance(answer, list):
+        return next((ids for one in answer[:20] if (ids := _reserved_in(one, depth + 1))), [])
+    if not isinstance(answer, dict):
+        return []
+    granted = answer.get("granted")
+    if isinstance(granted, list):
+        ids = (one.get("id") for one in granted[:MOST_PATHS] if isinstance(one, dict))
+        return [one for one in ids if isinstance(one, int) and one > 0]
+    wrapped = ("reservations", *_WRAPPINGS)
+    return next((ids for key in wrapped if (ids := _reserved_in(answer.get(key), depth + 1))), [])
 
 
 def _values(given: object) -> Values:

@@ -222,7 +222,7 @@ def read(raw: bytes) -> object:
 
 
 def written(value: object) -> str:
-    """Return plain data as JSON in ASCII: texts, truth values, lists and mappings of them."""
+    """Return plain data as JSON in ASCII: texts, whole numbers, truth values, lists and mappings of them."""
     try:
         from _json import encode_basestring_ascii as quoted
     except ImportError:
@@ -231,6 +231,8 @@ def written(value: object) -> str:
         quoted = json.dumps
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, dict):

@@ -184,6 +184,10 @@ class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waki
         """Return one reservation, live or not."""
         ...
 
+    def reserved_in(self, place: str, *, now: int) -> list[Reservation]:
+        """Return the live reservations that were made in a run or session, by id."""
+        ...
+
     def live_reservations(
         self,
         project_id: int,
@@ -329,6 +333,10 @@ class RecordWrites(
         self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int
     ) -> Reservation:
         """Store a live reservation of `ttl` milliseconds."""
+        ...
+
+    def note_reserved_in(self, reservation_id: int, agent_id: int, place: str) -> None:
+        """Note in which run or session an agent has made a reservation; not of one that was renewed since."""
         ...
 
     def extend_reservation(

@@ -128,9 +128,23 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
                 ttl=ttl,
                 now=context.now,
             )
+            if context.caller.grant is not None and context.caller.grant.run_id is not None:
+                context.tx.note_reserved_in(granted.id, agent.id, in_run(context.caller.grant.run_id))
         to_archive(context, "reservation", granted.id, project.id)
         answer["granted"].append(reservation_view(granted))
     return answer
+
+
+def in_run(run_id: str) -> str:
+    """Return how a run is named as the place in which something is reserved."""
+    return f"run {run_id}"
+
+
+def release_reserved_in(context: WriteContext, place: str, *, reason: str) -> None:
+    """End what was reserved in a run or a session, and nothing else."""
+    for one in context.tx.reserved_in(place, now=context.now):
+        context.tx.release_reservation(one.id, now=context.now, by=one.holder, reason=reason)
+        to_archive(context, "reservation", one.id, one.project_id)
 
 
 def check_file_reservations(context: ReadContext, asked: CheckReservations) -> CheckAnswer:

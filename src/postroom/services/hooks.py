@@ -23,8 +23,8 @@ from postroom.mail.context import Caller, ReadContext, WriteContext
 from postroom.mail.folders import Location, locate, locations_of
 from postroom.mail.guarding import held_by_others
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
-from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import checked_path
+from postroom.mail.reservations import release_reserved_in
 from postroom.mail.service import Mail
 from postroom.services import notices
 
@@ -39,6 +39,7 @@ MOST_PATHS = 5_000
 BY = "hook"
 
 _Path = Annotated[str, Meta(max_length=4096)]
+_Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Outcome = Literal["silent", "tell", "hold", "allow", "deny", "error", "unknown"]
 
 
@@ -53,6 +54,9 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
     acts_as: Annotated[str, Meta(max_length=400, description="agent that a tool of ours acted as")] = ""
     acts_in: Annotated[str, Meta(max_length=4096, description="and its project")] = ""
+    reserved: Annotated[
+        tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of what it has reserved")
+    ] = ()
 
 
 class HookAnswer(TypedDict):
@@ -284,7 +288,7 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     """Say in the middle of a turn what came, now and then; work keeps the reservations of who works."""
     if actor is None:
         return _SILENT
-    active = _activity(context, actor.agent)
+    active = (*_reserved(context, event, actor.agent), *_activity(context, actor.agent))
     nudges = context.tx.nudges(actor.agent.id)
     if event.call.acts_as or 0 <= context.now - nudges.notified_at < TOLD_INTERVAL:
         return replace(_SILENT, notes=active)
@@ -295,6 +299,25 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     return replace(
         told, notes=(*active, *told.notes, lambda writing: writing.tx.set_nudges(actor.agent.id, noted))
     )
+
+
+def _reserved(
+    context: ReadContext, event: _Event, agent: Agent
+) -> tuple[Callable[[WriteContext], object], ...]:
+    """Note what the session has just reserved, so that its end releases that; a run's is noted already."""
+    ids = event.call.reserved
+    if not ids or not event.call.session_id or _in_run(context):
+        return ()
+
+    def note(writing: WriteContext) -> None:
+        for one in ids:
+            writing.tx.note_reserved_in(one, agent.id, _in_session(event))
+
+    return (note,)
+
+
+def _in_session(event: _Event) -> str:
+    return f"session {event.client}/{event.call.session_id}" if event.call.session_id else ""
 
 
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
@@ -326,23 +349,19 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Let go of what the session's agent reserved, and forget the session."""
+    """Let go of what was reserved in the session, and forget it; a run lets go when it ends itself."""
     call = event.call
 
     def forget(writing: WriteContext) -> None:
         writing.tx.end_client_session(event.client, call.session_id)
 
+    place = _in_session(event)
+
     def release(writing: WriteContext) -> None:
-        for one in held:
-            writing.tx.release_reservation(one.id, now=writing.now, by=one.holder, reason="session ended")
-            to_archive(writing, "reservation", one.id, one.project_id)
+        release_reserved_in(writing, place, reason="session ended")
 
     known = bool(call.session_id) and context.tx.client_session(event.client, call.session_id) is not None
-    held = (
-        context.tx.live_reservations(actor.project.id, now=context.now, agent_id=actor.agent.id)
-        if actor
-        else []
-    )
+    held = actor is not None and bool(context.tx.reserved_in(place, now=context.now))
     notes = (*((forget,) if known else ()), *((release,) if held else ()))
     return replace(_SILENT, notes=notes)
 

@@ -6,7 +6,7 @@ right in its runner: `argv` there takes the place of the command here.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final
@@ -20,6 +20,7 @@ from postroom.executors.processes.output import LEAST_LINE_BYTES, Decoder, Lines
 
 SESSION: Final = "{session}"
 _MOST_TRIES: Final = 20
+_MOST_NAMED: Final = 80
 
 
 class Shape(StrEnum):
@@ -106,6 +107,7 @@ class Reading:
         self.said = Said()
         self.heard: Callable[[Mapping[str, Any]], None] | None = None
         """Who else hears each line that is an object."""
+        self._unknown: dict[str, None] = {}
 
     @property
     def taken(self) -> int:
@@ -139,13 +141,21 @@ class Reading:
             return self._text.text()
         return self.raw.text()
 
+    def kinds_not_known(self) -> str | None:
+        """Return the types of the lines that came where no line said anything that is known here."""
+        is_known = self.said.is_begun or self.said.is_ended or self.said.error or self.said.answer
+        return None if is_known or not self._unknown else ", ".join(f"`{kind}`" for kind in self._unknown)
+
     def _read(self, line: bytes) -> str:
         found = readers.object_in(line)
         if found is None or self._rules.reader is None:
             return ""
+        before = replace(self.said)
         if self.heard is not None:
             self.heard(found)
         text = self._rules.reader(self.said, found)
+        if not text and self.said == before and len(self._unknown) < _MOST_TRIES:
+            self._unknown[str(found.get("type", ", ".join(map(str, found))))[:_MOST_NAMED]] = None
         self._text.add(storable(text).encode())
         return text
 

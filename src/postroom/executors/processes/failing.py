@@ -18,7 +18,7 @@ from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.child_environment import masked
 from postroom.executors.processes.limits import ERRORS_KEPT, ERRORS_SHOWN
-from postroom.executors.processes.output import Tail
+from postroom.executors.processes.output import Tail, without_escapes
 from postroom.executors.processes.supervision import ProgramEnd
 
 TRY_LATER: Final = 75
@@ -73,7 +73,7 @@ class Failing:
         `said` goes before the tails of its output, of which the first that holds something counts.
         """
         if said:
-            shown = masked(said, self.secrets)
+            shown = masked(without_escapes(said), self.secrets)
         else:
             tail = next((one for one in tails if one.plain().strip()), tails[-1])
             whole = tail.plain()

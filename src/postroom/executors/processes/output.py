@@ -1,6 +1,7 @@
 """The output of a program in bounded memory: its tail, its lines, and the part that is streamed."""
 
 import codecs
+import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
@@ -12,6 +13,18 @@ CUT_NOTE: Final = "[the beginning was cut off: {count} bytes]\n"
 STREAM_NOTE: Final = "\n[more was put out than is streamed]\n"
 LEAST_LINE_BYTES: Final = 4 << 20
 """A line of JSON may always be this long: programs send the output of their tools in one."""
+
+
+_ESCAPES: Final = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]",
+    re.DOTALL,
+)
+"""What is meant for a terminal: colours, titles, moves of the cursor."""
+
+
+def without_escapes(text: str) -> str:
+    """Return a text as it can be mailed: without what is meant for a terminal."""
+    return _ESCAPES.sub("", text)
 
 
 class Tail:
@@ -50,12 +63,12 @@ class Tail:
         return CUT_NOTE.format(count=self.total - self._most) + kept
 
     def plain(self) -> str:
-        """Return it as text without a note."""
+        """Return it as text without a note, and without what is meant for a terminal."""
         kept = self.bytes()
         rest = 0
         while self.is_cut and rest < min(3, len(kept)) and kept[rest] & 0xC0 == 0x80:
             rest += 1  # of a character that began before the cut
-        return kept[rest:].decode("utf-8", "replace")
+        return without_escapes(kept[rest:].decode("utf-8", "replace"))
 
 
 class Lines:

@@ -4,6 +4,7 @@ Both are written in the change that ends the run.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.accepting import Accept
@@ -11,6 +12,7 @@ from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.transactions import Joined, Transaction
+from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.waking.completion import ContextOf, RunCompletion
 from postroom.mail.waking.mail_runs import waits_for_budget
 from postroom.mail.waking.prompts import STOPS, agent_of, messages_named
@@ -44,11 +46,21 @@ class MessageEffects:
         ended = _completion(run)
         if ended is not None:
             ended.told(self._context_of(tx, accept))  # first: it locks all projects that are concerned
+        if run.status is RunStatus.DONE:
+            self._release(tx, run)
         failed = run.status is RunStatus.DONE and _reason(run) is not None
         tickets = run.waiting.tickets if run.waiting else ()
         asked = {one.tool_call_id: one.updated_at for one in tickets}
         waits = None if run.status is RunStatus.DONE else asked
         tx.mail.end_run(run.run_id, now=tx.now(), failed=failed, waits_for=waits)
+
+    def _release(self, tx: Transaction, run: RunRecord) -> None:
+        """Let go of what the run has reserved, and of nothing that others have reserved for its agent."""
+        held = tx.mail.reserved_in(in_run(run.run_id), now=tx.now())
+        if held:
+            tx.mail.lock_projects({one.project_id for one in held})
+            context = self._context_of(tx, None)
+            release_reserved_in(replace(context, now=tx.now()), in_run(run.run_id), reason="run ended")
 
     def put_back(self, tx: Transaction, run_id: str) -> None:
         """Note that a run is not at work until it is tried again."""

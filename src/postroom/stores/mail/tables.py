@@ -558,6 +558,10 @@ class MailTables(Waking, MailWrites):
         return self._all(Reservation, "mail.reservations", project_id=project_id, after=after, limit=limit)
 
     @override
+    def reserved_in(self, place: str, *, now: int) -> list[Reservation]:
+        return self._all(Reservation, "mail.reserved_in", reserved_in=place, now=now)
+
+    @override
     def insert_reservation(
         self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int
     ) -> Reservation:
@@ -576,6 +580,11 @@ class MailTables(Waking, MailWrites):
         made = self._stored(reservation_id)
         self._events.reserved("reservation.made", made, now)
         return made
+
+    @override
+    def note_reserved_in(self, reservation_id: int, agent_id: int, place: str) -> None:
+        values = {"id": reservation_id, "agent_id": agent_id, "reserved_in": place}
+        self._tx.run("mail.note_reserved_in", values)
 
     @override
     def extend_reservation(

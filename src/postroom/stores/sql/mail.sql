@@ -441,6 +441,18 @@ INSERT INTO file_reservations (project_id, agent_id, pattern, prefix, exclusive,
 VALUES (:project_id, :agent_id, :pattern, :prefix, :exclusive, :reason, :now, :expires_at, :ttl)
 RETURNING id;
 
+-- note_reserved_in
+UPDATE file_reservations SET reserved_in = :reserved_in
+ WHERE id = :id AND agent_id = :agent_id AND reserved_in = '' AND released_at IS NULL
+   AND expires_at = created_at + ttl;
+
+-- reserved_in
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r {index file_reservations_in} JOIN agents a ON a.id = r.agent_id
+ WHERE r.reserved_in = :reserved_in AND r.reserved_in <> '' AND r.released_at IS NULL AND r.expires_at > :now
+ ORDER BY r.id;
+
 -- extend_reservation
 UPDATE file_reservations SET expires_at = :expires_at, ttl = :ttl, exclusive = :exclusive, reason = :reason
  WHERE id = :id;
