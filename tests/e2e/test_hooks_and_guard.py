@@ -1,5 +1,6 @@
 """A real server, real processes of hooks, a real repository: what a day with hooks looks like."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -242,6 +243,35 @@ def test_a_watcher_ends_when_nobody_reads_or_nothing_can_be_followed(
     )
     postroom(server.data_dir, repo, "watch", code=2)
     postroom(server.data_dir, repo, "watch", "--as", "Nobody", code=2)
+
+
+def test_one_who_waits_to_wake_a_session_tells_of_each_unread_message_once(
+    server: RunningServer, repo: Path
+) -> None:
+    def woken(*words: str) -> tuple[int, str]:
+        data = {"POSTROOM_DATA_DIR": str(server.data_dir)}
+        done = run([sys.executable, "-m", "postroom", "watch", "--wake", *words], repo, data, code=None)
+        assert done.stdout == ""
+        return done.returncode, done.stderr
+
+    as_ben = ("--as", "Ben", "--after", "0")
+    with furnished(server, repo) as line:
+        send(line, repo)
+        code, told = woken(*as_ben)
+        assert (code, told.count("\n")) == (2, 1)
+        assert "A message from Ada came for Ben" in told
+        line.tool("mark_message_read", project_key=str(repo), agent_name="Ben", message_id=send(line, repo))
+        [kept] = server.data_dir.glob("wake-*")
+        assert kept.read_text() == "1"
+        with kept.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert woken(*as_ben) == (0, "")
+        send(line, repo)
+        assert woken(*as_ben)[0] == 2
+        assert kept.read_text() == "3"
+    for words in ((), ("--as", "Nobody")):
+        code, told = woken(*words)
+        assert (code, bool(told)) == (1, True)
 
 
 def test_a_server_that_stops_waits_for_no_watcher(server: RunningServer, repo: Path) -> None:

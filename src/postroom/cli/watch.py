@@ -3,6 +3,7 @@
 A message counts as announced when its line is written: the next question to the server says so.
 """
 
+import fcntl
 import json
 import random
 import select
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from hashlib import sha256
 from types import FrameType
 from typing import Annotated, Any, Final, NoReturn
 
@@ -19,7 +21,7 @@ import typer
 from postroom.app import places
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.exit_codes import READER_GONE, TERMINATED
+from postroom.cli.exit_codes import DONE, FAILED, READER_GONE, TERMINATED
 from postroom.cli.options import HERE, AsJson, Project, project_key
 from postroom.contracts.errors import InvalidArgument, PostroomError
 
@@ -27,6 +29,10 @@ WAIT_SECONDS: Final = 25
 SHORTEST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 10.0
 """Seconds between two tries to reach a server that is away."""
+
+WOKEN: Final = 2
+"""The exit code by which a hook of Claude Code with `asyncRewake` begins a turn."""
+WAKES: Final = "A message from {sender} came for {agent}: read it with the tool fetch_inbox."
 
 app = typer.Typer()
 
@@ -40,6 +46,9 @@ def watch(
         int | None,
         typer.Option(min=0, metavar="SEQ", help="The last number seen.", show_default="the newest message"),
     ] = None,
+    wake: Annotated[
+        bool, typer.Option("--wake", help="Wait for one message, tell of it on stderr, and exit with 2.")
+    ] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -47,12 +56,19 @@ def watch(
 
     It has the number in the inbox, the id, the importance and the sender. With --json each line is a JSON
     object. Ends at Ctrl-C (130), SIGTERM (143) or when nobody reads (141).
+
+    With --wake it is a hook of Claude Code with asyncRewake: a session that is idle begins a turn. Where
+    somebody waits for the agent in this way already, it ends at once, with 0.
     """
-    name = acting or places.environment().get("POSTROOM_AGENT", "")
-    if not name:
-        raise InvalidArgument("no agent is named", remedy="name one with --as, or set POSTROOM_AGENT")
     signal.signal(signal.SIGTERM, terminate)
-    for message in messages({"project_key": project_key(project), "agent_name": name}, after):
+    if wake:
+        try:
+            wait_to_wake(_who(acting, project), after)
+        except PostroomError as error:
+            # With 2 the session would begin a turn for it, and one more at the end of that.
+            sys.stderr.write(f"{error.describe()}\n")
+            raise SystemExit(FAILED) from None
+    for message in messages(_who(acting, project), after):
         show.print_line(_as_json(message) if as_json else _as_line(message))
 
 
@@ -84,6 +100,43 @@ def messages(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[s
             after = int(message["seq"])
         if after is None:
             after = int(str(found["next"]))
+
+
+def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
+    """Wait for one message that nobody has read, and say that it has come, once in all.
+
+    Where another waits for the agent there is nothing to do: one wake is enough.
+
+    Raises:
+        PostroomError: the inbox cannot be followed, for a reason that will not pass.
+    """
+    folder = places.data_dir(places.environment())
+    folder.mkdir(parents=True, exist_ok=True)
+    name = sha256("\0".join(who.values()).encode()).hexdigest()[:16]
+    with (folder / f"wake-{name}").open("a+") as kept:
+        try:
+            fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(DONE) from None
+        kept.seek(0)
+        last = kept.read()
+        message = _unread(who, int(last) if last.isdigit() else after)
+        kept.truncate(0)
+        kept.write(str(message["seq"]))
+    names = {"agent": show.line(who["agent_name"]), "sender": show.line(message["from"])}
+    sys.stderr.write(f"{WAKES.format(**names)}\n")
+    raise SystemExit(WOKEN)
+
+
+def _who(acting: str | None, project: str) -> dict[str, str]:
+    name = acting or places.environment().get("POSTROOM_AGENT", "")
+    if not name:
+        raise InvalidArgument("no agent is named", remedy="name one with --as, or set POSTROOM_AGENT")
+    return {"project_key": project_key(project), "agent_name": name}
+
+
+def _unread(who: Mapping[str, object], after: int | None) -> Mapping[str, Any]:
+    return next(message for message in messages(who, after) if message.get("read_at") is None)
 
 
 def _as_line(message: Mapping[str, Any]) -> str:

@@ -72,7 +72,6 @@ def _by_runner(runner: str | None) -> str:
 
 def _by_hook(*, has_session: bool) -> str:
     if has_session:
-        return (
-            "a client with hooks has acted as it: it is told at its next step, and not woken when it is idle"
-        )
+        told = "a client with hooks has acted as it, and is told at its next step"
+        return f"{told}; an idle one only where it waits with `postroom watch --wake`"
     return "no client with hooks has acted as it: `postroom setup`"

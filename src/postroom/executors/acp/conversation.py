@@ -19,6 +19,7 @@ from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
 from postroom.contracts.records import replace
 from postroom.contracts.run_access import STDIO, RunAccess
+from postroom.contracts.runners import Recipe
 from postroom.contracts.runs import Usage
 from postroom.executors.acp.peer import (
     AUTH_REQUIRED,
@@ -48,6 +49,10 @@ from postroom.executors.processes.stdin import StdinWriter
 from postroom.version import __version__
 
 PROTOCOL: Final = 1
+ALLOWED: Final[Mapping[Recipe, Mapping[str, Any]]] = {
+    Recipe.CLAUDE: {"_meta": {"claudeCode": {"options": {"allowedTools": ["mcp__postroom"]}}}},
+}
+"""What has an agent use our tools without asking a person for each call, in that session alone."""
 _PERMISSION: Final = "session/request_permission"
 _RESTORES: Final = ("session/load", "session/resume")
 
@@ -249,7 +254,8 @@ class Conversation:
             self._ask(method, {"sessionId": self._former, **self._place()})
 
     def _place(self) -> dict[str, Any]:
-        return {"cwd": self._work.runner.cwd, "mcpServers": self._servers}
+        allowed = ALLOWED.get(self._work.runner.recipe, {}) if self._servers else {}
+        return {"cwd": self._work.runner.cwd, "mcpServers": self._servers, **allowed}
 
     def _refused(self, method: str, refusal: Refusal) -> None:
         what = f"answered {method!r} with error {refusal.code}"

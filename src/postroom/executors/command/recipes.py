@@ -150,9 +150,9 @@ class Reading:
         found = readers.object_in(line)
         if found is None or self._rules.reader is None:
             return ""
+        before = replace(self.said)
         if self.heard is not None:
             self.heard(found)
-        before = replace(self.said)
         text = self._rules.reader(self.said, found)
         if not text and self.said == before and len(self._unknown) < _MOST_TRIES:
             self._unknown[str(found.get("type", ", ".join(map(str, found))))[:_MOST_NAMED]] = None
