@@ -269,7 +269,7 @@ class Copilot:
     )
 
     setup = "copilot"
-    runner = ()
+    runner = ("--recipe", "copilot")
     files = (".copilot/mcp-config.json", ".copilot/settings.json")
     allowing = ("--allow-all-tools",)
     trusting = ("--trust-folder",)

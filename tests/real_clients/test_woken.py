@@ -10,13 +10,15 @@ import pytest
 
 from real_clients.asked import Asked, CallTool, Returned, Said, Say, Script, Step
 from real_clients.clients import CLIENTS, Client
-from real_clients.home import PINS, Home
+from real_clients.home import PINS, PROXIES, Home
 from real_clients.model_server import ModelServer
 
 PATIENCE = 240.0
 MESSAGES = 10
 WORD: Final = re.compile(r"The word is (\w+)\.")
 WOKEN: Final = "Mail has come for you"
+PROGRAMS = ("claude", "codex", "opencode", "copilot")
+"""Gemini CLI is not among them yet: the table says why."""
 pytestmark = pytest.mark.timeout(PATIENCE + 60)
 
 
@@ -26,8 +28,8 @@ class Office:
     def __init__(self, client: Client, home: Home, *, flags: tuple[str, ...] = ()) -> None:
         self.home = home
         client.prepare(home)
-        passed = [word for name in client.pass_env for word in ("--pass-env", name)]
-        self._declare = ("agents", "set-runner", "Bo", "--recipe", client.name, *passed, *flags)
+        passed = [word for name in (*client.pass_env, *PROXIES) for word in ("--pass-env", name)]
+        self._declare = ("agents", "set-runner", "Bo", *client.runner, *passed, *flags)
 
     def open(self) -> None:
         for name in ("Ada", "Bo"):
@@ -77,7 +79,7 @@ def _since_woken(asked: Asked) -> str:
 
 
 @pytest.mark.parametrize("is_git", [True, False], ids=["git", "no-git"])
-@pytest.mark.parametrize("client", list(CLIENTS))
+@pytest.mark.parametrize("client", PROGRAMS)
 def test_ten_messages_get_ten_right_answers(
     client: str, is_git: bool, tmp_path: Path, model: ModelServer, home: Home
 ) -> None:
@@ -100,7 +102,7 @@ def test_ten_messages_get_ten_right_answers(
 
 
 @pytest.mark.parametrize("per", ["thread", "agent"])
-@pytest.mark.parametrize("client", list(CLIENTS))
+@pytest.mark.parametrize("client", PROGRAMS)
 def test_a_message_resumes_the_session_of_its_thread_or_of_its_agent(
     client: str, per: str, model: ModelServer, home: Home
 ) -> None:
