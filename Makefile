@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clients raise-clients test-clients clean help
+.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clients raise-clients test-clients clients-table clean help
 
 install: $(STAMP) ## make the environment in .venv; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -98,6 +98,10 @@ raise-clients: ## pin the newest version of each real client; prints old and new
 
 test-clients: $(STAMP) .clients/.installed ## drive the real clients against a scripted model
 	$(BIN)/pytest tests/real_clients
+
+clients-table: $(STAMP) .clients/.installed ## drive them and write docs/clients.md from that run
+	-$(BIN)/pytest tests/real_clients
+	@PYTHONPATH=tests:src $(BIN)/python -m real_clients.page
 
 lock: ## pin every dependency anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \

@@ -55,12 +55,17 @@ Turn = Said | Called | Returned
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A tool that the client offers; `namespace` is where Codex keeps the tools of a server."""
+    """A tool that the client offers.
+
+    `namespace` is where Codex keeps the tools of a server. A `custom` one takes a text, `input`, and no document;
+    by `tool_search` a model finds those that are not in the request.
+    """
 
     name: str
     description: str
     schema: Mapping[str, Any]
     namespace: str = ""
+    kind: str = "function"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,14 @@
 """One client set up in one home, with a server of ours and a scripted model: what every scenario starts from."""
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from real_clients.asked import Script, Step, in_turn
 from real_clients.clients import Client
-from real_clients.home import Done, Home
+from real_clients.home import PATIENCE, PROXIES, Done, Home
 from real_clients.model_server import ModelServer
 
 
@@ -19,9 +22,66 @@ class Bench:
 
     def set_up(self, *flags: str) -> None:
         """Run `postroom setup` for the client, as its user would."""
-        told = self.home.postroom("setup", self.client.name, *flags)
+        told = self.home.postroom("setup", self.client.setup, *flags)
         [one] = told["clients"]
         assert one["trial"]["state"] == "answered", told
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """The flags of a turn that may do everything and runs our hooks."""
+        return (*self.client.allowing, *self.client.trusting)
+
+    def call(self, tool: str, **arguments: Any) -> Any:
+        """Call a tool of ours in the project, as the server's operator."""
+        with self.home.server.line() as line:
+            return line.tool(tool, project_key=str(self.home.project), **arguments)
+
+    def team(self) -> None:
+        """Register Ada and Bo in the project."""
+        with self.home.server.line() as line:
+            line.tool("ensure_project", human_key=str(self.home.project))
+        for name in ("Ada", "Bo"):
+            self.call("register_agent", name=name, program="test", model="none")
+
+    def as_agent(self, name: str) -> None:
+        """Have the client's sessions be those of an agent."""
+        self.home.environment["POSTROOM_AGENT"] = name
+
+    def send(self, sender: str, to: str, subject: str, text: str, **more: Any) -> Any:
+        """Send a message from one agent to another."""
+        words = {"sender_name": sender, "to": [to], "subject": subject, "body_md": text}
+        return self.call("send_message", **words, **more)["deliveries"][0]["payload"]
+
+    def inbox(self, name: str) -> list[Any]:
+        """Return the messages of an agent, with their texts."""
+        return list(self.call("fetch_inbox", agent_name=name, include_bodies=True))
+
+    def employ(self, name: str) -> None:
+        """Have the server run an agent by the client's recipe, as shipped."""
+        passed = [word for variable in (*self.client.pass_env, *PROXIES) for word in ("--pass-env", variable)]
+        self.home.postroom("agents", "set-runner", name, *self.client.runner, "--resume", *passed)
+
+    def runs(self) -> list[Any]:
+        """Return the server's runs, those that ended too."""
+        return list(self.home.postroom("runs", "list")["runs"])
+
+    def answer(self, message: Any) -> str:
+        """Return the text of the answer on a message's thread, when it has come; fail when its run is given up."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            for found in self.inbox("Ada"):
+                if found["reply_to"] == message["id"]:
+                    return str(found["body_md"])
+            runs = [run for run in self.runs() if message["id"] in run["messages"]]
+            if any(run["finished_at"] and run["state"] != "done" for run in runs):
+                break
+            threading.Event().wait(0.2)
+        raise AssertionError(f"no answer to {message}: {self.runs()}\n{self.model.story()}")
+
+    def settings(self) -> dict[str, bytes]:
+        """Return the files of the home and the project that set-up may write to, by their names."""
+        found = {name: self.home.path / name for name in self.client.files}
+        return {name: path.read_bytes() for name, path in found.items() if path.exists()}
 
     def turn(
         self,

@@ -1,9 +1,12 @@
 """How each real client is run without a person, an account or the network."""
 
+import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar, Protocol
 
+from real_clients.asked import CallTool
 from real_clients.home import Done, Home
 
 KEY = "sk-dummy-for-loopback"
@@ -16,6 +19,16 @@ class Client(Protocol):
     package: ClassVar[str]
     pass_env: ClassVar[tuple[str, ...]]
     """What a runner must pass on so that the program finds the scripted model."""
+    setup: ClassVar[str]
+    """Its name for `postroom setup`."""
+    runner: ClassVar[tuple[str, ...]]
+    """The flags of `agents set-runner` for it; empty where there is no recipe."""
+    files: ClassVar[tuple[str, ...]]
+    """What the client reads its settings from, in the home folder."""
+    allowing: ClassVar[tuple[str, ...]]
+    """Flags with which one turn without a person may call our tools and edit files."""
+    trusting: ClassVar[tuple[str, ...]]
+    """Flags with which one turn runs our hooks, where a person trusts them by hand."""
 
     def prepare(self, home: Home) -> None:
         """Write what points the client at the model, and add to the home's environment."""
@@ -23,6 +36,10 @@ class Client(Protocol):
 
     def talk(self, prompt: str, *flags: str, session: str = "") -> Sequence[str]:
         """Return the command of one turn without a person; flags are those of this turn alone."""
+        ...
+
+    def edit(self, path: Path, text: str) -> CallTool:
+        """Return the call with which the client's own tool writes a new file."""
         ...
 
     def servers(self) -> Sequence[str]:
@@ -37,8 +54,8 @@ class Client(Protocol):
         """Return the final answer in what a turn printed."""
         ...
 
-    def session(self, done: Done) -> str:
-        """Return the session's id in what a turn printed."""
+    def session(self, done: Done, home: Home) -> str:
+        """Return the id of the session that a turn printed, or left in the home."""
         ...
 
 
@@ -54,6 +71,12 @@ class Claude:
         "DISABLE_AUTOUPDATER",
     )
 
+    setup = "claude"
+    runner = ("--recipe", "claude")
+    files = (".claude.json", ".claude/settings.json")
+    allowing = ("--allowedTools", "mcp__plugin_postroom_postroom", "--permission-mode", "acceptEdits")
+    trusting = ()
+
     def prepare(self, home: Home) -> None:
         home.environment |= {
             "ANTHROPIC_API_KEY": KEY,
@@ -67,6 +90,9 @@ class Claude:
         stream = ("--output-format", "stream-json", "--verbose")
         return ("claude", "-p", *stream, *resumed, *flags, "--", prompt)
 
+    def edit(self, path: Path, text: str) -> CallTool:
+        return CallTool("Write", {"file_path": str(path), "content": text})
+
     def servers(self) -> Sequence[str]:
         return ("claude", "mcp", "list")
 
@@ -76,7 +102,7 @@ class Claude:
     def answer(self, done: Done) -> str:
         return next(str(line.get("result")) for line in done.lines() if line["type"] == "result")
 
-    def session(self, done: Done) -> str:
+    def session(self, done: Done, _home: Home) -> str:
         return next(str(line["session_id"]) for line in done.lines() if "session_id" in line)
 
 
@@ -87,11 +113,22 @@ class Codex:
     package = "@openai/codex"
     pass_env = ("SCRIPTED_KEY",)
 
+    setup = "codex"
+    runner = ("--recipe", "codex")
+    files = (".codex/config.toml", ".codex/hooks.json")
+    allowing = (
+        "-c",
+        'mcp_servers.postroom.default_tools_approval_mode="approve"',
+        "--sandbox",
+        "workspace-write",
+    )
+    trusting = ("--dangerously-bypass-hook-trust",)
+
     def prepare(self, home: Home) -> None:
         home.environment["SCRIPTED_KEY"] = KEY
         home.write(
             ".codex/config.toml",
-            'model = "gpt-5.1-codex"\n'
+            'model = "gpt-5.5"\n'
             'model_provider = "scripted"\n'
             "check_for_update_on_startup = false\n\n"
             "[analytics]\nenabled = false\n\n"
@@ -106,6 +143,9 @@ class Codex:
         resumed = ("resume", session) if session else ()
         return ("codex", "exec", "--json", *flags, *resumed, "--", prompt)
 
+    def edit(self, path: Path, text: str) -> CallTool:
+        return CallTool("apply_patch", {"input": _patch(path, text)})
+
     def servers(self) -> Sequence[str]:
         return ("codex", "mcp", "list")
 
@@ -116,8 +156,234 @@ class Codex:
         said = [line["item"] for line in done.lines() if line["type"] == "item.completed"]
         return next(str(item["text"]) for item in reversed(said) if item["type"] == "agent_message")
 
-    def session(self, done: Done) -> str:
+    def session(self, done: Done, _home: Home) -> str:
         return next(str(line["thread_id"]) for line in done.lines() if line["type"] == "thread.started")
 
 
-CLIENTS: dict[str, Client] = {one.name: one for one in (Claude(), Codex())}
+class Gemini:
+    """Gemini CLI."""
+
+    name = "gemini"
+    package = "@google/gemini-cli"
+    pass_env = ("GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL")
+
+    setup = "gemini"
+    runner = ("--recipe", "gemini")
+    files = (".gemini/settings.json",)
+    allowing = ("--approval-mode", "yolo")
+    trusting = ()
+
+    def prepare(self, home: Home) -> None:
+        home.environment |= {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": home.model.url}
+        # Its person has said yes to "Do you trust this folder?".
+        home.write(".gemini/trustedFolders.json", json.dumps({str(home.project): "TRUST_FOLDER"}))
+        settings = {
+            "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
+            "model": {"name": "gemini-2.5-pro"},
+            "privacy": {"usageStatisticsEnabled": False},
+            "security": {"auth": {"selectedType": "gemini-api-key"}},
+            "telemetry": {"enabled": False},
+        }
+        home.write(".gemini/settings.json", json.dumps(settings, indent=2) + "\n")
+
+    def talk(self, prompt: str, *flags: str, session: str = "") -> Sequence[str]:
+        resumed = ("--resume", session) if session else ()
+        return ("gemini", "--output-format", "json", *resumed, *flags, "--prompt", prompt)
+
+    def edit(self, path: Path, text: str) -> CallTool:
+        return CallTool("write_file", {"file_path": str(path), "content": text})
+
+    def servers(self) -> Sequence[str]:
+        return ("gemini", "mcp", "list")
+
+    def accepts(self, told: str) -> bool:
+        return re.search(r"postroom: postroom mcp \(stdio\) - Connected", told) is not None
+
+    def answer(self, done: Done) -> str:
+        return str(json.loads(done.out)["response"])
+
+    def session(self, done: Done, _home: Home) -> str:
+        return str(json.loads(done.out)["session_id"])
+
+
+class Opencode:
+    """opencode."""
+
+    name = "opencode"
+    package = "opencode-ai"
+    pass_env = ("OPENCODE_DISABLE_AUTOUPDATE", "OPENCODE_DISABLE_MODELS_FETCH")
+
+    setup = "opencode"
+    runner = ("--recipe", "opencode")
+    files = (".config/opencode/opencode.json",)
+    allowing = ()
+    trusting = ()
+
+    def prepare(self, home: Home) -> None:
+        home.environment |= {
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            # It fetches its plugin library before it loads a plugin, and tries for minutes.
+            "npm_config_fetch_retries": "0",
+            "npm_config_registry": "http://127.0.0.1:9",
+        }
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "Scripted",
+            "options": {"baseURL": f"{home.model.url}/v1", "apiKey": KEY},
+            "models": {"scripted": {"name": "Scripted", "tool_call": True}},
+        }
+        settings = {
+            "$schema": "https://opencode.ai/config.json",
+            "model": "scripted/scripted",
+            "provider": {"scripted": provider},
+            "share": "disabled",
+        }
+        home.write(".config/opencode/opencode.json", json.dumps(settings, indent=2) + "\n")
+
+    def talk(self, prompt: str, *flags: str, session: str = "") -> Sequence[str]:
+        resumed = ("--session", session) if session else ()
+        return ("opencode", "run", "--format", "json", *resumed, *flags, "--", prompt)
+
+    def edit(self, path: Path, text: str) -> CallTool:
+        return CallTool("write", {"filePath": str(path), "content": text})
+
+    def servers(self) -> Sequence[str]:
+        return ("opencode", "mcp", "list")
+
+    def accepts(self, told: str) -> bool:
+        return re.search(r"✓ +postroom\b.*\bconnected", re.sub(r"\x1b\[\d*m", "", told)) is not None
+
+    def answer(self, done: Done) -> str:
+        return "\n".join(line["part"]["text"] for line in done.lines() if line["type"] == "text")
+
+    def session(self, done: Done, _home: Home) -> str:
+        return next(str(line["sessionID"]) for line in done.lines())
+
+
+class Copilot:
+    """Copilot CLI."""
+
+    name = "copilot"
+    package = "@github/copilot"
+    pass_env = (
+        "COPILOT_AUTO_UPDATE",
+        "COPILOT_MODEL",
+        "COPILOT_OFFLINE",
+        "COPILOT_PROVIDER_API_KEY",
+        "COPILOT_PROVIDER_BASE_URL",
+    )
+
+    setup = "copilot"
+    runner = ()
+    files = (".copilot/mcp-config.json", ".copilot/settings.json")
+    allowing = ("--allow-all-tools",)
+    trusting = ("--trust-folder",)
+
+    def prepare(self, home: Home) -> None:
+        home.environment |= {
+            "COPILOT_AUTO_UPDATE": "false",
+            "COPILOT_MODEL": "gpt-5.1",
+            "COPILOT_OFFLINE": "true",
+            "COPILOT_PROVIDER_API_KEY": KEY,
+            "COPILOT_PROVIDER_BASE_URL": f"{home.model.url}/v1",
+        }
+
+    def talk(self, prompt: str, *flags: str, session: str = "") -> Sequence[str]:
+        resumed = (f"--resume={session}",) if session else ()
+        return ("copilot", "--output-format", "json", *resumed, *flags, "-p", prompt)
+
+    def edit(self, path: Path, text: str) -> CallTool:
+        return CallTool("create", {"path": str(path), "file_text": text})
+
+    def servers(self) -> Sequence[str]:
+        return ("copilot", "mcp", "list")
+
+    def accepts(self, told: str) -> bool:
+        return re.search(r"^ *postroom \(local\)", told, re.MULTILINE) is not None
+
+    def answer(self, done: Done) -> str:
+        said = [line["data"]["content"] for line in done.lines() if line["type"] == "assistant.message"]
+        return str(said[-1])
+
+    def session(self, done: Done, _home: Home) -> str:
+        return next(str(line["sessionId"]) for line in done.lines() if line["type"] == "result")
+
+
+class Cline:
+    """Cline on the command line."""
+
+    name = "cline"
+    package = "cline"
+    pass_env = ("CLINE_TELEMETRY_DISABLED",)
+
+    setup = "cline"
+    runner = ()
+    files = (".cline/mcp.json", ".cline/data/settings/cline_mcp_settings.json")
+    allowing = ()
+    trusting = ()
+
+    def prepare(self, home: Home) -> None:
+        url = f"{home.model.url}/v1"
+        home.environment["CLINE_TELEMETRY_DISABLED"] = "1"
+        home.must("cline", "auth", "-p", "openai", "-k", KEY, "-b", url, "-m", "gpt-5.1")
+
+    def talk(self, prompt: str, *flags: str, session: str = "") -> Sequence[str]:
+        resumed = ("--id", session) if session else ()
+        return ("cline", "--json", *resumed, *flags, prompt)
+
+    def edit(self, path: Path, text: str) -> CallTool:
+        return CallTool("apply_patch", {"input": _patch(path, text)})
+
+    def servers(self) -> Sequence[str]:
+        return ("cline", "config", "--json")
+
+    def accepts(self, told: str) -> bool:
+        return "postroom" in told
+
+    def answer(self, done: Done) -> str:
+        return next(str(line["text"]) for line in done.lines() if line["type"] == "run_result")
+
+    def session(self, _done: Done, home: Home) -> str:
+        [newest] = json.loads(home.must("cline", "history", "--json", "--limit", "1").out)
+        return str(newest["sessionId"])
+
+
+def _patch(path: Path, text: str) -> str:
+    rows = "".join(f"+{row}\n" for row in text.splitlines())
+    return f"*** Begin Patch\n*** Add File: {path}\n{rows}*** End Patch\n"
+
+
+class ClaudeAcp(Claude):
+    """Claude Code behind the Agent Client Protocol."""
+
+    name = "claude over ACP"
+    package = "@agentclientprotocol/claude-agent-acp"
+    runner = ("--kind", "acp", "--recipe", "claude")
+
+
+class CodexAcp(Codex):
+    """Codex behind the Agent Client Protocol."""
+
+    name = "codex over ACP"
+    package = "@zed-industries/codex-acp"
+    runner = ("--kind", "acp", "--recipe", "codex")
+
+
+class GeminiAcp(Gemini):
+    """Gemini CLI that speaks the Agent Client Protocol itself."""
+
+    name = "gemini over ACP"
+    runner = ("--kind", "acp", "--recipe", "gemini")
+
+
+class OpencodeAcp(Opencode):
+    """opencode that speaks the Agent Client Protocol itself."""
+
+    name = "opencode over ACP"
+    runner = ("--kind", "acp", "--recipe", "opencode")
+
+
+_PROGRAMS: tuple[Client, ...] = (Claude(), Codex(), Gemini(), Opencode(), Copilot(), Cline())
+_ACP: tuple[Client, ...] = (ClaudeAcp(), CodexAcp(), GeminiAcp(), OpencodeAcp())
+CLIENTS: dict[str, Client] = {one.name: one for one in (*_PROGRAMS, *_ACP)}

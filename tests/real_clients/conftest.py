@@ -1,6 +1,6 @@
 """A scripted model and a home for each test; without the clients one test stands for all and is skipped."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from real_clients.bench import Bench
 from real_clients.clients import CLIENTS
 from real_clients.home import Home, are_installed
 from real_clients.model_server import ModelServer
+from real_clients.page import keep
 
 HERE = Path(__file__).parent
 NEEDS_CLIENTS = "the real clients are not installed in the pinned versions: `make clients`"
@@ -29,6 +30,15 @@ def _fixtures(item: pytest.Item) -> tuple[str, ...]:
     return tuple(getattr(item, "fixturenames", ()))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep what each scenario came to: `docs/clients.md` is written from it."""
+    report = yield
+    if report.when == "call" and "scenario" in _fixtures(item):
+        keep(*(item.callspec.params[name] for name in ("client", "scenario")), passed=report.passed)
+    return report
+
+
 @pytest.fixture
 def model() -> Iterator[ModelServer]:
     with ModelServer() as server:
@@ -36,8 +46,10 @@ def model() -> Iterator[ModelServer]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, model: ModelServer) -> Home:
-    return Home(tmp_path / "home", model)
+def home(tmp_path: Path, model: ModelServer) -> Iterator[Home]:
+    one = Home(tmp_path / "home", model)
+    yield one
+    one.end()
 
 
 @pytest.fixture

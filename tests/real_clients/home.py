@@ -1,13 +1,17 @@
 """A throw-away home: one person's machine with clients, the post room and a model, and nothing of the real one."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from e2e.running import RunningServer
 from real_clients.model_server import ModelServer
@@ -15,10 +19,14 @@ from real_clients.model_server import ModelServer
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / ".clients" / "node_modules" / ".bin"
 PINS: Mapping[str, str] = json.loads((Path(__file__).parent / "package.json").read_text())["dependencies"]
-PATIENCE = 90.0
+PATIENCE = 60.0
 """Seconds within which a client must come to its end; a machine that has much else to do is slow."""
 NOWHERE = "http://127.0.0.1:9"
 """A proxy that is not there: who asks anything beyond loopback is refused."""
+PROXIES = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), NOWHERE),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +107,27 @@ class Home:
         """Run a command of ours in the project, and return its document."""
         return json.loads(self.must("postroom", *words, "--json").out)
 
-    def files(self, *, under: Path | None = None) -> dict[str, bytes]:
-        """Return every file below a folder, by its name there."""
-        root = under or self.path
-        return {str(one.relative_to(root)): one.read_bytes() for one in root.rglob("*") if one.is_file()}
+    def end(self) -> None:
+        """End what still runs in this home: Cline, for one, leaves a daemon behind."""
+        for process in _marked(f"HOME={self.path}"):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def await_end_of(self, mark: str) -> None:
+        """Wait until no process of this home has a variable in its environment; fail after a bound."""
+        until = time.monotonic() + PATIENCE
+        while left := _marked(mark):
+            assert time.monotonic() < until, f"still there: {left}"
+            psutil.wait_procs(left, timeout=1)
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            if mark.encode() + b"\0" in Path(f"/proc/{process.pid}/environ").read_bytes() + b"\0":
+                found.append(process)
+    return found
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -115,8 +140,7 @@ def _environment(home: Path) -> dict[str, str]:
         "TERM": "dumb",
         "TMPDIR": str(home / "tmp"),
         "GIT_CONFIG_NOSYSTEM": "1",
-        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), NOWHERE),
-        **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1"),
+        **PROXIES,
     }
 
 

@@ -1,9 +1,11 @@
 """What is tried with every client. A scenario fails, or returns what stands in the table's cell beside `yes`."""
 
+import threading
 from collections.abc import Callable
 
-from real_clients.asked import Say
+from real_clients.asked import Asked, CallTool, Say, Step, in_turn
 from real_clients.bench import Bench
+from real_clients.home import PATIENCE
 
 Scenario = Callable[[Bench], str]
 
@@ -19,20 +21,25 @@ def configuration_accepted(bench: Bench) -> str:
 def tools_offered(bench: Bench) -> str:
     """Our tools stand in the client's request to its model; the cell says how many."""
     bench.set_up()
-    done = bench.turn("Which tools are there?", Say("Many."))
-    offered = bench.model.conversation[0].ours
-    assert offered, bench.tell(done)
-    assert {"send_message", "fetch_inbox"} <= set(offered), offered
-    return f"{len(offered)} tools"
+    search = CallTool("tool_search", {"query": "postroom", "limit": 100})
+
+    def script(asked: Asked) -> Step:
+        return search if asked.tool("tool_search") and not asked.returned else Say("Many.")
+
+    done = bench.turn("Which tools are there?", script=script)
+    offered = bench.model.conversation[-1].ours
+    assert {"send_message", "fetch_inbox"} <= set(offered), bench.tell(done)
+    searched = ", found by its search" if bench.model.conversation[-1].returned else ""
+    return f"{len(offered)} tools{searched}"
 
 
 def session_resumed(bench: Bench) -> str:
     """A second turn in the session that the first one named has the first in its conversation."""
     bench.set_up()
     first = bench.turn("The boat is called Albatross.", Say("I know it now."))
-    session = bench.client.session(first)
+    session = bench.client.session(first, bench.home)
     second = bench.turn("What is it called?", Say("Albatross."), session=session)
-    assert bench.client.session(second) == session
+    assert bench.client.session(second, bench.home) == session
     asked = bench.model.conversation[-1].text
     for said in ("The boat is called Albatross.", "I know it now.", "What is it called?"):
         assert said in asked, bench.tell(second)
@@ -40,6 +47,164 @@ def session_resumed(bench: Bench) -> str:
     return ""
 
 
+def tool_changes(bench: Bench) -> str:
+    """A turn without a person calls tools that change something, and it is changed; the cell says with what."""
+    bench.set_up()
+    bench.team()
+    note = {"sender_name": "Bo", "to": ["Ada"], "subject": "Tide", "body_md": "It turns at six."}
+    call = CallTool("send_message", {"project_key": str(bench.home.project), **note})
+    done = bench.turn("Tell Ada.", call, Say("She is told."), flags=bench.client.allowing)
+    assert [one["subject"] for one in bench.inbox("Ada")] == ["Tide"], bench.tell(done)
+    return " ".join(bench.client.allowing)
+
+
+def mail_told_at_the_prompt(bench: Bench) -> str:
+    """Mail that waits is told in the first request of a turn."""
+    bench.set_up()
+    bench.team()
+    bench.as_agent("Bo")
+    bench.send("Ada", "Bo", "Lights", "Please light them.")
+    done = bench.turn("Good morning.", Say("Good morning."), Say("Later."), flags=bench.trusted)
+    assert TOLD in bench.model.conversation[0].text, bench.tell(done)
+    return ""
+
+
+def mail_told_after_a_tool(bench: Bench) -> str:
+    """Mail that comes while the model thinks is told in the request after its next call of a tool."""
+    bench.set_up()
+    bench.team()
+    bench.as_agent("Bo")
+
+    def script(asked: Asked) -> Step:
+        if asked.returned:
+            return Say("Read.")
+        bench.send("Ada", "Bo", "Lights", "Please light them.")
+        return CallTool("list_agents", {"project_key": str(bench.home.project)})
+
+    done = bench.turn("Who is here?", script=script, flags=bench.trusted)
+    assert TOLD not in bench.model.conversation[0].text, bench.tell(done)
+    assert TOLD in bench.model.conversation[1].text, bench.tell(done)
+    return ""
+
+
+def turn_goes_on_for_mail(bench: Bench) -> str:
+    """Mail that comes while the model says its last word is told, and the turn goes on."""
+    bench.set_up()
+    bench.team()
+    bench.as_agent("Bo")
+
+    def script(asked: Asked) -> Step:
+        if "I am done." in asked.text:
+            return Say("I have seen it.")
+        bench.send("Ada", "Bo", "Lights", "Please light them.")
+        return Say("I am done.")
+
+    done = bench.turn("Finish.", script=script, flags=bench.trusted)
+    assert len(bench.model.conversation) > 1, bench.tell(done)
+    assert HELD in bench.model.conversation[1].text, bench.tell(done)
+    assert bench.client.answer(done).endswith("I have seen it."), bench.tell(done)
+    return ""
+
+
+def reserved_edit_refused(bench: Bench) -> str:
+    """The client's own tool may write a free file, and not one that another agent holds; the model is told who."""
+    bench.set_up()
+    bench.team()
+    bench.as_agent("Bo")
+    bench.call("file_reservation_paths", agent_name="Ada", paths=["held.txt"], exclusive=True)
+    held, free = bench.home.project / "held.txt", bench.home.project / "free.txt"
+    calls = [bench.client.edit(path, "Bo was here.\n") for path in (free, held)]
+    done = bench.turn("Write both.", *calls, Say("So it is."), flags=bench.trusted)
+    assert free.exists(), bench.tell(done)
+    assert not held.exists(), bench.tell(done)
+    assert "Ada" in bench.model.conversation[2].new_text, bench.tell(done)
+    return ""
+
+
+def undone_to_the_byte(bench: Bench) -> str:
+    """What set-up wrote is taken out again: every file that the client reads its settings from is as it was."""
+    before = bench.settings()
+    bench.set_up()
+    assert bench.settings() != before
+    told = bench.home.postroom("setup", "remove", bench.client.setup)
+    assert bench.settings() == before, told
+    return ""
+
+
+def woken_and_answers(bench: Bench) -> str:
+    """Mail wakes an agent that runs by the recipe as shipped, and what it says last is the answer, alone."""
+    bench.set_up()
+    bench.team()
+    bench.employ("Bo")
+    bench.model.script = in_turn(
+        CallTool("list_agents", {"project_key": str(bench.home.project)}), Say("It turns at six.")
+    )
+    sent = bench.send("Ada", "Bo", "Tide", "When does the tide turn?")
+    assert bench.answer(sent) == "It turns at six."
+    assert "When does the tide turn?" in bench.model.conversation[0].text
+    return ""
+
+
+def session_of_a_thread_resumed(bench: Bench) -> str:
+    """A second message of a thread goes on in the session of the first, and one of another thread does not."""
+    bench.set_up()
+    bench.team()
+    bench.employ("Bo")
+    bench.model.script = lambda asked: Say(f"Heard {asked.text.count('Boat')}.")
+    first = bench.send("Ada", "Bo", "Boats", "Boat one.")
+    bench.answer(first)
+    bench.answer(bench.send("Ada", "Bo", "Boats", "Boat two.", thread_id=first["thread_id"]))
+    resumed = bench.model.conversation[-1].text
+    assert "Boat one." in resumed, bench.model.story()
+    bench.answer(bench.send("Ada", "Bo", "Other boats", "Boat three."))
+    fresh = bench.model.conversation[-1].text
+    assert "Boat three." in fresh, bench.model.story()
+    assert "Boat one." not in fresh, bench.model.story()
+    return ""
+
+
+def run_cancelled(bench: Bench) -> str:
+    """A run that works is cancelled: the program ends, and nothing is answered in its name."""
+    bench.set_up()
+    bench.team()
+    bench.employ("Bo")
+    over = threading.Event()
+
+    def script(_asked: Asked) -> Step:
+        over.wait(PATIENCE)
+        return Say("Too late.")
+
+    bench.model.script = script
+    try:
+        bench.send("Ada", "Bo", "Tide", "When does the tide turn?")
+        bench.model.wait_for(lambda asked: "When does the tide turn?" in asked.text and not asked.is_aside)
+        [run] = [one for one in bench.runs() if one["agent"] == "Bo"]
+        bench.home.postroom("runs", "cancel", run["run_id"])
+        bench.home.await_end_of(f"POSTROOM_RUN={run['run_id']}")
+    finally:
+        over.set()
+    assert not [one for one in bench.inbox("Ada") if "Too late." in one["body_md"]]
+    return ""
+
+
+TOLD = 'newest from "Ada"'
+"""What stands in the line in which a hook tells of mail."""
+HELD = 'addressed to "Bo"'
+"""What stands in the line with which a hook lets a turn go on."""
 SCENARIOS: dict[str, Scenario] = {
-    one.__name__: one for one in (configuration_accepted, tools_offered, session_resumed)
+    one.__name__: one
+    for one in (
+        configuration_accepted,
+        tools_offered,
+        session_resumed,
+        tool_changes,
+        mail_told_at_the_prompt,
+        mail_told_after_a_tool,
+        turn_goes_on_for_mail,
+        reserved_edit_refused,
+        undone_to_the_byte,
+        woken_and_answers,
+        session_of_a_thread_resumed,
+        run_cancelled,
+    )
 }

@@ -103,6 +103,7 @@ def write_anthropic(asked: Asked, steps: Sequence[Step]) -> Iterator[tuple[str, 
 def read_responses(body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
     """Read `POST /v1/responses`."""
     turns: list[Turn] = []
+    tools = list(_response_tools(body.get("tools") or ()))
     given = body.get("input", ())
     for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
         match item.get("type", "message"):
@@ -114,12 +115,18 @@ def read_responses(body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked
                 turns.append(Called(item["call_id"], item["name"], {"input": item["input"]}))
             case "function_call_output" | "custom_tool_call_output":
                 turns.append(Returned(item["call_id"], _texts(item["output"])))
+            case "tool_search_call":
+                turns.append(Called(item["call_id"], "tool_search", item["arguments"]))
+            case "tool_search_output":
+                found = list(_response_tools(item["tools"]))
+                tools += found
+                turns.append(Returned(item["call_id"], " ".join(tool.name for tool in found)))
     return Asked(
         "responses",
         body.get("model", ""),
         body.get("instructions") or "",
         tuple(turns),
-        tuple(_response_tools(body.get("tools") or ())),
+        tuple(tools),
         headers,
         body,
         bool(body.get("stream")),
@@ -137,7 +144,23 @@ def _response_tools(tools: Iterable[Mapping[str, Any]], namespace: str = "") -> 
             yield from _response_tools(tool["tools"], tool["name"])
         else:
             schema = tool.get("parameters") or {}
-            yield Offered(tool.get("name", tool["type"]), tool.get("description", ""), schema, namespace)
+            name, kind = tool.get("name", tool["type"]), tool["type"]
+            yield Offered(name, tool.get("description", ""), schema, namespace, kind)
+
+
+def _deferred(asked: Asked, name: str) -> Offered:
+    """Return a tool that is not in the request: Codex runs those of servers without their having been searched."""
+    return Offered(name, "", {}, "mcp__postroom" if asked.tool("tool_search") else "")
+
+
+def _response_call(tool: Offered, arguments: dict[str, Any]) -> dict[str, Any]:
+    call = {"id": _new("item"), "call_id": _new("call")}
+    if tool.kind == "custom":
+        return {**call, "type": "custom_tool_call", "name": tool.name, "input": arguments["input"]}
+    if tool.kind == "tool_search":
+        return {**call, "type": "tool_search_call", "execution": "client", "arguments": arguments}
+    call |= {"namespace": tool.namespace} if tool.namespace else {}
+    return {**call, "type": "function_call", "name": tool.name, "arguments": json.dumps(arguments)}
 
 
 def write_responses(asked: Asked, steps: Sequence[Step]) -> Iterator[tuple[str, Any]]:
@@ -148,11 +171,8 @@ def write_responses(asked: Asked, steps: Sequence[Step]) -> Iterator[tuple[str, 
             part = {"type": "output_text", "text": step.text, "annotations": []}
             items.append({"type": "message", "id": _new("msg"), "role": "assistant", "content": [part]})
         else:
-            tool = _named(asked, step)
-            call = {"name": tool.name, "call_id": _new("call"), "arguments": json.dumps(dict(step.arguments))}
-            if tool.namespace:
-                call["namespace"] = tool.namespace
-            items.append({"type": "function_call", "id": _new("fc"), **call})
+            tool = asked.tool(step.name) or _deferred(asked, step.name)
+            items.append(_response_call(tool, dict(step.arguments)))
     items = [{**item, "status": "completed"} for item in items]
     usage = {
         "input_tokens": USED,
@@ -178,12 +198,10 @@ def write_responses(asked: Asked, steps: Sequence[Step]) -> Iterator[tuple[str, 
             yield "response.output_text.delta", {**at, "content_index": 0, "delta": text}
             yield "response.output_text.done", {**at, "content_index": 0, "text": text}
             yield "response.content_part.done", {**at, "content_index": 0, "part": item["content"][0]}
-        else:
+        elif item["type"] == "function_call":
             arguments = item["arguments"]
-            yield (
-                "response.output_item.added",
-                {**at, "item": {**item, "status": "in_progress", "arguments": ""}},
-            )
+            opened = {**item, "status": "in_progress", "arguments": ""}
+            yield "response.output_item.added", {**at, "item": opened}
             yield "response.function_call_arguments.delta", {**at, "delta": arguments}
             yield "response.function_call_arguments.done", {**at, "arguments": arguments}
         yield "response.output_item.done", {**at, "item": item}
