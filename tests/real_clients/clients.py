@@ -73,7 +73,7 @@ class Claude:
 
     setup = "claude"
     runner = ("--recipe", "claude")
-    files = (".claude.json", ".claude/settings.json")
+    files = (".claude/settings.json",)
     allowing = ("--allowedTools", "mcp__plugin_postroom_postroom", "--permission-mode", "acceptEdits")
     trusting = ()
 
