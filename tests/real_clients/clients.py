@@ -73,8 +73,8 @@ class Claude:
 
     setup = "claude"
     runner = ("--recipe", "claude")
-    files = (".claude.json", ".claude/settings.json")
-    allowing = ("--allowedTools", "mcp__postroom", "--permission-mode", "acceptEdits")
+    files = (".claude/settings.json",)
+    allowing = ("--allowedTools", "mcp__plugin_postroom_postroom", "--permission-mode", "acceptEdits")
     trusting = ()
 
     def prepare(self, home: Home) -> None:
@@ -220,7 +220,13 @@ class Opencode:
     trusting = ()
 
     def prepare(self, home: Home) -> None:
-        home.environment |= {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+        home.environment |= {
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            # It fetches its plugin library before it loads a plugin, and tries for minutes.
+            "npm_config_fetch_retries": "0",
+            "npm_config_registry": "http://127.0.0.1:9",
+        }
         provider = {
             "npm": "@ai-sdk/openai-compatible",
             "name": "Scripted",

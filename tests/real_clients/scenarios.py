@@ -86,9 +86,9 @@ def mail_told_after_a_tool(bench: Bench) -> str:
         if asked.returned:
             return Say("Read.")
         bench.send("Ada", "Bo", "Lights", "Please light them.")
-        return CallTool("health_check")
+        return CallTool("list_agents", {"project_key": str(bench.home.project)})
 
-    done = bench.turn("How is the server?", script=script, flags=bench.trusted)
+    done = bench.turn("Who is here?", script=script, flags=bench.trusted)
     assert TOLD not in bench.model.conversation[0].text, bench.tell(done)
     assert TOLD in bench.model.conversation[1].text, bench.tell(done)
     return ""

@@ -47,7 +47,15 @@ Connecting = Callable[[RunAccess, Mapping[str, str], Path], Connection]
 
 
 def _claude(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
-    return Connection(words=(f"--mcp-config={_servers(access, 'http')}", f"--allowedTools=mcp__{NAME}"))
+    # Set up as a plugin it has our tools twice, and those of the plugin do not know the run.
+    twice = f"mcp__plugin_{NAME}_{NAME}"
+    return Connection(
+        words=(
+            f"--mcp-config={_servers(access, 'http')}",
+            f"--allowedTools=mcp__{NAME}",
+            f"--disallowedTools={twice}",
+        )
+    )
 
 
 def _copilot(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
