@@ -197,7 +197,7 @@ class Gemini:
         return ("gemini", "mcp", "list")
 
     def accepts(self, told: str) -> bool:
-        return re.search(r"postroom: postroom mcp \(stdio\) - Connected", told) is not None
+        return re.search(r"postroom: postroom mcp .*\(stdio\) - Connected", told) is not None
 
     def answer(self, done: Done) -> str:
         return str(json.loads(done.out)["response"])

@@ -71,7 +71,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "codex": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("10 tools, about 1,600 tokens"),
+        "tools_offered": Yes("10 tools, about 1,600 tokens, found by its search"),
         "session_resumed": Yes(),
         "tool_changes": Yes(
             '-c mcp_servers.postroom.default_tools_approval_mode="approve" --sandbox workspace-write'
@@ -95,9 +95,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "turn_goes_on_for_mail": Yes(),
         "reserved_edit_refused": Yes(),
         "undone_to_the_byte": Yes(),
-        "woken_and_answers": NotYet(
-            "beside the entry that set-up writes it offers its model none of our tools"
-        ),
+        "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": Yes(),
         "run_cancelled": Yes(),
     },

@@ -53,11 +53,11 @@ def test_codex_says_whether_it_trusts_our_hooks_and_runs_them_when_it_does(bench
     [finding] = status_of(bench.home, "codex")["findings"]
     assert finding["drift"] == "hooks_untrusted"
     bench.turn("Hello.", Say("Good day."))
-    assert "start_session" not in bench.model.conversation[0].text
+    assert "start_session registers this session" not in bench.model.conversation[0].text
     trust_hooks(bench.home)
     assert status_of(bench.home, "codex")["findings"] == []
     done = bench.turn("Hello.", Say("Good day."))
-    assert "start_session" in bench.model.conversation[-1].text, bench.tell(done)
+    assert "start_session registers this session" in bench.model.conversation[-1].text, bench.tell(done)
 
 
 SETTINGS = '{\n    "permissions": {"allow": ["Read"]}\n}\n\n'

@@ -17,8 +17,7 @@ PATIENCE = 240.0
 MESSAGES = 10
 WORD: Final = re.compile(r"The word is (\w+)\.")
 WOKEN: Final = "Mail has come for you"
-PROGRAMS = ("claude", "codex", "opencode", "copilot")
-"""Gemini CLI is not among them yet: the table says why."""
+PROGRAMS = ("claude", "codex", "gemini", "opencode", "copilot")
 pytestmark = pytest.mark.timeout(PATIENCE + 60)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from postroom.app import places
-from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.demo import repository
 from postroom.cli.exit_codes import exit_code
@@ -57,6 +56,9 @@ def build(assignment: Assignment) -> str:
         return f"{assignment.sender} and I do not agree: {assignment.word}"
     if assignment.is_answer:
         return f"{assignment.sender} has looked at it and agrees: one line, and the test passes. {MAY_I}"
+    assignment.call(
+        "file_reservation_paths", paths=[repository.PROGRAM], reason="the first price is not counted"
+    )  # for this run: its end releases it
     if assignment.word.startswith("yes"):
         name = repository.commit(assignment.folder, "Count the first price as well")
         assignment.call("release_file_reservations")
@@ -65,9 +67,6 @@ def build(assignment: Assignment) -> str:
         repository.git(assignment.folder, "checkout", "--quiet", "--", repository.PROGRAM)
         assignment.call("release_file_reservations")
         return f"{TAKEN_BACK} {repository.PROGRAM} is as it was, and free."
-    assignment.call(
-        "file_reservation_paths", paths=[repository.PROGRAM], reason="the first price is not counted"
-    )
     repository.fix(assignment.folder)
     if not repository.test_passes(assignment.folder):
         raise SystemExit("the test still fails")
@@ -83,17 +82,10 @@ def build(assignment: Assignment) -> str:
 
 
 def review(assignment: Assignment) -> str:
-    """Look at a change: it is reserved by whoever made it, it is small, and the test passes."""
-    if BUILDER not in _holders(assignment.call("check_file_reservations", paths=[repository.PROGRAM])):
-        return f"I do not agree: {repository.PROGRAM} was changed and nobody had reserved it."
+    """Look at a change: it is small, and the test passes."""
     if not repository.test_passes(assignment.folder):
         return "I do not agree: the test fails."
-    return f"I agree. {BUILDER} holds {repository.PROGRAM}, one line is changed, and the test passes."
-
-
-def _holders(answer: object) -> list[str]:
-    conflicts = show.items(show.fields(answer).get("conflicts"))
-    return [holder["agent"] for one in conflicts for holder in show.items(one.get("holders"))]
+    return "I agree. One line is changed, and the test passes."
 
 
 ROLES: Final[dict[str, Callable[[Assignment], str]]] = {BUILDER: build, REVIEWER: review}

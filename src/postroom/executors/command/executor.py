@@ -57,11 +57,17 @@ class Outcome:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the program itself says that it failed, or says nothing that is known."""
+        """Whether the program itself says that it failed, was cut off, or says nothing that is known."""
         unknown = self.reading.kinds_not_known() is not None
         return self.ended.stopped is None and (
-            self.ended.code != 0 or self.reading.said.error is not None or unknown
+            self.ended.code != 0 or self.reading.said.error is not None or unknown or self.is_cut_off
         )
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the program ended before its work was over."""
+        said = self.reading.said
+        return said.must_end and not said.is_ended
 
     @property
     def session(self) -> str | None:
@@ -103,6 +109,8 @@ class Outcome:
             raise failing.by(CommandFailed, f"says that it failed{words}")
         if self.reading.kinds_not_known() is not None:
             raise failing.by(CommandFailed, f"put out what is not known here{words}")
+        if self.is_cut_off:
+            raise failing.by(CommandFailed, f"ended before its turn was over{words}")
         answer = self.reading.answer()
         if not answer.strip():
             raise failing.by(CommandSaidNothing, f"ended well and put nothing out{words}")

@@ -25,6 +25,8 @@ class Said:
     """Whether the model said or did something."""
     is_ended: bool = False
     """Whether the program told its end, so that no answer means that there is none."""
+    must_end: bool = False
+    """Whether it tells its end whenever it is not cut off."""
     earlier: str = ""
     """The answers of turns before this one: what it was told after them has an answer of its own."""
     last: str = ""

@@ -154,7 +154,8 @@ class Reading:
         if self.heard is not None:
             self.heard(found)
         text = self._rules.reader(self.said, found)
-        if not text and self.said == before and len(self._unknown) < _MOST_TRIES:
+        is_reply = self.heard is not None and "id" in found
+        if found and not text and not is_reply and self.said == before and len(self._unknown) < _MOST_TRIES:
             self._unknown[str(found.get("type", ", ".join(map(str, found))))[:_MOST_NAMED]] = None
         self._text.add(storable(text).encode())
         return text

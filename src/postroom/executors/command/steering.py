@@ -94,7 +94,7 @@ class CodexSteering:
 
     def begin(self) -> None:
         """Say who we are; the rest follows from the answers."""
-        self._said.error = "it ended before its turn was over"  # until the turn says how it ended
+        self._said.must_end = True
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._ask("initialize", {"clientInfo": us})
 
