@@ -114,11 +114,9 @@ class Asked:
         return "\n".join(turn.text for turn in self.turns[last + 1 :] if not isinstance(turn, Called))
 
     def tool(self, name: str) -> Offered | None:
-        """Return the offered tool of this name; clients put the server's name before it."""
-        for tool in self.tools:
-            if tool.name == name:
-                return tool
-        return next((tool for tool in self.tools if _bare(tool) == name), None)
+        """Return the offered tool of this name, ours before the client's own; clients put our name before it."""
+        ours = next((tool for tool in self.tools if _bare(tool) == name), None)
+        return ours or next((tool for tool in self.tools if tool.name == name), None)
 
     @property
     def ours(self) -> tuple[str, ...]:

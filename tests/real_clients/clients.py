@@ -211,7 +211,12 @@ class Opencode:
 
     name = "opencode"
     package = "opencode-ai"
-    pass_env = ("OPENCODE_DISABLE_AUTOUPDATE", "OPENCODE_DISABLE_MODELS_FETCH")
+    pass_env = (
+        "OPENCODE_DISABLE_AUTOUPDATE",
+        "OPENCODE_DISABLE_MODELS_FETCH",
+        "npm_config_fetch_retries",
+        "npm_config_registry",
+    )
 
     setup = "opencode"
     runner = ("--recipe", "opencode")

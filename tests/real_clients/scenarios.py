@@ -146,7 +146,8 @@ def woken_and_answers(bench: Bench) -> str:
     reading = CallTool("fetch_inbox", {"project_key": str(bench.home.project), "agent_name": "Bo"})
     bench.model.script = in_turn(reading, Say("It turns at six."))
     sent = bench.send("Ada", "Bo", "Tide", "When does the tide turn?")
-    assert bench.answer(sent) == "It turns at six."
+    told = bench.answer(sent)
+    assert told == "It turns at six.", f"{told}\n{bench.model.story()}"
     assert "When does the tide turn?" in bench.model.conversation[0].text
     assert '"from":"Ada"' in "".join(bench.model.conversation[-1].returned), bench.model.story()
     return ""

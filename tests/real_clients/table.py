@@ -87,7 +87,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "gemini": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("10 tools"),
+        "tools_offered": Yes("10 tools, about 2,200 tokens"),
         "session_resumed": Yes(),
         "tool_changes": Yes("--approval-mode yolo"),
         "mail_told_at_the_prompt": Yes(),
@@ -101,7 +101,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "opencode": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("10 tools, about 1,600 tokens"),
+        "tools_offered": Yes("10 tools, about 1,700 tokens"),
         "session_resumed": Yes(),
         "tool_changes": Yes(),
         "mail_told_at_the_prompt": Yes(),
@@ -115,7 +115,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "copilot": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("10 tools, about 1,600 tokens"),
+        "tools_offered": Yes("10 tools, about 1,700 tokens"),
         "session_resumed": Yes(),
         "tool_changes": Yes("--allow-all-tools"),
         "mail_told_at_the_prompt": Yes(),
@@ -129,7 +129,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "cline": {
         "configuration_accepted": NotOffered("has no command that lists its servers"),
-        "tools_offered": Yes("10 tools"),
+        "tools_offered": Yes("10 tools, about 1,700 tokens"),
         "session_resumed": No(
             "a turn that prints JSON resumes no session", "JSON output mode requires a prompt argument"
         ),

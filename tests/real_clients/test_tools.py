@@ -5,7 +5,7 @@ import json
 import pytest
 
 from postroom.mcp_server.profiles import CORE
-from real_clients.asked import CallTool, Say, in_turn
+from real_clients.asked import Asked, CallTool, Say
 from real_clients.bench import Bench
 
 
@@ -48,11 +48,19 @@ def test_a_run_has_its_tools_also_when_it_is_the_first_to_speak_mcp(client: str,
     home.must("postroom", "agents", "set-runner", "Bo", "--recipe", client, *passed)
     home.server.stop()
     home.server.start()
-    bench.model.script = in_turn(Say("Aye."))
+    search = CallTool("tool_search", {"query": "postroom", "limit": 100})
+    bench.model.script = lambda asked: search if _has_to_search(asked) else Say("Aye.")
     message = {"project_key": str(home.project), "sender_name": "Ada", "to": ["Bo"]}
     body = json.dumps({**message, "subject": "s", "body_md": "b"}).encode()
     with home.server.line() as line:
         typed = {"Content-Type": "application/json"}
         assert line.request("POST", "/v1/send_message", body=body, headers=typed).status == 200
-    asked = bench.model.wait_for(lambda asked: "Mail has come for you" in asked.text)
+    asked = bench.model.wait_for(
+        lambda asked: "Mail has come for you" in asked.text and not _has_to_search(asked)
+    )
     assert set(asked.ours) == {*CORE, "ask_person"}, bench.model.story()
+
+
+def _has_to_search(asked: Asked) -> bool:
+    """Say whether the model is not given our tools before it has searched for them."""
+    return asked.tool("tool_search") is not None and not asked.returned

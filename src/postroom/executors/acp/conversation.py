@@ -50,9 +50,21 @@ from postroom.version import __version__
 
 PROTOCOL: Final = 1
 ALLOWED: Final[Mapping[Recipe, Mapping[str, Any]]] = {
-    Recipe.CLAUDE: {"_meta": {"claudeCode": {"options": {"allowedTools": ["mcp__postroom"]}}}},
+    Recipe.CLAUDE: {
+        "_meta": {
+            "claudeCode": {
+                "options": {
+                    "allowedTools": ["mcp__postroom"],
+                    "disallowedTools": ["mcp__plugin_postroom_postroom"],
+                }
+            }
+        }
+    },
 }
-"""What has an agent use our tools without asking a person for each call, in that session alone."""
+"""What has an agent use our tools without asking a person for each call, in that session alone.
+
+Where set-up wrote our plugin Claude has them twice, and those of the plugin do not know the run.
+"""
 _PERMISSION: Final = "session/request_permission"
 _RESTORES: Final = ("session/load", "session/resume")
 
