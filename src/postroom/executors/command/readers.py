@@ -1,8 +1,7 @@
 """What each program's output says: its text, its answer, its session, what it used up.
 
-The shapes of `claude`, `codex`, `gemini` and `opencode` were written from what their makers document and
-users show, and were not run. Every reader passes over what it does not know; when none of a program's lines
-says what the answer is, the answer is the plain text.
+`docs/clients.md` names the releases whose output was read so. Every reader passes over what it does not know;
+when none of a program's lines says what the answer is, the answer is the plain text.
 """
 
 import json

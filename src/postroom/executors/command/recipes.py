@@ -1,7 +1,7 @@
 """What is known of each program: its command, how it goes on with a session, how its output is read.
 
-As `readers`, written from documentation and not run. What a program's newer release does otherwise is put
-right in its runner: `argv` there takes the place of the command here.
+`docs/clients.md` names the releases that were run with them. What another release does otherwise is put right
+in its runner: `argv` there takes the place of the command here.
 """
 
 import re
