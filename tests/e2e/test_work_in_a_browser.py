@@ -28,7 +28,7 @@ from postroom.cli.client import Server
 if "You asked a person" in sys.stdin.read():
     print("It is gone.")
 else:
-    asked = {"project_key": os.getcwd(), "agent_name": "Ada", "run_id": os.environ["POSTROOM_RUN"]}
+    asked = {"project_key": os.getcwd(), "agent_name": "Ada"}
     Server.find().call_tool("ask_person", {**asked, "question": "May I delete the branch?"})
     print("It is merged.")
 """

@@ -7,7 +7,13 @@ import pytest
 
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.errors import IllegalTransition, StaleDecision, StoreUnavailable, Unauthorized
+from postroom.contracts.errors import (
+    IllegalTransition,
+    InvalidArgument,
+    StaleDecision,
+    StoreUnavailable,
+    Unauthorized,
+)
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
@@ -462,6 +468,12 @@ async def test_only_a_run_at_work_may_ask_and_only_in_its_own_name(room):
 
 def decision(decision_id, *, approved, by=""):
     return ToolCallResume(decision_id=decision_id, result={"approved": approved}, by=by)
+
+
+async def test_who_asks_outside_a_run_and_names_none_is_refused(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    with pytest.raises(InvalidArgument, match="run_id is needed"):
+        await room.mail.call("ask_person", {"project_key": PROJECT, "agent_name": "Bo", "question": "May I?"})
 
 
 async def asking_run(room):

@@ -344,8 +344,18 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     project_key: ProjectKey
     agent_name: AgentName
-    run_id: Annotated[str, Meta(min_length=1, max_length=512, description="POSTROOM_RUN of your program")]
     question: Annotated[str, Meta(min_length=1, max_length=2000)]
+    run_id: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=512,
+                description="POSTROOM_RUN of your program; without it, the run whose token calls",
+            ),
+        ]
+        | None
+    ) = None
     timeout_seconds: (
         Annotated[
             int, Meta(ge=1, le=31_536_000, description="with on_timeout; else it waits as long as it takes")

@@ -11,6 +11,7 @@ from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting_active
 
 _DIGITS = 12
+_OWN_RUN = "give the run's own id: it is in POSTROOM_RUN of the program that the server has started"
 
 
 class AskedView(TypedDict):
@@ -25,7 +26,8 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
     Raises:
         IllegalTransition: the agent has no such run at work.
-        InvalidArgument: a time is given without what silence means then, or the other way about.
+        InvalidArgument: a time is given without what silence means then, or the other way about; or no
+            run is named, and the caller is none.
     """
     _, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
@@ -34,17 +36,16 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
             value=asked.on_timeout,
             remedy="give both, or neither to wait as long as it takes",
         )
-    told = f"{asked.run_id}\0{asked.question}"
+    run_id = asked.run_id or (context.caller.grant.run_id if context.caller.grant is not None else None)
+    if run_id is None:
+        raise InvalidArgument("run_id is needed where no run's token calls", value=None, remedy=_OWN_RUN)
+    told = f"{run_id}\0{asked.question}"
     question = AskedQuestion(
         id=hashlib.sha256(told.encode()).hexdigest()[:_DIGITS],
         text=asked.question,
         timeout_ms=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
         on_timeout=OnTimeout(asked.on_timeout),
     )
-    if not context.tx.ask(asked.run_id, agent.id, question, context.now):
-        raise IllegalTransition(
-            f"{agent.name} has no run {asked.run_id!r} at work",
-            value=asked.run_id,
-            remedy="give the run's own id: it is in POSTROOM_RUN of the program that the server has started",
-        )
+    if not context.tx.ask(run_id, agent.id, question, context.now):
+        raise IllegalTransition(f"{agent.name} has no run {run_id!r} at work", value=run_id, remedy=_OWN_RUN)
     return {"question_id": question.id, "asked": True}
