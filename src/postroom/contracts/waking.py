@@ -96,6 +96,10 @@ class WakingReads(Protocol):
         """Return the run whose end a message tells; None for one that somebody wrote."""
         ...
 
+    def tells_last(self, message_id: int) -> bool:
+        """Say whether a message tells of a run, and no later message does."""
+        ...
+
 
 class WakingWrites(WakingReads, Protocol):
     """Changes of them."""

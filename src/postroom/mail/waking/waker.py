@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from postroom.concurrency import Rounds
 from postroom.contracts.accepting import Accept, ThreadsNeeded
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
@@ -97,12 +98,18 @@ class OpenChange(Waking):
         self.accept(thread_of(reader), RunMessage.user(text, id=message_name(message.id)), mode)
 
     def _answered(self, message: Message, reader: Reader) -> str | None:
-        """Return the run that waits for this message: it replies to a question that a message may answer."""
-        run_id = None if message.reply_to is None else self.tx.mail.answering_run(message.reply_to)
+        """Return the run that waits for this message: it replies to a question that a message may answer.
+
+        That is the message that the run has asked with last: what it asked before has its answer.
+        """
+        mail, asked = self.tx.mail, message.reply_to
+        run_id = None if asked is None else mail.answering_run(asked)
         run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
-        if run is None or run.thread_id != thread_of(reader) or not takes_reply(run):
+        if asked is None or run is None or run.thread_id != thread_of(reader) or not takes_reply(run):
             return None
-        return run.run_id
+        dispatch = None if run.dispatch_id is None else self.tx.runs.dispatches.load(run.dispatch_id)
+        is_going_on = dispatch is not None and dispatch.status is RunDispatchStatus.CLAIMED
+        return run.run_id if mail.tells_last(asked) and not is_going_on else None
 
     def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
         address = self.tx.mail.chat_address(person.id)

@@ -68,6 +68,10 @@ class Waking(WakingWrites):
         return row[0] if row else None
 
     @override
+    def tells_last(self, message_id: int) -> bool:
+        return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
+
+    @override
     def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
         self._tx.run("mail.put_runner", values)

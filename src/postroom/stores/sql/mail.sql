@@ -587,6 +587,11 @@ DELETE FROM active_runs WHERE run_id = :run_id RETURNING agent_id, began_at;
 -- answering_run
 SELECT run_id FROM run_answers WHERE message_id = :message_id;
 
+-- tells_last
+SELECT 1 FROM run_answers a
+ WHERE a.message_id = :message_id
+   AND NOT EXISTS (SELECT 1 FROM run_answers b WHERE b.message_id > a.message_id AND b.run_id = a.run_id);
+
 -- note_answer
 INSERT INTO run_answers (message_id, run_id) VALUES (:message_id, :run_id) ON CONFLICT (message_id) DO NOTHING;
 
