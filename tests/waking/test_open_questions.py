@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from dispatch_room import done
 from postroom.contracts.budgets import Budget, BudgetScope
+from postroom.contracts.clock import iso
 from postroom.contracts.errors import IllegalTransition, Unauthorized
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.run_ports import RunStores
@@ -143,6 +144,29 @@ async def test_a_reply_to_the_question_lets_its_run_go_on_past_the_messages_that
         "question.asked",
         "question.answered",
     ]
+
+
+async def test_a_sender_is_told_that_its_message_waits_and_why(room):
+    first = await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    asked = await waiting(room)
+    [question] = await room.inbox("Ada")
+    sent = await room.send("Ben", "Bo", "Cyd", subject="second")
+    why = f"Bo has an open question since {iso(asked.open_tickets[0].updated_at)}"
+    assert sent["deliveries"][0]["seen"] == [f"waits: {why}", "inbox only"]
+    await room.turn()
+    assert await states(room, "Ben", number(sent)) == [("announced", why), ("stored", None)]
+    assert await states(room, "Ada", number(first)) == [("delivered", None)]
+    answer = await reply(room, question, "Do.")
+    assert answer["deliveries"][0]["seen"] == ["wake by runner"]
+    await room.turn()
+    assert await states(room, "Ben", number(sent)) == [("read", None), ("stored", None)]
+
+
+async def states(room: Room, name: str, message: int) -> list[tuple[str, str | None]]:
+    asked = {"project_key": PROJECT, "agent_name": name, "message_id": message}
+    found = await room.mail.call("delivery_status", asked)
+    return [(one["state"], one["waits"]) for one in found["recipients"]]
 
 
 async def test_another_message_of_the_same_thread_is_no_answer(room):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.runs import OnTimeout
+from postroom.contracts.runs import OnTimeout, RunRecord
 
 RunnerSource = Literal["operator", "file"]
 
@@ -74,6 +74,10 @@ class WakingReads(Protocol):
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
         """Return which of these agents have a run at work that has a message of this thread in its hands."""
+        ...
+
+    def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
+        """Return the open runs of these threads that wait and are not at work again, by thread."""
         ...
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:

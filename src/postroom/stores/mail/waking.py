@@ -8,10 +8,11 @@ from typing_extensions import override
 from postroom.contracts.errors import StoreError
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.project_log import EventKind
-from postroom.contracts.runs import OnTimeout
+from postroom.contracts.runs import OnTimeout, RunRecord
 from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun, RunnerSource, WakingWrites
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
+from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import SqlTransaction
 
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
@@ -41,6 +42,11 @@ class Waking(WakingWrites):
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
+
+    @override
+    def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
+        found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
+        return {run.thread_id: run for run in found}
 
     @override
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
