@@ -178,7 +178,7 @@ class Waker:
             try:
                 return await self._write(thread_ids, lambda made: change(made.tx.mail, made), key)
             except ThreadsNeeded as needed:
-                thread_ids = needed.thread_ids
+                thread_ids |= needed.thread_ids
 
     def opened(self, tx: Transaction, accept: Accept) -> OpenChange:
         """Return what wakes readers in a change that another room makes."""
