@@ -244,6 +244,22 @@ async def test_a_question_outlives_the_process_and_is_answered_by_a_command(room
     await all_answered(room, gateway, 2)
 
 
+async def test_stop_ends_a_run_that_asks_and_its_question_has_no_answer_any_more(room):
+    agent = Agent()
+    asking(agent)
+    gateway, channel = await room.open(agent)
+    await channel.say("delete a")
+    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
+    [card] = [one for one in channel.said if one.card]
+    await channel.say("/stop")
+    await settled(lambda: {"Stopping.", "Stopped."} <= {*channel.texts()}, room.hurry(gateway))
+    assert (
+        await channel.press(card.card.buttons[0].value)
+        == "Nothing is asked here by that number; it may have been answered already."
+    )
+    await all_answered(room, gateway, 2)
+
+
 async def test_a_command_in_one_session_does_nothing_to_another(room):
     agent = Agent()
     agent.free.clear()

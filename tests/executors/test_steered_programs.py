@@ -19,6 +19,7 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.testing import ManualClock
 
 prepared_stores = run_backends.prepared_stores
+run_place = run_backends.run_place
 run_stores = run_backends.run_stores
 ACKED, DEAD = RunDispatchStatus.ACKED, RunDispatchStatus.DEAD_LETTER
 
@@ -50,11 +51,6 @@ def begun():
 def ended(status='completed', **more): happened('turn/completed', turn={'id': 'u1', 'status': status, **more})
 def over(): assert sys.stdin.read() == '', 'more was told behind the end'
 """
-
-
-@pytest.fixture(params=["sqlite"])
-def run_place(request: pytest.FixtureRequest, tmp_path: Path) -> run_backends.Place:
-    return run_backends.Place(request.param, tmp_path)
 
 
 @pytest_asyncio.fixture

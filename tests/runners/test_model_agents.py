@@ -99,6 +99,31 @@ async def test_on_a_verified_server_it_acts_without_a_token_and_as_nobody_else(
     await room.end()
 
 
+async def test_what_a_run_reserves_ends_with_it_and_what_its_agent_holds_otherwise_stays(
+    room: RunnerRoom, endpoint: FakeEndpoint
+) -> None:
+    await room.employ(Bo=bo(endpoint, tools=("file_reservation_paths", "ask_person")))
+    by_hand = {"project_key": PROJECT, "agent_name": "Bo", "paths": ["by-hand"]}
+    await room.mail.call("file_reservation_paths", by_hand)
+    endpoint.answers = [
+        calls("file_reservation_paths", paths=["mine"]),
+        calls("ask_person", "call_1", question="May I?"),
+    ]
+    await room.send("Ada", "Bo")
+    await room.turn()
+    [run] = await room.runs_of()
+    assert run.status is RunStatus.WAITING
+    assert await held(room) == ["by-hand", "mine"]
+    await room.mailbox.cancel(run.run_id)
+    await room.turn()
+    assert await held(room) == ["by-hand"]
+
+
+async def held(room: RunnerRoom) -> list[str]:
+    found = await room.mail.call("list_file_reservations", {"project_key": PROJECT})
+    return sorted(one["path"] for one in found["reservations"])
+
+
 async def test_the_server_acts_for_the_agent_whose_run_it_is_alone(room: RunnerRoom) -> None:
     await room.people("Ada", "Bo")
     ada = await room.store.read(lambda tx: tx.agent(tx.project(PROJECT).id, "Ada").id)  # type: ignore[union-attr]

@@ -73,6 +73,8 @@ HOT = (
     "with_runner",
     "message_runs",
     "answering_run",
+    "tells_last",
+    "waiting_runs",
     "recipient_kind",
     "read_mark",
     "acked_mark",

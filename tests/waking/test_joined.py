@@ -81,6 +81,21 @@ async def test_a_send_that_locks_its_readers_thread_is_no_error(room):
     assert commits == {"again": 1, "error": 0}
 
 
+async def test_a_change_that_wakes_readers_of_one_message_and_then_of_another_locks_the_threads_of_both(room):
+    await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
+    runs = []
+
+    def change(tx, waking):
+        runs.append(waking)
+        assert len(runs) < 9, "the change is run again for ever"
+        project = tx.project(PROJECT)
+        for name in ("Bo", "Cy"):
+            waking.expect([(project, tx.agent(project.id, name))])
+        return True
+
+    assert await room.waker.write(change, key=PROJECT)
+
+
 async def test_a_send_that_is_undone_leaves_neither_a_message_nor_a_run(room, monkeypatch):
     await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
     whole = room.mailbox.accepting

@@ -9,6 +9,8 @@ import pytest_asyncio
 
 from dispatch_room import done
 from postroom.contracts.budgets import Budget, BudgetScope
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import IllegalTransition, Unauthorized
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery
@@ -131,8 +133,7 @@ async def test_a_reply_to_the_question_lets_its_run_go_on_past_the_messages_that
     await room.turn()
     await room.send("Ben", "Bo", subject="second")
     [question] = await room.inbox("Ada")
-    reply = {"project_key": PROJECT, "sender_name": "Ada", "message_id": question["id"], "body_md": "Do."}
-    sent = await room.mail.call("reply_message", reply)
+    sent = await reply(room, question, "Do.")
     await room.turn()
     assert [text for _, texts in room.agents.prompts[1:] for text in texts if "Do." in text] != []
     assert len(room.agents.prompts[1][1]) == 1
@@ -145,6 +146,29 @@ async def test_a_reply_to_the_question_lets_its_run_go_on_past_the_messages_that
     ]
 
 
+async def test_a_sender_is_told_that_its_message_waits_and_why(room):
+    first = await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    asked = await waiting(room)
+    [question] = await room.inbox("Ada")
+    sent = await room.send("Ben", "Bo", "Cyd", subject="second")
+    why = f"Bo has an open question since {iso(asked.open_tickets[0].updated_at)}"
+    assert sent["deliveries"][0]["seen"] == [f"waits: {why}", "inbox only"]
+    await room.turn()
+    assert await states(room, "Ben", number(sent)) == [("announced", why), ("stored", None)]
+    assert await states(room, "Ada", number(first)) == [("delivered", None)]
+    answer = await reply(room, question, "Do.")
+    assert answer["deliveries"][0]["seen"] == ["wake by runner"]
+    await room.turn()
+    assert await states(room, "Ben", number(sent)) == [("read", None), ("stored", None)]
+
+
+async def states(room: Room, name: str, message: int) -> list[tuple[str, str | None]]:
+    asked = {"project_key": PROJECT, "agent_name": name, "message_id": message}
+    found = await room.mail.call("delivery_status", asked)
+    return [(one["state"], one["waits"]) for one in found["recipients"]]
+
+
 async def test_another_message_of_the_same_thread_is_no_answer(room):
     await room.send("Ada", "Bo", subject="first", thread_id="paint")
     await room.turn()
@@ -154,6 +178,108 @@ async def test_another_message_of_the_same_thread_is_no_answer(room):
     assert (await waiting(room)) == asked
     await answered(room, asked)
     assert (await bodies(room, "Ada"))[2:] == ["about first, again"]
+
+
+async def reply(room: Room, question: Any, text: str) -> Any:
+    """Have Ada reply to a message of Bo."""
+    asked = {"project_key": PROJECT, "sender_name": "Ada", "message_id": question["id"], "body_md": text}
+    return await room.mail.call("reply_message", asked)
+
+
+def asks_twice(room: Room):
+    """Have the agent ask two questions about its first message, the second when the first is answered."""
+
+    async def act(activation):
+        if len(room.agents.prompts) > 2:
+            return done(activation, f"told {activation.messages[-1].text().splitlines()[-2]}")
+        which = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}
+        await room.mail.call("ask_person", {**which, "question": f"Question {len(room.agents.prompts)}?"})
+        return done(activation, "I wait.")
+
+    return act
+
+
+@pytest.mark.parametrize("by_reply", [True, False])
+async def test_a_late_reply_to_an_earlier_question_does_not_answer_the_present_one(room, by_reply):
+    room.agents.act = asks_twice(room)
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    [first] = await room.inbox("Ada")
+    if by_reply:
+        await reply(room, first, "One.")
+        await room.turn()
+    else:
+        await answered(room, await waiting(room))
+    second = await waiting(room)
+    assert [one.reason for one in second.open_tickets] == ["Question 2?"]
+    late = await reply(room, first, "Too late.")
+    await room.turn()
+    assert (await waiting(room)) == second
+    assert await room.handled(number(late), "Bo") is None
+    [_, question] = await room.inbox("Ada")
+    await reply(room, question, "Two.")
+    await room.turn()
+    assert [
+        sum(word in text for _, texts in room.agents.prompts for text in texts)
+        for word in ("Too late.", "Two.")
+    ] == [1, 1]
+    assert "Two." in room.agents.prompts[2][1][-1]
+    assert "Too late." in room.agents.prompts[3][1][-1]
+    assert len(room.agents.prompts) == 4
+    assert len({run.run_id for run in await room.runs.threads.list_runs(RunQuery())}) == 2
+
+
+async def test_a_second_reply_to_a_question_that_its_run_goes_on_from_does_not_answer_the_next(room):
+    ask = asks_twice(room)
+
+    async def act(activation):
+        if len(room.agents.prompts) == 2:
+            await reply(room, (await room.inbox("Ada"))[0], "One more thing.")
+        return await ask(activation)
+
+    room.agents.act = act
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    await reply(room, (await room.inbox("Ada"))[0], "One.")
+    await room.turn()
+    second = await waiting(room)
+    assert [one.reason for one in second.open_tickets] == ["Question 2?"]
+    assert len(room.agents.prompts) == 2
+    await answered(room, second)
+    assert ["One more thing." in prompt[1][-1] for prompt in room.agents.prompts] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+async def test_what_was_given_up_is_not_tried_again_beside_an_open_question(room):
+    act = room.agents.act
+
+    async def fails(activation):
+        raise Unauthorized("the model's key is not known")
+
+    room.agents.act = fails
+    await room.send("Ben", "Bo", subject="second")
+    await room.turn()
+    [dead] = await room.mailbox.dead_letters()
+    room.agents.act, room.agents.prompts = act, []
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    asked = await waiting(room)
+    with pytest.raises(IllegalTransition, match="has an open question: May I") as refused:
+        await room.mailbox.replay_dead_letter(dead.dispatch_id)
+    assert asked.run_id in str(refused.value)
+    await room.turn()
+    assert [one.dispatch_id for one in await room.mailbox.dead_letters()] == [dead.dispatch_id]
+    assert (await waiting(room)) == asked
+    assert len(room.agents.prompts) == 1
+    await answered(room, asked)
+    await room.mailbox.replay_dead_letter(dead.dispatch_id)
+    await room.turn()
+    assert (await bodies(room, "Ben"))[1:] == ["about second"]
+    assert await room.mailbox.dead_letters() == ()
 
 
 async def test_a_permission_is_answered_by_no_message(room):
@@ -174,8 +300,7 @@ async def test_a_permission_is_answered_by_no_message(room):
     asked = await waiting(room)
     [question] = await room.inbox("Ada")
     assert question["body_md"].endswith("Answer on the pages or with `postroom questions`.")
-    reply = {"project_key": PROJECT, "sender_name": "Ada", "message_id": question["id"], "body_md": "Yes."}
-    await room.mail.call("reply_message", reply)
+    await reply(room, question, "Yes.")
     await room.turn()
     assert (await waiting(room)) == asked
     await answered(room, asked)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -121,7 +122,8 @@ class MailTool:
         asked: dict[str, Any] = {**arguments, **self._given}
         if self._operation.changes:
             asked[_KEY] = key_of(context.identity.run_id, context.call_id)
-        answer = msgspec.to_builtins(await self._calls.perform(name, asked, caller=self._caller))
+        caller = replace(self._caller, run_id=context.identity.run_id)
+        answer = msgspec.to_builtins(await self._calls.perform(name, asked, caller=caller))
         if len(json.dumps(answer)) > LONGEST_ANSWER:
             told = "it was done" if self._operation.changes else "ask for less at once"
             return ToolResult.error(name, f"the answer is longer than {LONGEST_ANSWER} characters: {told}")

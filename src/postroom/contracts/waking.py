@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.runs import OnTimeout
+from postroom.contracts.runs import OnTimeout, RunRecord
 
 RunnerSource = Literal["operator", "file"]
 
@@ -76,6 +76,10 @@ class WakingReads(Protocol):
         """Return which of these agents have a run at work that has a message of this thread in its hands."""
         ...
 
+    def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
+        """Return the open runs of these threads that wait and are not at work again, by thread."""
+        ...
+
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
         """Return what runs made of each message, by recipient; every message is there."""
         ...
@@ -94,6 +98,10 @@ class WakingReads(Protocol):
 
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose end a message tells; None for one that somebody wrote."""
+        ...
+
+    def tells_last(self, message_id: int) -> bool:
+        """Say whether a message tells of a run, and no later message does."""
         ...
 
 

@@ -500,11 +500,13 @@ class Completion:
     async def _written_end(self, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
         """Write an end; the threads whose runs are to read its answer are locked with its own."""
         write: Awaitable[T] = self._core.store.write(change, key=thread_id)
+        thread_ids = frozenset[str]()
         while True:
             try:
                 return await write
             except ThreadsNeeded as needed:
-                write = self._accepting(needed.thread_ids, change, key=thread_id, within=thread_id)
+                thread_ids |= needed.thread_ids
+                write = self._accepting(thread_ids, change, key=thread_id, within=thread_id)
 
     async def _tell_failure(self, dispatch: RunDispatch, sink: EventSink, error: str) -> None:
         await self._events.dispatch_happened("RunErrored", dispatch, error=error)

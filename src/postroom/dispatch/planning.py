@@ -17,6 +17,7 @@ from postroom.contracts.errors import (
     DeliveryBlocked,
     DuplicateRecord,
     ForeignThread,
+    IllegalTransition,
     InternalError,
     InvalidSubmission,
     RunNotOpen,
@@ -169,6 +170,21 @@ def reusable_waiting_run(facts: SubmissionFacts) -> RunRecord | None:
     return None
 
 
+def _refuse_beside_question(facts: SubmissionFacts) -> None:
+    """Refuse a run of its own on a thread whose run waits for an answer: the two would be one conversation.
+
+    Raises:
+        IllegalTransition: as said.
+    """
+    waiting = reusable_waiting_run(facts)
+    if waiting is not None and waiting.open_tickets:
+        raise IllegalTransition(
+            f"run {waiting.run_id} of the same thread has an open question: {waiting.open_tickets[0].reason}",
+            value=waiting.thread_id,
+            remedy="answer it, or cancel that run, and ask for this again",
+        )
+
+
 def seen_by(run: RunRecord, facts: SubmissionFacts) -> SubmissionFacts:
     """Return the facts without the pending messages that leave a run that waits as it is."""
     pending = tuple(entry for entry in facts.pending if entry.mode.may_resume(run.run_id))
@@ -182,6 +198,7 @@ def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | 
         UnknownRun: it names a run to continue that does not exist.
         ForeignThread: the run is another thread's.
         RunNotOpen: the run is running, or done.
+        IllegalTransition: it is to be tried again while a run of the thread waits for an answer.
     """
     if request.run_id is None:
         return reusable_waiting_run(facts)
@@ -189,6 +206,8 @@ def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | 
     if run is None:
         if request.continue_run_id is not None:
             raise UnknownRun(f"there is no run {request.continue_run_id!r}", value=request.continue_run_id)
+        if request.committed_message_ids:
+            _refuse_beside_question(facts)
         return None
     if run.thread_id != request.thread_id:
         raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)

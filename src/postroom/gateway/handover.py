@@ -213,9 +213,9 @@ class Handover:
         )
 
     async def stop(self, thread_id: str) -> bool:
-        """End what is at work on a thread; what waits is kept. False when nothing was at work."""
+        """End what is at work on a thread, or asks a person; what waits is kept. False when nothing was."""
         active = await self.active(thread_id)
-        return active is not None and await self._run_queue.cancel(active.run_id)
+        return await self._run_queue.cancel(thread_id if active is None else active.run_id)
 
     async def dropped(self, thread_id: str) -> tuple[Message, ...]:
         """Take back all that waits on a thread, and return it; its inbound messages count as taken back."""

@@ -51,6 +51,8 @@ class Caller:
     """postroom itself, which acts for the people whom it knows. No edge says this of a request."""
     agent_id: int | None = None
     """The agent whose run the server itself executes, and nobody else, whatever a call says."""
+    run_id: str | None = None
+    """That run."""
     grant: Grant | None = None
     """What the named token that came lets its holder do. Without one nothing is held back by scopes."""
     trace: str | None = None

@@ -32,6 +32,7 @@ from postroom.mail.views import (
     message_view,
     visible_hidden,
 )
+from postroom.mail.waking import open_questions
 
 
 class InboxEvents(TypedDict):
@@ -69,6 +70,8 @@ class RecipientStatus(TypedDict):
     run_id: str | None
     delivered_at: str | None
     failure: str | None
+    waits: str | None
+    """Why the message waits for its reader's next run, where a question keeps that from beginning."""
     read_at: str | None
     acked_at: str | None
 
@@ -215,12 +218,22 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
     hidden = {one.agent_id for one in visible_hidden(message, recipients, agent)}
     shown = [one for one in recipients if one.kind != "bcc" or one.agent_id in hidden]
     message_runs = context.tx.message_runs([message.id])[message.id]
+    untouched = [one for one in shown if one.read_at is None and one.agent_id not in message_runs]
+    woken = context.tx.with_runner([one.agent_id for one in untouched]) if untouched else {}
+    is_held = [one for one in untouched if one.agent_id in woken and message.recalled_at is None]
+    held = open_questions.held(context.tx, message, is_held)
     return {
         "message_id": message.id,
         "subject": message.subject,
         "recalled_at": maybe_iso(message.recalled_at),
         "recipients": [
-            _status(one, message_runs.get(one.agent_id), project, recalled=message.recalled_at is not None)
+            _status(
+                one,
+                message_runs.get(one.agent_id),
+                project,
+                recalled=message.recalled_at is not None,
+                waits=held.get(one.agent_id),
+            )
             for one in shown
         ],
     }
@@ -240,7 +253,7 @@ def _state(one: Recipient, message_run: MessageRun | None, *, recalled: bool) ->
 
 
 def _status(
-    one: Recipient, message_run: MessageRun | None, home: Project, *, recalled: bool
+    one: Recipient, message_run: MessageRun | None, home: Project, *, recalled: bool, waits: str | None
 ) -> RecipientStatus:
     state = _state(one, message_run, recalled=recalled)
     return {
@@ -252,6 +265,7 @@ def _status(
         "run_id": message_run.run_id if message_run else None,
         "delivered_at": maybe_iso(message_run.delivered_at if message_run else None),
         "failure": (message_run.failure or None) if message_run else None,
+        "waits": waits,
         "read_at": maybe_iso(one.read_at),
         "acked_at": maybe_iso(one.acked_at),
     }

@@ -128,8 +128,8 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
                 ttl=ttl,
                 now=context.now,
             )
-            if context.caller.grant is not None and context.caller.grant.run_id is not None:
-                context.tx.note_reserved_in(granted.id, agent.id, in_run(context.caller.grant.run_id))
+            if context.caller.run_id is not None:
+                context.tx.note_reserved_in(granted.id, agent.id, in_run(context.caller.run_id))
         to_archive(context, "reservation", granted.id, project.id)
         answer["granted"].append(reservation_view(granted))
     return answer

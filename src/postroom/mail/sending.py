@@ -31,6 +31,7 @@ from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.tracing import message_trace
 from postroom.mail.views import MessageView, message_view
+from postroom.mail.waking import open_questions
 from postroom.mail.waking.runners import reads_at_work
 
 _REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)
@@ -44,6 +45,8 @@ THREAD = "thread:"
 LIVE = "live"
 """By a run that is at work on the thread, at its next step; when it ends before that, by a run of its own."""
 RUNNER = "wake by runner"
+WAITS = "waits"
+"""Before the reason: a run of its own reads it, when the run has ended that waits for a person."""
 CHAT = "message in a chat"
 HOOK = "hook at next step"
 INBOX = "inbox only"
@@ -353,10 +356,14 @@ def _seen_by(
     """Return how each of these will see the message."""
     woken = {agent_id for agent_id, one in reach.items() if one.is_woken}
     at_work = tx.working_on(list(woken), message.project_id, message.thread_id) if woken else set[int]()
+    run = [one for one in readers if one.agent_id in woken and one.project_slug != PEOPLE_SLUG]
+    held = open_questions.held(tx, message, run)
     seen: dict[int, str] = {}
     for one in readers:
         if one.agent_id in at_work and _is_steered(tx, one.agent_id):
             seen[one.agent_id] = LIVE
+        elif one.agent_id in held:
+            seen[one.agent_id] = f"{WAITS}: {held[one.agent_id]}"
         elif one.agent_id in woken:
             seen[one.agent_id] = CHAT if one.project_slug == PEOPLE_SLUG else RUNNER
         else:

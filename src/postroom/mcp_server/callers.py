@@ -29,6 +29,7 @@ def caller_of(request: Request) -> Caller:
         agent_token=token,
         operator=bool(request.scope.get(OPERATOR_SCOPE)),
         agent_id=None if grant is None else grant.agent_id,
+        run_id=None if grant is None else grant.run_id,
         grant=grant,
     )
 

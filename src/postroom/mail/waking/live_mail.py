@@ -1,13 +1,19 @@
 """Lets a run that is at work read the messages that come on its thread; each is noted as in its hands."""
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from postroom.contracts.executor import PendingBoundary
 from postroom.contracts.messages import Boundary, Message
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 
-Taken = Callable[[MailWrites, Sequence[Message]], tuple[Message, ...]]
-"""Notes that a run has messages in its hands, and returns those that it is to read."""
+
+class Taken(Protocol):
+    """Notes that a run has messages in its hands."""
+
+    def __call__(self, tx: MailWrites, messages: Sequence[Message], *, told: bool) -> tuple[Message, ...]:
+        """Return those that it is to read; of those that it was `told` also what it has read itself."""
+        ...
 
 
 class LiveMail:
@@ -50,7 +56,8 @@ class LiveMail:
     ) -> tuple[Message, ...]:
         """Commit what the run reads before this step and return it, in order.
 
-        What was read or taken back meanwhile is left out. A run that is cut off before its messages are noted
+        What was read or taken back meanwhile is left out; but what `only` names the program was told, and its
+        model may have come upon it in the inbox as well. A run that is cut off before its messages are noted
         notes them when it is begun again.
 
         Raises:
@@ -62,7 +69,7 @@ class LiveMail:
         frozen = await self._within.freeze(boundary, group=self._mail_thread, only=only)
         if not frozen:
             return ()
-        taken = await self._store.write(lambda tx: self._taken(tx, frozen))
+        taken = await self._store.write(lambda tx: self._taken(tx, frozen, told=only is not None))
         self._ring()
         return taken
 

@@ -4,9 +4,14 @@ asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that
 a permission, a budget ─────────▶ a decision alone
 """
 
+from collections.abc import Sequence
 from typing import Final
 
+from postroom.contracts.clock import iso
+from postroom.contracts.mail import Message, Recipient
 from postroom.contracts.runs import RunRecord
+from postroom.contracts.store import RecordReads
+from postroom.mail.waking.prompts import agent_thread
 
 ASK: Final = "ask_person"
 _SHOWN: Final = 200
@@ -17,6 +22,37 @@ def takes_reply(run: RunRecord) -> bool:
     """Say whether a run waits for nothing but what a message in reply may tell it."""
     tickets = run.open_tickets
     return bool(tickets) and all(one.tool_name == ASK for one in tickets)
+
+
+def answers(tx: RecordReads, message: Message, run: RunRecord) -> bool:
+    """Say whether a message lets a run go on that waits: it replies to what the run has asked with.
+
+    That is the last message that tells of the run: what it asked before has its answer.
+    """
+    asked = message.reply_to
+    return (
+        asked is not None
+        and takes_reply(run)
+        and tx.answering_run(asked) == run.run_id
+        and tx.tells_last(asked)
+    )
+
+
+def held(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
+    """Return for which agents a message is to wait, by id, and why, as its sender is told.
+
+    What an agent asks is for those whom it asks, and for the operator.
+    """
+    threads = {one.agent_id: agent_thread(one.project_slug, one.name) for one in readers}
+    waiting = tx.waiting_runs(sorted(threads.values())) if threads else {}
+    found: dict[int, str] = {}
+    for one in readers:
+        run = waiting.get(threads[one.agent_id])
+        if run is not None and run.open_tickets and not answers(tx, message, run):
+            found[one.agent_id] = (
+                f"{one.name} has an open question since {iso(run.open_tickets[0].updated_at)}"
+            )
+    return found
 
 
 def why_held(name: str, run: RunRecord) -> str:

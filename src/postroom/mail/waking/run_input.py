@@ -88,9 +88,12 @@ class MailClaims:
             conversation=f"{first.project_id}/{first.thread_id}",
         )
 
-    def taken(self, tx: MailWrites, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Return what of the messages that came the run is to read, and note that it has it."""
-        return self._open(tx, self._agent(tx), messages)
+    def taken(self, tx: MailWrites, messages: Sequence[Message], *, told: bool) -> tuple[Message, ...]:
+        """Return what of the messages that came the run is to read, and note that it has it.
+
+        What it was `told` is in its hands, also where it has read it itself.
+        """
+        return self._open(tx, self._agent(tx), messages, told=told)
 
     def waiting(self, tx: MailReads, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return what of the messages that came is neither read nor taken back; nothing is noted."""
@@ -116,14 +119,16 @@ class MailClaims:
         tx.lock_projects([project.id])
         return tx.agent(project.id, self._whose[1])
 
-    def _open(self, tx: MailWrites, agent: Agent | None, messages: Sequence[Message]) -> tuple[Message, ...]:
+    def _open(
+        self, tx: MailWrites, agent: Agent | None, messages: Sequence[Message], *, told: bool = False
+    ) -> tuple[Message, ...]:
         def is_read(message: Message) -> bool:
             mail = messages_named([message.id or ""])
-            return not mail or self._is_open(tx, agent, mail[0])
+            return not mail or self._is_open(tx, agent, mail[0], told=told)
 
         return tuple(one for one in messages if is_read(one))
 
-    def _is_open(self, tx: MailWrites, agent: Agent | None, message_id: int) -> bool:
+    def _is_open(self, tx: MailWrites, agent: Agent | None, message_id: int, *, told: bool = False) -> bool:
         """Note that the run has a message in its hands; False when nobody needs to handle it any more."""
         message = tx.message(message_id)
         if agent is None or message is None or message.recalled_at is not None:
@@ -135,7 +140,7 @@ class MailClaims:
             return False
         readers = tx.recipients([message_id])[message_id]
         mine = next((one for one in readers if one.agent_id == agent.id), None)
-        if mine is None or mine.read_at is not None:
+        if mine is None or (mine.read_at is not None and not told):
             return False
         message_run = MessageRun(
             message_id=message_id, agent_id=agent.id, run_id=self._run_id, delivered_at=tx.now()

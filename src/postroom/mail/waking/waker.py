@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from postroom.concurrency import Rounds
 from postroom.contracts.accepting import Accept, ThreadsNeeded
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
@@ -24,7 +25,7 @@ from postroom.contracts.transactions import Transaction
 from postroom.mail.context import Waking
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, address_of
-from postroom.mail.waking.open_questions import takes_reply
+from postroom.mail.waking.open_questions import answers
 from postroom.mail.waking.prompts import Origin, agent_thread, as_prompt, as_said, message_name
 
 T = TypeVar("T")
@@ -97,12 +98,14 @@ class OpenChange(Waking):
         self.accept(thread_of(reader), RunMessage.user(text, id=message_name(message.id)), mode)
 
     def _answered(self, message: Message, reader: Reader) -> str | None:
-        """Return the run that waits for this message: it replies to a question that a message may answer."""
+        """Return the run that waits for this message; None for one that is about to go on already."""
         run_id = None if message.reply_to is None else self.tx.mail.answering_run(message.reply_to)
         run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
-        if run is None or run.thread_id != thread_of(reader) or not takes_reply(run):
+        if run is None or run.thread_id != thread_of(reader) or not answers(self.tx.mail, message, run):
             return None
-        return run.run_id
+        dispatch = None if run.dispatch_id is None else self.tx.runs.dispatches.load(run.dispatch_id)
+        is_claimed = dispatch is not None and dispatch.status is RunDispatchStatus.CLAIMED
+        return None if is_claimed else run.run_id
 
     def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
         address = self.tx.mail.chat_address(person.id)
@@ -175,7 +178,7 @@ class Waker:
             try:
                 return await self._write(thread_ids, lambda made: change(made.tx.mail, made), key)
             except ThreadsNeeded as needed:
-                thread_ids = needed.thread_ids
+                thread_ids |= needed.thread_ids
 
     def opened(self, tx: Transaction, accept: Accept) -> OpenChange:
         """Return what wakes readers in a change that another room makes."""

@@ -8,10 +8,11 @@ from typing_extensions import override
 from postroom.contracts.errors import StoreError
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.project_log import EventKind
-from postroom.contracts.runs import OnTimeout
+from postroom.contracts.runs import OnTimeout, RunRecord
 from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun, RunnerSource, WakingWrites
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
+from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import SqlTransaction
 
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
@@ -43,6 +44,11 @@ class Waking(WakingWrites):
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     @override
+    def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
+        found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
+        return {run.thread_id: run for run in found}
+
+    @override
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
         found: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
@@ -66,6 +72,10 @@ class Waking(WakingWrites):
     def answering_run(self, message_id: int) -> str | None:
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
+
+    @override
+    def tells_last(self, message_id: int) -> bool:
+        return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
 
     @override
     def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:

@@ -554,6 +554,12 @@ SELECT DISTINCT a.agent_id FROM active_runs a
  {cross} message_runs r ON r.message_id = m.id AND r.agent_id = a.agent_id AND r.run_id = a.run_id
  WHERE a.agent_id IN {ints :ids};
 
+-- waiting_runs
+SELECT r.run_id, r.body FROM run_threads t JOIN runs r ON r.run_id = t.open_run_id
+ WHERE t.thread_id IN {texts :thread_ids} AND r.status = 'waiting'
+   AND NOT EXISTS (SELECT 1 FROM active_runs a WHERE a.run_id = r.run_id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = r.run_id);
+
 -- message_runs
 SELECT message_id, agent_id, run_id, delivered_at, ended_at, failure FROM message_runs
  WHERE message_id IN {ints :ids};
@@ -586,6 +592,11 @@ DELETE FROM active_runs WHERE run_id = :run_id RETURNING agent_id, began_at;
 
 -- answering_run
 SELECT run_id FROM run_answers WHERE message_id = :message_id;
+
+-- tells_last
+SELECT 1 FROM run_answers a
+ WHERE a.message_id = :message_id
+   AND NOT EXISTS (SELECT 1 FROM run_answers b WHERE b.message_id > a.message_id AND b.run_id = a.run_id);
 
 -- note_answer
 INSERT INTO run_answers (message_id, run_id) VALUES (:message_id, :run_id) ON CONFLICT (message_id) DO NOTHING;

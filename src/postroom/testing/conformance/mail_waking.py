@@ -69,6 +69,9 @@ async def a_message_that_tells_the_end_of_a_run_is_known(store: MailStore, clock
     await store.write(lambda tx: tx.note_answer(told, "r1"))
     await store.write(lambda tx: tx.note_answer(told, "r2"))
     assert await store.read(lambda tx: (tx.answering_run(told), tx.answering_run(written))) == ("r1", None)
+    assert await store.read(lambda tx: (tx.tells_last(told), tx.tells_last(written))) == (True, False)
+    await store.write(lambda tx: tx.note_answer(written, "r1"))
+    assert await store.read(lambda tx: (tx.tells_last(told), tx.tells_last(written))) == (False, True)
     with refused(StoreError):
         await store.write(lambda tx: tx.note_answer(99, "r"))
 

@@ -1,0 +1,84 @@
+"""Messages that a program is told while it works, and that its model comes upon itself: each has one answer, on both engines."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from dispatch_room import done
+from postroom.contracts.messages import Boundary
+from postroom.contracts.run_ports import RunStores
+from postroom.stores.mail import StoredMail
+from postroom.testing import ManualClock
+from store_kinds import KINDS, opened, refuse_missing
+from waking_room import PROJECT, Room, number
+
+BO = {"project_key": PROJECT, "agent_name": "Bo"}
+
+
+@pytest.fixture(params=KINDS)
+def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
+    refuse_missing(request.param)
+    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
+        yield StoredMail(store), RunStores(store)
+
+
+@pytest_asyncio.fixture
+async def room(stores, clock: ManualClock) -> AsyncIterator[Room]:
+    made = Room(*stores, clock=clock)
+    await made.people("Ada", "Cyd", "Bo", runners=("Bo",))
+    yield made
+    await made.close()
+
+
+def is_told(room: Room, *, marks: bool, takes: bool):
+    """Tell the first run of a message that comes meanwhile; its model looks into the inbox as well."""
+    sent: list[int] = []
+
+    async def act(activation: Any) -> Any:
+        if len(room.agents.prompts) > 1:
+            return None
+        sent.append(number(await room.send("Cyd", "Bo", thread_id="plan", body="and this")))
+        pending = activation.control.pending
+        [told] = await pending.waiting(Boundary.NEXT_STEP)
+        assert "and this" in told.text()
+        assert sent[0] in [one["id"] for one in await room.mail.call("fetch_inbox", BO)]
+        if marks:
+            await room.mail.call("acknowledge_message", {**BO, "message_id": sent[0]})
+            assert await pending.waiting(Boundary.NEXT_STEP) == ()
+        if takes:
+            await pending.freeze(Boundary.NEXT_STEP, only=frozenset({told.id}))
+        return done(activation, "both are done")
+
+    room.agents.act = act
+    return sent
+
+
+@pytest.mark.parametrize("marks", [True, False])
+async def test_a_message_that_is_taken_is_answered_with_the_run_also_where_its_model_had_read_it(room, marks):
+    sent = is_told(room, marks=marks, takes=True)
+    await room.send("Ada", "Bo", thread_id="plan")
+    await room.turn()
+    assert await room.texts("Ada") == await room.texts("Cyd") == [("Bo", "both are done")]
+    assert len(room.agents.prompts) == 1
+    assert (await room.handled(sent[0], "Bo")).ended_at is not None
+
+
+async def test_a_message_that_its_model_only_saw_and_the_program_did_not_take_begins_the_next_run(room):
+    is_told(room, marks=False, takes=False)
+    await room.send("Ada", "Bo", thread_id="plan")
+    await room.turn()
+    assert await room.texts("Ada") == [("Bo", "both are done")]
+    assert await room.texts("Cyd") == [("Bo", "Bo did it")]
+    assert len(room.agents.prompts) == 2
+
+
+async def test_a_message_that_its_model_has_read_and_the_program_did_not_take_begins_no_run(room):
+    is_told(room, marks=True, takes=False)
+    await room.send("Ada", "Bo", thread_id="plan")
+    await room.turn()
+    assert await room.texts("Ada") == [("Bo", "both are done")]
+    assert await room.texts("Cyd") == []
+    assert len(room.agents.prompts) == 1
