@@ -36,7 +36,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
             value=asked.on_timeout,
             remedy="give both, or neither to wait as long as it takes",
         )
-    run_id = asked.run_id or (context.caller.grant.run_id if context.caller.grant is not None else None)
+    run_id = asked.run_id or context.caller.run_id
     if run_id is None:
         raise InvalidArgument("run_id is needed where no run's token calls", value=None, remedy=_OWN_RUN)
     told = f"{run_id}\0{asked.question}"
