@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from real_clients.asked import Asked, CallTool, Returned, Said, Say, Script, Ste
 from real_clients.clients import CLIENTS, Client
 from real_clients.home import PINS, PROXIES, Home
 from real_clients.model_server import ModelServer
+from real_clients.test_setup import trust_hooks
 
 PATIENCE = 240.0
 MESSAGES = 10
@@ -43,6 +45,13 @@ class Office:
         """Return what came back, the oldest first."""
         found = self.home.postroom("mail", "inbox", "--as", "Ada", "--bodies")
         return sorted(found["messages"], key=lambda one: one["id"])
+
+    def await_end(self) -> None:
+        """Wait until no run is left: what it still says has then been mailed."""
+        until = time.monotonic() + PATIENCE
+        while left := [run for run in self.home.postroom("runs", "list")["runs"] if not run["finished_at"]]:
+            assert time.monotonic() < until, left
+            threading.Event().wait(0.5)
 
     def await_answers(self, count: int) -> list[dict[str, Any]]:
         until = time.monotonic() + PATIENCE
@@ -88,15 +97,20 @@ def test_ten_messages_get_ten_right_answers(
     model.script = reads_and_answers(here.project)
     with here.server:
         here.postroom("setup", client)
+        if client == "codex":
+            trust_hooks(here)
         office.open()
         for number in range(MESSAGES):
             office.send(f"The word is w{number}.", thread=f"t{number}")
-        found = office.await_answers(MESSAGES)
-    told = {one["thread_id"]: one["body_md"] for one in found}
-    assert told == {f"t{number}": f"You said w{number}." for number in range(MESSAGES)}, model.story()
+        office.await_answers(MESSAGES)
+        office.await_end()
+        found = office.answers()
+    told = sorted((one["thread_id"], one["body_md"]) for one in found)
+    assert told == sorted((f"t{number}", f"You said w{number}.") for number in range(MESSAGES)), model.story()
     assert not model.failures
+    asked = Counter(WORD.findall(_since_woken(one))[0] for one in model.conversation)
+    assert asked == {f"w{number}": 2 for number in range(MESSAGES)}, model.story()
     returned = [one for asked in model.conversation for one in asked.returned]
-    assert len(model.conversation) == 2 * MESSAGES, model.story()
     assert all("The word is w" in one for one in returned), returned
 
 
