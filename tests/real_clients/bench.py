@@ -119,6 +119,16 @@ class Bench:
         assert not self.model.failures, self.tell(done)
         return done
 
+    def runs_said(self) -> str:
+        """Return what the server says of its runs, and what was mailed to Ada: a client's own words stand there."""
+        asked = (("runs", "list"), ("mail", "inbox", "--as", "Ada", "--bodies"))
+        try:
+            return "\n".join(str(self.home.run("postroom", *words)) for words in asked)
+        except (
+            AssertionError
+        ) as error:  # it did not come to its end: the failure that is told of stays the test's
+            return str(error)
+
     def tell(self, done: Done) -> str:
         """Return what a failure must show: the client's own words and what the model was asked."""
         return f"{done}\n{self.model.story()}"

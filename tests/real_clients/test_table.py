@@ -5,7 +5,6 @@ import pytest
 from real_clients import page
 from real_clients.bench import Bench
 from real_clients.clients import PROGRAMS
-from real_clients.home import PINS
 from real_clients.scenarios import OF_THE_SERVER, SCENARIOS
 from real_clients.table import TABLE, No, NotOffered, NotYet, Yes
 
@@ -21,7 +20,6 @@ TRIED = [
 @pytest.mark.parametrize(("client", "scenario"), TRIED)
 def test_a_client_does_what_the_table_says(client: str, scenario: str, bench: Bench) -> None:
     cell = TABLE[client][scenario]
-    print(f"{bench.client.package} {PINS[bench.client.package]}")
     if isinstance(cell, Yes):
         assert SCENARIOS[scenario](bench) == cell.detail
     elif isinstance(cell, No):
