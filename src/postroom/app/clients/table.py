@@ -64,6 +64,9 @@ class Hooks:
     """Whether a group with a matcher stands around each command."""
     version: int | None = None
     """What the file says of its own form."""
+    ending: str = ""
+    """Stands behind each command. Where a command that fails holds up the client it is `; exit 0`, which the
+    shells of Linux, macOS and PowerShell read alike: who uninstalls postroom works on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,7 @@ class Client:
     def _hook(self, hooks: Hooks, event: str) -> ConfigEdit:
         command = f"{NAME} hook {self.name} {event}"
         kind = {"type": "command"} if hooks.typed else {}
-        called: dict[str, object] = {**kind, "command": command, **hooks.timeout}
+        called: dict[str, object] = {**kind, "command": f"{command}{hooks.ending}", **hooks.timeout}
         group: dict[str, object] = {"hooks": [called]} if hooks.nested else called
         if matcher := hooks.matchers.get(event):
             group = {"matcher": matcher, **group}
@@ -256,6 +259,7 @@ CLIENTS: Final = (
             events=("SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd"),
             matchers={},
             timeout={"timeout": 10_000},
+            ending="; exit 0",
         ),
     ),
     Client(
@@ -335,6 +339,7 @@ CLIENTS: Final = (
             ),
             matchers={},
             timeout={"timeoutSec": 10},
+            ending="; exit 0",
             nested=False,
         ),
     ),
