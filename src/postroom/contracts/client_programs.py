@@ -17,6 +17,9 @@ class ClientProgram:
     why_oldest: str = ""
     """What an older one does, as it was seen."""
 
+    lists_servers: bool = False
+    """Whether `mcp list` in a folder names the servers that it uses there, and without trust does not."""
+
     @property
     def install(self) -> str:
         """The command that installs it, or brings it up to date."""
@@ -31,6 +34,7 @@ CLAUDE = ClientProgram(
     trust="claude",
     oldest="1.0.85",
     why_oldest="an older one does not know the hook `SessionEnd`, and then reads nothing of its settings",
+    lists_servers=True,
 )
 CODEX = ClientProgram(
     title="Codex",
@@ -40,6 +44,7 @@ CODEX = ClientProgram(
     trust="codex exec --skip-git-repo-check",
     oldest="0.129.0",
     why_oldest="an older one does not say whether it trusts our hooks",
+    lists_servers=True,
 )
 GEMINI = ClientProgram(
     title="Gemini CLI",
@@ -47,6 +52,7 @@ GEMINI = ClientProgram(
     package="@google/gemini-cli",
     log_in="gemini",
     trust="gemini --skip-trust",
+    lists_servers=True,
 )
 OPENCODE = ClientProgram(
     title="opencode",
@@ -61,6 +67,7 @@ COPILOT = ClientProgram(
     package="@github/copilot",
     log_in="copilot login",
     trust="copilot --trust-folder",
+    lists_servers=True,
 )
 CLINE = ClientProgram(
     title="Cline",

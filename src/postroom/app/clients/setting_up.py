@@ -136,6 +136,18 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
     return ready
 
 
+def give_back(changes: list[Change], records: Records) -> None:
+    """Undo changes that were carried out, where what was to follow failed.
+
+    Raises:
+        ClientFileRefused: a file could not be written.
+        VersionConflict: a file was changed by somebody else since.
+    """
+    for change in reversed(changes):
+        _give_back(change, records)
+        records.put(change.found.path, change.before_record)
+
+
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
     """Plan changes and write them; plan again when a running client changed a file in between.
 
