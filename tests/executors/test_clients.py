@@ -11,7 +11,7 @@ from executors.room import Room
 from postroom.contracts.errors import CommandFailed, CommandNotStarted
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Recipe, Runner
-from postroom.executors.command.connecting import CONNECTING
+from postroom.executors.processes.connecting import CONNECTING
 from postroom.executors.processes.output import without_escapes
 from postroom.executors.processes.records import Records, write_private
 

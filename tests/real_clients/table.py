@@ -157,8 +157,8 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "gemini over ACP": {
         **_OVER_ACP,
-        "woken_and_answers": NotYet("it asks a person before each call of our tools"),
-        "session_of_a_thread_resumed": NotYet("its second session of a thread is a new one"),
+        "woken_and_answers": Yes(),
+        "session_of_a_thread_resumed": Yes(),
         "run_cancelled": Yes(),
     },
     "opencode over ACP": {

@@ -25,7 +25,6 @@ from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, R
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import prompt_of
 from postroom.executors.command.advice import advice, how_to_install
-from postroom.executors.command.connecting import CONNECTING, NO_CONNECTION
 from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
 from postroom.executors.command.steering import SteeredTalk, steered_words
 from postroom.executors.processes.active import StopReason
@@ -191,8 +190,6 @@ class Execution:
         self._work = work
         recipe = work.runner.recipe
         self._program = Program(process_runner, work, RECIPES[recipe].variables)
-        self._settings_file = process_runner.records.settings_file(work.active.instance)
-        self._connection = NO_CONNECTION
         self._prompt = prompt_of(work.activation)
 
     async def run(self, session: str | None) -> Outcome | None:
@@ -204,7 +201,7 @@ class Execution:
             CommandNotStarted, PromptTooLong, CommandBusy: it was not started; nothing of it is left.
         """
         runner, limits = self._work.runner, self._with.limits
-        await asyncio.to_thread(self._connect)
+        connecting = (await asyncio.to_thread(self._program.connect)).words
         reading = Reading(RECIPES[runner.recipe], most=runner.max_output_bytes)
         stream = Stream(
             self._work.sink,
@@ -212,7 +209,7 @@ class Execution:
             per_second=limits.stream_per_second,
             in_all=runner.max_output_bytes,
         )
-        launch, errors = self._launch(session), Tail(ERRORS_KEPT)
+        launch, errors = self._launch(session, connecting), Tail(ERRORS_KEPT)
         talk: Talk = Heard(reading, stream)
         if runner.is_steered:
             talk = SteeredTalk(self._work, reading, stream, prompt=self._prompt, session=session)
@@ -236,17 +233,9 @@ class Execution:
         kinds, environment = outcome.reading.kinds_not_known(), self._program.environment
         return await asyncio.to_thread(advice, self._work.runner, environment, words, kinds=kinds)
 
-    def _connect(self) -> None:
-        """Find how the client is told of our server; it may look at the client's settings."""
-        access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
-        if access is not None and connect is not None:
-            self._connection = connect(access, self._program.environment, self._settings_file)
-            self._program.environment.update(self._connection.variables)
-
-    def _launch(self, session: str | None) -> Launch:
+    def _launch(self, session: str | None, connecting: Sequence[str]) -> Launch:
         prompt_file = self._with.records.prompt_file(self._work.active.instance)
         runner = self._work.runner
-        connecting = self._connection.words
         words = words_of(
             runner, prompt=self._prompt, prompt_file=prompt_file, session=session, connecting=connecting
         )
@@ -258,8 +247,6 @@ class Execution:
         )
 
     def _reads(self, prompt_file: Path, opened: ExitStack) -> "IO[bytes] | int":
-        if self._connection.file is not None:
-            write_private(self._settings_file, self._connection.file)
         if self._work.runner.is_steered:
             return subprocess.PIPE
         return told_to(self._work.runner.prompt, self._prompt.encode(), prompt_file, opened)
