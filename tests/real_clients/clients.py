@@ -324,7 +324,7 @@ class Cline:
 
     setup = "cline"
     runner = ()
-    files = (".cline/mcp.json", ".cline/data/settings/cline_mcp_settings.json")
+    files = (".cline/data/settings/cline_mcp_settings.json", ".cline/plugins/postroom.js")
     allowing = ()
     trusting = ()
 

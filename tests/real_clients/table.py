@@ -38,7 +38,6 @@ class NotOffered:
 
 Cell = Yes | No | NotYet | NotOffered
 
-_NO_HOOKS = NotYet("set-up writes no hooks for it")
 _NO_RECIPE = NotOffered("there is no recipe for it")
 _NO_PERSON = NotOffered("the server alone starts it")
 _OVER_ACP: Mapping[str, Cell] = {
@@ -134,10 +133,10 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
             "a turn that prints JSON resumes no session", "JSON output mode requires a prompt argument"
         ),
         "tool_changes": Yes(),
-        "mail_told_at_the_prompt": _NO_HOOKS,
-        "mail_told_after_a_tool": _NO_HOOKS,
-        "turn_goes_on_for_mail": _NO_HOOKS,
-        "reserved_edit_refused": _NO_HOOKS,
+        "mail_told_at_the_prompt": Yes(),
+        "mail_told_after_a_tool": Yes(),
+        "turn_goes_on_for_mail": NotOffered("its plugins cannot hold the end of a turn"),
+        "reserved_edit_refused": Yes(),
         "undone_to_the_byte": Yes(),
         "woken_and_answers": _NO_RECIPE,
         "session_of_a_thread_resumed": _NO_RECIPE,
