@@ -323,7 +323,7 @@ class Cline:
     pass_env = ("CLINE_TELEMETRY_DISABLED",)
 
     setup = "cline"
-    runner = ()
+    runner = ("--recipe", "cline")
     files = (".cline/data/settings/cline_mcp_settings.json", ".cline/plugins/postroom.js")
     allowing = ()
     trusting = ()

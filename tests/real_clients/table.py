@@ -38,7 +38,6 @@ class NotOffered:
 
 Cell = Yes | No | NotYet | NotOffered
 
-_NO_RECIPE = NotOffered("there is no recipe for it")
 _NO_PERSON = NotOffered("the server alone starts it")
 _OVER_ACP: Mapping[str, Cell] = {
     "configuration_accepted": _NO_PERSON,
@@ -138,9 +137,9 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "turn_goes_on_for_mail": NotOffered("its plugins cannot hold the end of a turn"),
         "reserved_edit_refused": Yes(),
         "undone_to_the_byte": Yes(),
-        "woken_and_answers": _NO_RECIPE,
-        "session_of_a_thread_resumed": _NO_RECIPE,
-        "run_cancelled": _NO_RECIPE,
+        "woken_and_answers": Yes(),
+        "session_of_a_thread_resumed": NotOffered("a turn that prints JSON resumes no session"),
+        "run_cancelled": Yes(),
     },
     "claude over ACP": {
         **_OVER_ACP,

@@ -70,6 +70,14 @@ _CLIENTS: Final[Mapping[Recipe, _Client]] = {
         trust="copilot --trust-folder",
         output="a line of type `assistant.message`",
     ),
+    Recipe.CLINE: _Client(
+        title="Cline",
+        program="cline",
+        package="cline",
+        log_in="cline auth",
+        trust="cline",
+        output="a line of type `run_result`",
+    ),
 }
 _UNTRUSTED: Final = re.compile(r"trusted (directory|folder|workspace)|not trusted|untrusted", re.IGNORECASE)
 _LOGGED_OUT: Final = re.compile(

@@ -122,21 +122,20 @@ def words_of(
     """Return the command with the words to connect, to resume and the prompt where they belong.
 
     A prompt that begins with a dash is put behind a blank, so that no program takes it for an option: what an
-    agent is told must not decide how it is run.
+    agent is told must not decide how it is run. So is one word where the program takes that for a command.
     """
     rules = RECIPES[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or rules.command]
     words += connecting
     if session is not None:
         words += [session if word == SESSION else word for word in rules.resume]
-    if runner.prompt is PromptWay.ARGUMENT:
-        shown = f" {prompt}" if prompt.startswith("-") else prompt
-        if PROMPT not in words:
-            words += rules.with_argument
-        words = [shown if word == PROMPT else word for word in words]
+    if runner.prompt is PromptWay.ARGUMENT and PROMPT not in words:
+        words += rules.with_argument
     elif runner.prompt is PromptWay.STDIN and not _end_with(words, rules.with_stdin):
         words += rules.with_stdin
-    return tuple(words)
+    is_command = rules.one_word_is_command and len(prompt.split()) == 1
+    shown = f" {prompt}" if prompt.startswith("-") or is_command else prompt
+    return tuple(shown if word == PROMPT else word for word in words)
 
 
 def _end_with(words: Sequence[str], last: Sequence[str]) -> bool:
