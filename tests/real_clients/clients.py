@@ -376,7 +376,7 @@ class Cline:
 
     setup = "cline"
     runner = ("--recipe", "cline")
-    files = (".cline/data/settings/cline_mcp_settings.json", ".cline/plugins/postroom.js")
+    files = (".cline/data/settings/cline_mcp_settings.json",)
     allowing = ()
     trusting = ()
 
