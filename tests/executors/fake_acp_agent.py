@@ -1,8 +1,8 @@
 """A fake agent, for tests alone: it speaks the Agent Client Protocol, and does in its turn what its words say.
 
 Its words are Python that is run for each prompt, and options as JSON: `loads`, `resumes` (it restores sessions,
-kept in the folder `memory`), `version`, `journal` (a file to which all that it hears is written), `first` (Python
-that is run before anything is heard).
+kept in the folder `memory`), `is_gemini` (it restores them as Gemini CLI does), `version`, `journal` (a file to which all
+that it hears is written), `first` (Python that is run before anything is heard).
 """
 
 import json
@@ -99,6 +99,16 @@ def restore(id, *, tells):
     return {}
 
 
+def restore_like_gemini(message):
+    """Erase a session that is named by its id as it is; answer first, and tell what was said afterwards."""
+    global session
+    session, id = message["params"]["sessionId"], message["params"]["sessionId"].strip()
+    if session == id or not known(id):
+        return send(id=message["id"], error={"code": -32603, "message": "no such session"})
+    send(id=message["id"], result={"modes": {"currentModeId": "default"}})
+    return say("old answer")
+
+
 def take_turn(message):
     global cancelled
     cancelled = False
@@ -120,6 +130,10 @@ def answer(message):
         result = {"protocolVersion": OPTIONS.get("version", 1), "agentCapabilities": can}
     elif method == "session/new":
         result = begin_session()
+    elif method == "session/load" and OPTIONS.get("is_gemini"):
+        return restore_like_gemini(message)
+    elif method == "session/set_mode":
+        result = {}
     elif method in ("session/load", "session/resume"):
         result = restore(params["sessionId"], tells=method == "session/load")
     elif method == "session/prompt":

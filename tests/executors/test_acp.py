@@ -238,6 +238,13 @@ async def test_a_thread_goes_on_with_the_agents_session(tmp_path: Path, way: str
     assert state is not None
 
 
+async def test_a_session_of_gemini_is_not_erased_and_what_it_tells_late_is_no_answer(tmp_path: Path) -> None:
+    options = {"loads": True, "is_gemini": True, "memory": str(tmp_path)}
+    room = AcpRoom(tmp_path, agent("say(session)", options, resume=True, recipe="gemini"))
+    first = await room.run(run="r1")
+    assert [await room.run(run="r2"), await room.run(run="r3")] == [f" {first}", f" {first}"]
+
+
 @pytest.mark.parametrize(
     ("options", "resume"), [({"loads": True}, False), ({}, True)], ids=["not asked to", "cannot"]
 )

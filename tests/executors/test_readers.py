@@ -92,6 +92,17 @@ OPENCODE = [
         "part": {"reason": "stop", "tokens": {"input": 10, "output": 4}, "cost": 0.002345},
     },
 ]
+CLINE = [
+    {"type": "hook_event", "hookEventName": "agent_start", "agentId": "agent_1"},
+    {"type": "agent_event", "event": {"type": "content_start", "contentType": "text", "text": "Do"}},
+    {"type": "agent_event", "event": {"type": "content_end", "contentType": "text", "text": "Done."}},
+    {
+        "type": "run_result",
+        "finishReason": "completed",
+        "aggregateUsage": {"inputTokens": 18, "outputTokens": 7, "totalCost": 0.5},
+        "text": "Done.",
+    },
+]
 
 
 def lines(*objects: Any) -> bytes:
@@ -313,3 +324,22 @@ def test_a_session_that_is_refused_is_told_from_other_failures(subtests: pytest.
             assert not refuses_session(RECIPES[recipe], whole, words), (
                 "it had worked already: that is not done twice"
             )
+
+
+def test_cline_says_its_answer_what_it_used_and_why_it_failed() -> None:
+    reading, streamed = read(Recipe.CLINE, lines(*CLINE))
+    assert (reading.answer(), streamed) == ("Done.", "Done.")
+    assert reading.said.usage == Usage(input_tokens=18, output_tokens=7, cost_micros=500_000)
+    assert reading.said.error is None
+    error = {"type": "error", "message": "no key"}
+    assert read(Recipe.CLINE, lines(error, {**CLINE[-1], "finishReason": "error"}))[0].said.error == "no key"
+    stopped = lines({**CLINE[-1], "finishReason": "mistake_limit"})
+    assert read(Recipe.CLINE, stopped)[0].said.error == "its run ended: mistake_limit"
+
+
+def test_cline_is_given_its_prompt_as_an_argument_and_never_as_a_command() -> None:
+    for way in (PromptWay.STDIN, PromptWay.ARGUMENT):
+        runner = Runner(recipe=Recipe.CLINE, prompt=way, cwd="/")
+        for prompt, shown in (("hub", " hub"), ("-y now", " -y now"), ("Say hello", "Say hello")):
+            words = words_of(runner, prompt=prompt, prompt_file=Path("/p"), session=None)
+            assert words == ("cline", "--json", shown)

@@ -77,7 +77,8 @@ class Bench:
     def employ(self, name: str) -> None:
         """Have the server run an agent by the client's recipe, as shipped."""
         passed = [word for variable in (*self.client.pass_env, *PROXIES) for word in ("--pass-env", variable)]
-        self.home.postroom("agents", "set-runner", name, *self.client.runner, "--resume", *passed)
+        resume = () if self.client.name == "cline" else ("--resume",)
+        self.home.postroom("agents", "set-runner", name, *self.client.runner, *resume, *passed)
 
     def runs(self) -> list[Any]:
         """Return the server's runs, those that ended too."""

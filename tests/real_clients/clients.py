@@ -375,8 +375,8 @@ class Cline:
     pass_env = ("CLINE_TELEMETRY_DISABLED",)
 
     setup = "cline"
-    runner = ()
-    files = (".cline/mcp.json", ".cline/data/settings/cline_mcp_settings.json")
+    runner = ("--recipe", "cline")
+    files = (".cline/data/settings/cline_mcp_settings.json",)
     allowing = ()
     trusting = ()
 

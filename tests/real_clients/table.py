@@ -38,8 +38,6 @@ class NotOffered:
 
 Cell = Yes | No | NotYet | NotOffered
 
-_NO_HOOKS = NotYet("set-up writes no hooks for it")
-_NO_RECIPE = NotOffered("there is no recipe for it")
 _WAKES_LATER = NotYet("set-up writes nothing that begins a turn of an idle session")
 _NOT_WOKEN = NotOffered("nothing begins a turn of its idle session")
 _NOT_STEERED = NotOffered("it takes no message while it works")
@@ -158,20 +156,20 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
             "a turn that prints JSON resumes no session", "JSON output mode requires a prompt argument"
         ),
         "tool_changes": Yes(),
-        "welcomed_at_the_start": _NO_HOOKS,
-        "mail_told_at_the_prompt": _NO_HOOKS,
-        "mail_told_after_a_tool": _NO_HOOKS,
-        "turn_goes_on_for_mail": _NO_HOOKS,
-        "reserved_edit_refused": _NO_HOOKS,
-        "released_at_the_end": _NO_HOOKS,
+        "welcomed_at_the_start": Yes(),
+        "mail_told_at_the_prompt": Yes(),
+        "mail_told_after_a_tool": Yes(),
+        "turn_goes_on_for_mail": NotOffered("its plugins cannot hold the end of a turn"),
+        "reserved_edit_refused": Yes(),
+        "released_at_the_end": NotOffered("its plugins are not told that a session ends"),
         "idle_session_woken": _NOT_WOKEN,
         "undone_to_the_byte": Yes(),
         "undone_after_a_rewrite": Yes(),
-        "woken_and_answers": _NO_RECIPE,
-        "session_of_a_thread_resumed": _NO_RECIPE,
-        "question_answered": _NO_RECIPE,
-        "steered": _NO_RECIPE,
-        "run_cancelled": _NO_RECIPE,
+        "woken_and_answers": Yes(),
+        "session_of_a_thread_resumed": NotOffered("a turn that prints JSON resumes no session"),
+        "question_answered": Yes(),
+        "steered": _NOT_STEERED,
+        "run_cancelled": Yes(),
     },
     "claude over ACP": {
         "woken_and_answers": Yes(),
@@ -188,9 +186,9 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "run_cancelled": Yes(),
     },
     "gemini over ACP": {
-        "woken_and_answers": NotYet("it asks a person before each call of our tools"),
-        "session_of_a_thread_resumed": NotYet("its second session of a thread is a new one"),
-        "question_answered": Yes(),
+        "woken_and_answers": Yes(),
+        "session_of_a_thread_resumed": Yes(),
+        "question_answered": NotYet("its runs are not offered `ask_person` where set-up wrote its own entry"),
         "steered": _NOT_STEERED,
         "run_cancelled": Yes(),
     },

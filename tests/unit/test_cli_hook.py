@@ -194,6 +194,25 @@ GOLDEN: list[tuple[str, str, dict[str, Any], dict[str, Any], str, object]] = [
         {"additionalContext": LINE},
     ),
     ("opencode", "session.deleted", SESSION, {}, "silent", None),
+    ("cline", "run-started", SESSION, {}, "tell", {"additionalContext": LINE}),
+    ("cline", "beforeRun", SESSION, {}, "tell", {"additionalContext": LINE}),
+    (
+        "cline",
+        "beforeTool",
+        {**SESSION, "tool_name": "editor", "tool_input": {"path": "/w/a", "new_text": "SECRET"}},
+        {"paths": ["/w/a"]},
+        "deny",
+        FLAT,
+    ),
+    (
+        "cline",
+        "beforeTool",
+        {**SESSION, "tool_name": "apply_patch", "tool_input": {"input": PATCH}},
+        {"paths": ["a b.py", "c.py", "d.py", "/w/e.py"]},
+        "deny",
+        FLAT,
+    ),
+    ("cline", "afterTool", {**SESSION, "tool_name": "run_commands"}, {}, "tell", {"additionalContext": LINE}),
 ]
 
 

@@ -92,7 +92,7 @@ def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict
         return None
     if client == "cursor":
         return _for_cursor(kind, outcome, text)
-    if client in ("copilot", "opencode") and outcome != "hold":
+    if client in ("copilot", "opencode", "cline") and outcome != "hold":
         return _decided(text) if outcome == "deny" else {"additionalContext": text}
     if outcome == "note":
         return {"systemMessage": text}

@@ -36,6 +36,7 @@ EDIT_TOOLS = {
     ),
     "copilot": ("create", "edit", "apply_patch"),
     "opencode": ("edit", "write", "multiedit", "patch", "apply_patch"),
+    "cline": ("apply_patch", "editor"),
 }
 _SESSIONS = ("session_id", "conversation_id", "sessionId")
 _PATH_KEYS = ("file_path", "notebook_path", "path", "filePath", "target_file", "target_notebook")

@@ -33,7 +33,9 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     ] = "command",
     recipe: Annotated[
         str | None,
-        typer.Option(help="Which program it is: shell (any), claude, codex, gemini, opencode or copilot."),
+        typer.Option(
+            help="Which program it is: shell (any), claude, codex, gemini, opencode, copilot or cline."
+        ),
     ] = None,
     prompt: Annotated[
         str | None,

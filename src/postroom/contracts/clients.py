@@ -47,6 +47,12 @@ EVENTS = {
         "tool.execute.after": "tool",
         "session.deleted": "end",
     },
+    "cline": {
+        "run-started": "start",
+        "beforeRun": "prompt",
+        "beforeTool": "edit",
+        "afterTool": "tool",
+    },
     "git": {"pre-commit": "commit", "pre-push": "push"},
 }
 """By client and by the client's own name of the event."""

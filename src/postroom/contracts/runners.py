@@ -56,6 +56,11 @@ class Recipe(StrEnum):
     GEMINI = "gemini"
     OPENCODE = "opencode"
     COPILOT = "copilot"
+    CLINE = "cline"
+
+
+WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
+"""Recipes of programs that go on with no session of theirs."""
 
 
 class SessionPer(StrEnum):
@@ -143,8 +148,8 @@ class Runner:
         is_named = any(PROMPT_FILE in word for word in self.argv)
         if is_named != (self.prompt is PromptWay.FILE):
             raise refused("argv", self.argv, "{prompt_file} and the prompt 'file' need one another")
-        if self.resume and self.recipe is Recipe.SHELL:
-            raise refused("resume", True, "the recipe 'shell' knows no sessions")
+        if self.resume and self.recipe in WITHOUT_SESSIONS:
+            raise refused("resume", True, f"the recipe {self.recipe.value!r} knows no sessions")
 
     def _refuse_prompt(self) -> None:
         """Refuse another way to be told than the protocol."""

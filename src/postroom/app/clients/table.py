@@ -196,6 +196,11 @@ _OPENCODE_PLUGIN: Final = OwnFile(
     text=Path(__file__).with_name("opencode_plugin.js").read_text(encoding="utf-8"),
     is_hook=True,
 )
+_CLINE_PLUGIN: Final = OwnFile(
+    user=ConfigPath(folder=".cline", names=("plugins/postroom.js",), variable="CLINE_DIR"),
+    text=Path(__file__).with_name("cline_plugin.js").read_text(encoding="utf-8"),
+    is_hook=True,
+)
 _LOCAL: Final[dict[str, object]] = {"type": "local", "command": [NAME, "mcp"]}
 _REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
 
@@ -389,6 +394,7 @@ CLIENTS: Final = (
         programs=(client_programs.CLINE.program,),
         asks=client_programs.CLINE,
         folders=(ConfigPath(folder=".cline", names=("",)),),
+        own_files=(_CLINE_PLUGIN,),
     ),
     Client(
         name="omp",

@@ -66,6 +66,9 @@ ALLOWED: Final[Mapping[Recipe, Mapping[str, Any]]] = {
 
 Where set-up wrote our plugin Claude has them twice, and those of the plugin do not know the run.
 """
+BY_SETTINGS: Final = frozenset({Recipe.GEMINI})
+"""Who is told of our server by settings of the run alone: an entry of `session/new` cannot say there that our
+tools may be called, and what Gemini CLI asks does not name the server that a tool is of."""
 _PERMISSION: Final = "session/request_permission"
 _RESTORES: Final = ("session/load", "session/resume")
 
@@ -104,7 +107,12 @@ class Conversation:
         self._with = process_runner
         self._work = work
         self._brief = brief
+        self._is_gemini = runner.recipe is Recipe.GEMINI
         self._former = brief.former
+        if brief.former is not None and self._is_gemini:
+            # It begins a record, named after minute and id, before it looks for the session without spaces
+            # around its id: with the id as it is, it would erase a session begun in the same minute.
+            self._former = f" {brief.former.strip()}"
         self._decisions = decisions
         self._used = used
         self._tasks = Tasks("acp")
@@ -224,6 +232,8 @@ class Conversation:
         match said:
             case Answer(method="session/prompt"):
                 self._turn_ended(said)
+            case Answer(method="session/set_mode"):
+                self._tell(self._brief.prompt)
             case Answer():
                 self._answered(said)
             case Asked(method=method) if method == _PERMISSION:
@@ -251,15 +261,24 @@ class Conversation:
             if not is_session(id):
                 raise ProtocolFault("answered 'session/new' without a session")
             self.session = id
-            asked = [{"type": "text", "text": self._brief.prompt if is_restored else self._brief.anew}]
-            self._ask("session/prompt", {"sessionId": id, "prompt": asked})
+            mode = _table(said.result, "modes").get("currentModeId")
+            if is_restored and self._is_gemini and isinstance(mode, str):
+                # It answers before it has told what was said: that is over when it answers something else.
+                self._ask("session/set_mode", {"sessionId": id, "modeId": mode})
+            else:
+                self._tell(self._brief.prompt if is_restored else self._brief.anew)
+
+    def _tell(self, prompt: str) -> None:
+        asked = [{"type": "text", "text": prompt}]
+        self._ask("session/prompt", {"sessionId": self.session, "prompt": asked})
 
     def _initialized(self, told: Mapping[str, Any]) -> None:
         self.version = version_in(str(_table(told, "agentInfo").get("version", "")))
         if told.get("protocolVersion") != PROTOCOL:
             raise ProtocolFault(f"does not speak version {PROTOCOL} of the protocol")
         can = _table(told, "agentCapabilities")
-        self._servers = our_server(self._work.access, http=_table(can, "mcpCapabilities").get("http") is True)
+        access = None if self._work.runner.recipe in BY_SETTINGS else self._work.access
+        self._servers = our_server(access, http=_table(can, "mcpCapabilities").get("http") is True)
         resumes = isinstance(_table(can, "sessionCapabilities").get("resume"), dict)
         loads = can.get("loadSession") is True
         self._forgets = not (loads or resumes)

@@ -3,6 +3,7 @@
 The end of the talk is an answer, a question to a person, or a failure.
 """
 
+import asyncio
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from postroom.contracts.run_access import AccessOf
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Recipe, Runner, Runners
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
-from postroom.executors.acp.conversation import PROTOCOL, Brief, Conversation
+from postroom.executors.acp.conversation import BY_SETTINGS, PROTOCOL, Brief, Conversation
 from postroom.executors.acp.permissions import Decisions, Permission, UsedPermissions
 from postroom.executors.activations import prompt_of
 from postroom.executors.processes.active import StopReason
@@ -171,6 +172,8 @@ class AcpExecutor(ProgramExecutor):
     async def _attempted(self, work: Work) -> Outcome | None:
         runner = work.runner
         program = Program(self.process_runner, work, VARIABLES.get(runner.recipe))
+        if runner.recipe in BY_SETTINGS:
+            await asyncio.to_thread(program.connect)
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)

@@ -24,7 +24,6 @@ from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import prompt_of
-from postroom.executors.command.connecting import CONNECTING, NO_CONNECTION
 from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
 from postroom.executors.command.steering import SteeredTalk, steered_words
 from postroom.executors.processes.active import StopReason
@@ -120,21 +119,20 @@ def words_of(
     """Return the command with the words to connect, to resume and the prompt where they belong.
 
     A prompt that begins with a dash is put behind a blank, so that no program takes it for an option: what an
-    agent is told must not decide how it is run.
+    agent is told must not decide how it is run. So is one word where the program takes that for a command.
     """
     rules = RECIPES[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or rules.command]
     words += connecting
     if session is not None:
         words += [session if word == SESSION else word for word in rules.resume]
-    if runner.prompt is PromptWay.ARGUMENT:
-        shown = f" {prompt}" if prompt.startswith("-") else prompt
-        if PROMPT not in words:
-            words += rules.with_argument
-        words = [shown if word == PROMPT else word for word in words]
+    if runner.prompt is PromptWay.ARGUMENT and PROMPT not in words:
+        words += rules.with_argument
     elif runner.prompt is PromptWay.STDIN and not _end_with(words, rules.with_stdin):
         words += rules.with_stdin
-    return tuple(words)
+    is_command = rules.one_word_is_command and len(prompt.split()) == 1
+    shown = f" {prompt}" if prompt.startswith("-") or is_command else prompt
+    return tuple(shown if word == PROMPT else word for word in words)
 
 
 def _end_with(words: Sequence[str], last: Sequence[str]) -> bool:
@@ -188,8 +186,6 @@ class Execution:
         self._work = work
         recipe = work.runner.recipe
         self._program = Program(process_runner, work, RECIPES[recipe].variables)
-        self._settings_file = process_runner.records.settings_file(work.active.instance)
-        self._connection = NO_CONNECTION
         self._prompt = prompt_of(work.activation)
 
     async def run(self, session: str | None) -> Outcome | None:
@@ -201,7 +197,7 @@ class Execution:
             CommandNotStarted, PromptTooLong, CommandBusy: it was not started; nothing of it is left.
         """
         runner, limits = self._work.runner, self._with.limits
-        await asyncio.to_thread(self._connect)
+        connecting = (await asyncio.to_thread(self._program.connect)).words
         reading = Reading(RECIPES[runner.recipe], most=runner.max_output_bytes)
         stream = Stream(
             self._work.sink,
@@ -209,7 +205,7 @@ class Execution:
             per_second=limits.stream_per_second,
             in_all=runner.max_output_bytes,
         )
-        launch, errors = self._launch(session), Tail(ERRORS_KEPT)
+        launch, errors = self._launch(session, connecting), Tail(ERRORS_KEPT)
         talk: Talk = Heard(reading, stream)
         if runner.is_steered:
             talk = SteeredTalk(self._work, reading, stream, prompt=self._prompt, session=session)
@@ -225,17 +221,9 @@ class Execution:
             secrets=secrets_in(self._program.environment),
         )
 
-    def _connect(self) -> None:
-        """Find how the client is told of our server; it may look at the client's settings."""
-        access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
-        if access is not None and connect is not None:
-            self._connection = connect(access, self._program.environment, self._settings_file)
-            self._program.environment.update(self._connection.variables)
-
-    def _launch(self, session: str | None) -> Launch:
+    def _launch(self, session: str | None, connecting: Sequence[str]) -> Launch:
         prompt_file = self._with.records.prompt_file(self._work.active.instance)
         runner = self._work.runner
-        connecting = self._connection.words
         words = words_of(
             runner, prompt=self._prompt, prompt_file=prompt_file, session=session, connecting=connecting
         )
@@ -247,8 +235,6 @@ class Execution:
         )
 
     def _reads(self, prompt_file: Path, opened: ExitStack) -> "IO[bytes] | int":
-        if self._connection.file is not None:
-            write_private(self._settings_file, self._connection.file)
         if self._work.runner.is_steered:
             return subprocess.PIPE
         return told_to(self._work.runner.prompt, self._prompt.encode(), prompt_file, opened)

@@ -207,6 +207,28 @@ def copilot(said: Said, line: Mapping[str, Any]) -> str:
     return ""
 
 
+def cline(said: Said, line: Mapping[str, Any]) -> str:
+    """Read `cline --json`: the text of the line of type `run_result` is the answer."""
+    kind, event = line.get("type"), _table(line, "event")
+    if kind == "agent_event" and event.get("type") == "content_end":
+        said.is_begun = True
+        return (_text(event, "text") or "") if event.get("contentType") == "text" else ""
+    if kind == "error":
+        said.error = _text(line, "message") or kind
+    if kind == "run_result":
+        said.is_begun = said.is_ended = True
+        said.answer = _text(line, "text")
+        reason = _text(line, "finishReason") or ""
+        said.error = None if reason == "completed" else said.error or f"its run ended: {reason}"
+        used = _table(line, "aggregateUsage")
+        said.usage = Usage(
+            input_tokens=int(_number(used, "inputTokens")),
+            output_tokens=int(_number(used, "outputTokens")),
+            cost_micros=round(_number(used, "totalCost") * 1_000_000),
+        )
+    return ""
+
+
 def _text(table: object, name: str) -> str | None:
     found = table.get(name) if isinstance(table, Mapping) else None
     return found if isinstance(found, str) and found else None

@@ -40,6 +40,7 @@ class RecipeRules:
     resume: tuple[str, ...] = ()
     with_stdin: tuple[str, ...] = ()
     with_argument: tuple[str, ...] = (runners.PROMPT,)
+    one_word_is_command: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     """What its environment holds beside what every program's does."""
     reader: LineReader | None = None
@@ -101,6 +102,16 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
         reader=readers.copilot,
         expects="a line of type `assistant.message`",
         refusals=("session not found", "no session"),
+    ),
+    runners.Recipe.CLINE: RecipeRules(
+        shape=Shape.LINES,
+        command=("cline", "--json"),
+        with_stdin=(runners.PROMPT,),  # it reads an input only behind a prompt
+        one_word_is_command=True,
+        # Its hub would work with the variables of the session that began it, and not end with the run.
+        variables={"CLINE_SESSION_BACKEND_MODE": "local"},
+        reader=readers.cline,
+        expects="a line of type `run_result`",
     ),
 }
 

@@ -19,6 +19,7 @@ _PROGRAMS: Final[Mapping[Recipe, ClientProgram]] = {
     Recipe.GEMINI: client_programs.GEMINI,
     Recipe.OPENCODE: client_programs.OPENCODE,
     Recipe.COPILOT: client_programs.COPILOT,
+    Recipe.CLINE: client_programs.CLINE,
 }
 _OVER_ACP: Final[Mapping[Recipe, ClientProgram]] = {
     Recipe.CLAUDE: client_programs.CLAUDE_ACP,

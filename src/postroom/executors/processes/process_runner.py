@@ -17,11 +17,12 @@ from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
 from postroom.executors.processes.child_environment import FORMER_SERVER, INSTANCE, child_environment, marks
+from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION, Connection
 from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.machine import Machine
 from postroom.executors.processes.orphans import Orphans
 from postroom.executors.processes.output import Tail
-from postroom.executors.processes.records import Records
+from postroom.executors.processes.records import Records, write_private
 from postroom.executors.processes.starting import Launch, notes_kept, started
 from postroom.executors.processes.supervision import ProgramEnd, Supervision, Talk, Watch
 from postroom.log import get_logger
@@ -114,6 +115,19 @@ class Program:
         told = {**access, **work.told}
         runner = replace(work.runner, env={**(variables or {}), **work.runner.env})
         self.environment = child_environment(runner, process_runner.server, told, self._marks)
+        self._settings_file = process_runner.records.settings_file(work.active.instance)
+        self._connection = NO_CONNECTION
+
+    def connect(self) -> Connection:
+        """Have the client told of our server for this run; return what must stand in its command too.
+
+        Blocks: it may look at the client's settings.
+        """
+        access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
+        if access is not None and connect is not None:
+            self._connection = connect(access, self.environment, self._settings_file)
+            self.environment.update(self._connection.variables)
+        return self._connection
 
     async def run(self, launch: Launch, talk: Talk, errors: Tail) -> ProgramEnd | None:
         """Run the program to its end; None when it was asked to end before it was started.
@@ -153,6 +167,8 @@ class Program:
                 run_id=identity.run_id,
                 dispatch_id=identity.dispatch_id or "",
             )
+            if self._connection.file is not None:
+                write_private(self._settings_file, self._connection.file)
         process = started(launch)
         try:
             records.has_started(record, process.pid)

@@ -25,6 +25,7 @@ from postroom.contracts.runners import Recipe
 NAME: Final = "postroom"
 """The name under which set-up writes our server, so that a client has it once."""
 _OPENCODE: Final = "OPENCODE_CONFIG_CONTENT"
+_CLINE: Final = "CLINE_MCP_SETTINGS_PATH"
 _GEMINI: Final = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
 _GEMINI_DEFAULT: Final = {
     "darwin": "/Library/Application Support/GeminiCli/settings.json",
@@ -117,12 +118,24 @@ def _opencode(access: RunAccess, environment: Mapping[str, str], file: Path) -> 
     return Connection(variables={_OPENCODE: json.dumps(settings)})
 
 
+def _cline(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+    """Tell it by a copy of its own list of servers; the program that it starts has the run's variables."""
+    home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
+    folder = Path(environment.get("CLINE_DATA_DIR") or home / "data")
+    settings = _object_at(Path(environment.get(_CLINE) or folder / "settings" / "cline_mcp_settings.json"))
+    servers = settings.get("mcpServers")
+    server = {"command": sys.executable, "args": list(STDIO)}
+    settings["mcpServers"] = {**(servers if isinstance(servers, dict) else {}), NAME: server}
+    return Connection(variables={_CLINE: str(file)}, file=json.dumps(settings).encode())
+
+
 CONNECTING: Final[Mapping[Recipe, Connecting]] = {
     Recipe.CLAUDE: _claude,
     Recipe.CODEX: _codex,
     Recipe.GEMINI: _gemini,
     Recipe.OPENCODE: _opencode,
     Recipe.COPILOT: _copilot,
+    Recipe.CLINE: _cline,
 }
 
 
