@@ -13,6 +13,7 @@ from real_clients.home import PATIENCE
 SHELL: Mapping[str, CallTool] = {
     "claude": CallTool("Bash", {"command": "true", "description": "wait"}),
     "codex": CallTool("exec_command", {"cmd": "true"}),
+    "opencode": CallTool("bash", {"command": "true", "description": "wait"}),
 }
 FIRST, SECOND = "Look at the quay.", "And count the gulls."
 GULLS = {"sender_name": "Bo", "to": ["Cy"], "subject": "Gulls", "body_md": "There are four."}
@@ -44,7 +45,7 @@ def first_answer(bench: Bench) -> None:
     assert line, bench.model.story()
 
 
-@pytest.mark.parametrize("client", ["claude", "codex"])
+@pytest.mark.parametrize("client", ["claude", "codex", "opencode"])
 def test_a_second_message_reaches_the_model_in_the_middle_of_a_turn_and_both_are_answered(
     client: str, bench: Bench
 ) -> None:
@@ -75,3 +76,12 @@ def test_a_second_message_reaches_the_model_in_the_middle_of_a_turn_and_both_are
     answers = bench.home.postroom("mail", "inbox", "--as", "Ada", "--bodies")["messages"]
     assert [one["body_md"] for one in answers] == ["One boat, and four gulls."], bench.model.story()
     assert bench.home.postroom("mail", "inbox", "--as", "Bo", "--unread")["messages"] == []
+
+
+def test_no_opencode_works_on_when_the_server_is_killed(bench: Bench) -> None:
+    woken(bench)
+    bench.model.script = lambda _asked: CallTool("bash", {"command": "sleep 600", "description": "wait"})
+    bench.home.postroom("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "Quay", FIRST)
+    bench.model.wait_for(lambda one: not one.is_aside and FIRST in one.text)
+    bench.home.server.kill()
+    bench.home.await_end_of("POSTROOM_STEERING=")
