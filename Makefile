@@ -12,6 +12,9 @@ SEEDS  ?= ../shared/seeds/runnable
 # As many processes run tests as the machine has cores.
 JOBS   ?= logical
 
+# One file has most of their tests, and each test takes seconds: they are given out one by one.
+DRIVE_CLIENTS := $(BIN)/pytest -n $(JOBS) --dist load --maxschedchunk 1 tests/real_clients
+
 # Pytest compiles every test module; where that is not kept, each start of it costs half a minute.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -36,8 +39,9 @@ install: $(STAMP) ## make the environment in .venv; `PYTHON=python3.13` makes .v
 run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and the line that connects a client
 	@$(BIN)/postroom up $(ARGS)
 
-test: $(STAMP) ## run every test, the seeds included
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests
+test: $(STAMP) ## run every test, the seeds included; the real clients where they are installed
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/real_clients tests
+	$(DRIVE_CLIENTS)
 	@$(MAKE) --no-print-directory seeds
 
 unit: $(STAMP) ## run the unit tests and the seeds: what CI runs on every other Python
@@ -88,7 +92,7 @@ peers: ## install the queues that benchmarks run beside ours, in .venv-peers
 	@command -v npm >/dev/null || { echo "npm is needed for the real clients" >&2; exit 1; }
 	@mkdir -p .clients
 	@cp $< .clients/package.json
-	npm install --prefix .clients --no-audit --no-fund --loglevel=error
+	npm install --prefix .clients --no-audit --no-fund --loglevel=error --fetch-retries=5
 	@touch $@
 
 clients: .clients/.installed ## install the real clients that tests drive, from npm in .clients
@@ -97,10 +101,10 @@ raise-clients: ## pin the newest version of each real client; prints old and new
 	@$(PYTHON) tests/real_clients/raising.py
 
 test-clients: $(STAMP) .clients/.installed ## drive the real clients against a scripted model
-	$(BIN)/pytest tests/real_clients
+	$(DRIVE_CLIENTS)
 
 clients-table: $(STAMP) .clients/.installed ## drive them and write docs/clients.md from that run
-	-$(BIN)/pytest tests/real_clients
+	-$(DRIVE_CLIENTS)
 	@PYTHONPATH=tests:src $(BIN)/python -m real_clients.page
 
 lock: ## pin every dependency anew (needs uv)

@@ -56,6 +56,24 @@ class Bench:
         """Return the messages of an agent, with their texts."""
         return list(self.call("fetch_inbox", agent_name=name, include_bodies=True))
 
+    def reserve(self, name: str, path: str) -> None:
+        """Reserve a file for an agent, in no session."""
+        self.call("file_reservation_paths", agent_name=name, paths=[path], exclusive=True)
+
+    def reserved(self, name: str) -> tuple[str, ...]:
+        """Return what an agent has reserved."""
+        found = self.call("list_file_reservations", agent_name=name)
+        return tuple(sorted(one["path"] for one in found["reservations"]))
+
+    def await_release(self, name: str, path: str) -> bool:
+        """Return whether an agent has let go of a file, within a bound."""
+        until = time.monotonic() + PATIENCE
+        while path in self.reserved(name):
+            if time.monotonic() > until:
+                return False
+            threading.Event().wait(0.2)
+        return True
+
     def employ(self, name: str) -> None:
         """Have the server run an agent by the client's recipe, as shipped."""
         passed = [word for variable in (*self.client.pass_env, *PROXIES) for word in ("--pass-env", variable)]
@@ -65,13 +83,16 @@ class Bench:
         """Return the server's runs, those that ended too."""
         return list(self.home.postroom("runs", "list")["runs"])
 
-    def answer(self, message: Any) -> str:
-        """Return the text of the answer on a message's thread, when it has come; fail when its run is given up."""
+    def answer(self, message: Any, *, number: int = 1) -> str:
+        """Return the text of a message's answer, the first or a later one, when it has come.
+
+        It fails when the message's run is given up, and after a bound.
+        """
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            for found in self.inbox("Ada"):
-                if found["reply_to"] == message["id"]:
-                    return str(found["body_md"])
+            found = [one for one in self.inbox("Ada") if one["reply_to"] == message["id"]]
+            if len(found) >= number:
+                return str(sorted(found, key=lambda one: int(one["id"]))[number - 1]["body_md"])
             runs = [run for run in self.runs() if message["id"] in run["messages"]]
             if any(run["finished_at"] and run["state"] != "done" for run in runs):
                 break
@@ -97,6 +118,16 @@ class Bench:
         assert done.code == 0, self.tell(done)
         assert not self.model.failures, self.tell(done)
         return done
+
+    def runs_said(self) -> str:
+        """Return what the server says of its runs, and what was mailed to Ada: a client's own words stand there."""
+        asked = (("runs", "list"), ("mail", "inbox", "--as", "Ada", "--bodies"))
+        try:
+            return "\n".join(str(self.home.run("postroom", *words)) for words in asked)
+        except (
+            AssertionError
+        ) as error:  # it did not come to its end: the failure that is told of stays the test's
+            return str(error)
 
     def tell(self, done: Done) -> str:
         """Return what a failure must show: the client's own words and what the model was asked."""

@@ -42,6 +42,14 @@ class Client(Protocol):
         """Return the call with which the client's own tool writes a new file."""
         ...
 
+    def person(self, home: Home) -> Sequence[str]:
+        """Write what lets a session at a terminal ask nothing at its start, and return its command."""
+        ...
+
+    def rewriting(self, home: Home) -> Sequence[str]:
+        """Return a command by which the client writes its own settings anew, with one thing more."""
+        ...
+
     def servers(self) -> Sequence[str]:
         """Return the command by which the client tells its MCP servers."""
         ...
@@ -92,6 +100,26 @@ class Claude:
 
     def edit(self, path: Path, text: str) -> CallTool:
         return CallTool("Write", {"file_path": str(path), "content": text})
+
+    def person(self, home: Home) -> Sequence[str]:
+        project = {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}
+        told = {
+            "hasCompletedOnboarding": True,
+            "theme": "dark",
+            "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
+            "projects": {str(home.project): project},
+        }
+        home.write(".claude.json", json.dumps(told))
+        return ("claude",)
+
+    def rewriting(self, home: Home) -> Sequence[str]:
+        plugin = {"name": "other", "description": "Another.", "version": "1.0.0"}
+        home.write("other/plugin/.claude-plugin/plugin.json", json.dumps(plugin))
+        listed = {"name": "other", "source": "./plugin", "description": "Another."}
+        market = {"name": "others", "owner": {"name": "Somebody"}, "plugins": [listed]}
+        home.write("other/.claude-plugin/marketplace.json", json.dumps(market))
+        home.must("claude", "plugin", "marketplace", "add", str(home.path / "other"))
+        return ("claude", "plugin", "install", "other@others")
 
     def servers(self) -> Sequence[str]:
         return ("claude", "mcp", "list")
@@ -146,6 +174,12 @@ class Codex:
     def edit(self, path: Path, text: str) -> CallTool:
         return CallTool("apply_patch", {"input": _patch(path, text)})
 
+    def person(self, _home: Home) -> Sequence[str]:
+        return ("codex",)
+
+    def rewriting(self, _home: Home) -> Sequence[str]:
+        return ("codex", "mcp", "add", "other", "--", "true")
+
     def servers(self) -> Sequence[str]:
         return ("codex", "mcp", "list")
 
@@ -192,6 +226,12 @@ class Gemini:
 
     def edit(self, path: Path, text: str) -> CallTool:
         return CallTool("write_file", {"file_path": str(path), "content": text})
+
+    def person(self, _home: Home) -> Sequence[str]:
+        return ("gemini",)
+
+    def rewriting(self, _home: Home) -> Sequence[str]:
+        return ("gemini", "mcp", "add", "--scope", "user", "other", "true")
 
     def servers(self) -> Sequence[str]:
         return ("gemini", "mcp", "list")
@@ -253,6 +293,12 @@ class Opencode:
     def edit(self, path: Path, text: str) -> CallTool:
         return CallTool("write", {"filePath": str(path), "content": text})
 
+    def person(self, _home: Home) -> Sequence[str]:
+        return ("opencode",)
+
+    def rewriting(self, _home: Home) -> Sequence[str]:
+        return ("opencode", "mcp", "add", "other", "--", "true")
+
     def servers(self) -> Sequence[str]:
         return ("opencode", "mcp", "list")
 
@@ -301,6 +347,12 @@ class Copilot:
     def edit(self, path: Path, text: str) -> CallTool:
         return CallTool("create", {"path": str(path), "file_text": text})
 
+    def person(self, _home: Home) -> Sequence[str]:
+        return ("copilot",)
+
+    def rewriting(self, _home: Home) -> Sequence[str]:
+        return ("copilot", "mcp", "add", "other", "--", "true")
+
     def servers(self) -> Sequence[str]:
         return ("copilot", "mcp", "list")
 
@@ -329,9 +381,13 @@ class Cline:
     trusting = ()
 
     def prepare(self, home: Home) -> None:
-        url = f"{home.model.url}/v1"
         home.environment["CLINE_TELEMETRY_DISABLED"] = "1"
-        home.must("cline", "auth", "-p", "openai", "-k", KEY, "-b", url, "-m", "gpt-5.1")
+        name = "openai-compatible"
+        settings = {"provider": name, "apiKey": KEY, "model": "gpt-5.1", "baseUrl": f"{home.model.url}/v1"}
+        provider = {"settings": settings, "updatedAt": "2026-11-23T00:00:00.000Z", "tokenSource": "manual"}
+        # What `cline auth` writes, which takes it ten seconds.
+        told = {"version": 1, "lastUsedProvider": name, "modes": {}, "providers": {name: provider}}
+        home.write(".cline/data/settings/providers.json", json.dumps(told))
 
     def talk(self, prompt: str, *flags: str, session: str = "") -> Sequence[str]:
         resumed = ("--id", session) if session else ()
@@ -339,6 +395,12 @@ class Cline:
 
     def edit(self, path: Path, text: str) -> CallTool:
         return CallTool("apply_patch", {"input": _patch(path, text)})
+
+    def person(self, _home: Home) -> Sequence[str]:
+        return ("cline",)
+
+    def rewriting(self, _home: Home) -> Sequence[str]:
+        return ("cline", "mcp", "add", "--yes", "other", "--", "true")
 
     def servers(self) -> Sequence[str]:
         return ("cline", "config", "--json")
@@ -391,4 +453,6 @@ class OpencodeAcp(Opencode):
 
 _PROGRAMS: tuple[Client, ...] = (Claude(), Codex(), Gemini(), Opencode(), Copilot(), Cline())
 _ACP: tuple[Client, ...] = (ClaudeAcp(), CodexAcp(), GeminiAcp(), OpencodeAcp())
-CLIENTS: dict[str, Client] = {one.name: one for one in (*_PROGRAMS, *_ACP)}
+PROGRAMS: dict[str, Client] = {one.name: one for one in _PROGRAMS}
+"""Those in which a person works too."""
+CLIENTS: dict[str, Client] = {**PROGRAMS, **{one.name: one for one in _ACP}}

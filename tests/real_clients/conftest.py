@@ -7,7 +7,7 @@ import pytest
 
 from real_clients.bench import Bench
 from real_clients.clients import CLIENTS
-from real_clients.home import Home, are_installed
+from real_clients.home import PINS, Home, are_installed
 from real_clients.model_server import ModelServer
 from real_clients.page import keep
 
@@ -32,8 +32,15 @@ def _fixtures(item: pytest.Item) -> tuple[str, ...]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep what each scenario came to: `docs/clients.md` is written from it."""
+    """Keep what each scenario came to: `docs/clients.md` is written from it.
+
+    A failure names the client and its version, and what its runs said, which is nowhere else when a home is gone.
+    """
     report = yield
+    if report.when == "call" and report.failed and "bench" in _fixtures(item):
+        bench: Bench = getattr(item, "funcargs", {})["bench"]
+        package = bench.client.package
+        report.sections.append((f"{package} {PINS[package]}", bench.runs_said()))
     if report.when == "call" and "scenario" in _fixtures(item):
         keep(*(item.callspec.params[name] for name in ("client", "scenario")), passed=report.passed)
     return report

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from real_clients.clients import CLIENTS
+from real_clients.clients import CLIENTS, PROGRAMS
 from real_clients.home import PINS, ROOT
-from real_clients.scenarios import SCENARIOS
+from real_clients.scenarios import OF_A_PERSON, OF_THE_SERVER, Scenario
 from real_clients.table import TABLE, Cell, NotOffered, Yes
 
 PAGE = ROOT / "docs" / "clients.md"
@@ -18,34 +18,70 @@ What works with which client, seen with the real programs: each is run without a
 a model that follows a script. This page is written from that run by `make clients-table`; `make test-clients` repeats
 it. `postroom setup` and the runners are documented in [setup](setup.md) and [runners](runners.md).
 """
+AGENTS = """\
+The server starts them when mail comes: a client without a person, or an agent over the Agent Client Protocol (ACP).
+"""
 
 
 def word(cell: Cell) -> str:
-    """Return what a cell of the page says."""
+    """Return what a run of a cell comes to."""
     if isinstance(cell, Yes):
         detail = f"`{cell.detail}`" if cell.detail.startswith("-") else cell.detail
         return f"yes: {detail}" if detail else "yes"
     return f"{'not offered' if isinstance(cell, NotOffered) else 'no'}: {cell.reason}"
 
 
-def page(words: Mapping[tuple[str, str], str]) -> str:
+Words = Mapping[tuple[str, str], str]
+"""What is said of a client and a scenario: a word, and behind a colon what is to be noted."""
+
+
+def page(words: Words) -> str:
     """Return the page for what the cells say."""
-    rows = ["", "| | " + " | ".join(TABLE) + " |", "|---" * (len(TABLE) + 1) + "|"]
-    rows.append("| version | " + " | ".join(PINS[CLIENTS[client].package] for client in TABLE) + " |")
-    for scenario in SCENARIOS:
-        cells = [words[client, scenario] for client in TABLE]
-        rows.append(f"| {scenario.replace('_', ' ')} | " + " | ".join(cells) + " |")
-    rows += ["", "The rows:", ""]
-    for name, scenario in SCENARIOS.items():
-        rows.append(f"- **{name.replace('_', ' ')}**: {(scenario.__doc__ or '').splitlines()[0]}")
-    rows += ["", "The programs:", ""]
-    rows += [f"- `{client}` is npm's `{CLIENTS[client].package}`" for client in TABLE]
-    return HEAD + "\n".join(rows) + "\n"
+    notes: dict[str, int] = {}
+    rows = [
+        HEAD,
+        "## Clients of people",
+        "",
+        "A person begins their sessions. Numbers are of the notes below.",
+        "",
+    ]
+    rows += _row("", PROGRAMS) + _row("---", ["---"] * len(PROGRAMS))
+    rows += _row("version", [PINS[one.package] for one in PROGRAMS.values()])
+    for scenario in OF_A_PERSON:
+        rows += _row(_named(scenario), [_short(words[client, scenario], notes) for client in PROGRAMS])
+    rows += ["", *_explained(OF_A_PERSON), "", "## Agents that the server runs", "", AGENTS]
+    rows += _row("", map(_named, OF_THE_SERVER)) + _row("---", ["---"] * len(OF_THE_SERVER))
+    for client in CLIENTS:
+        cells = [_short(words[client, scenario], notes) for scenario in OF_THE_SERVER]
+        rows += _row(f"{client} {PINS[CLIENTS[client].package]}", cells)
+    rows += ["", *_explained(OF_THE_SERVER), "", "## Notes", ""]
+    rows += [f"{number}. {note}" for note, number in notes.items()]
+    rows += ["", "## The programs", ""]
+    rows += [f"- `{client}` is npm's `{one.package}`" for client, one in CLIENTS.items()]
+    return "\n".join(rows) + "\n"
+
+
+def _row(first: str, cells: Iterable[str]) -> list[str]:
+    return [f"| {' | '.join((first, *cells))} |"]
+
+
+def _named(scenario: str) -> str:
+    return scenario.replace("_", " ")
+
+
+def _short(said: str, notes: dict[str, int]) -> str:
+    """Return a cell: the word, and the number of the note with what is to be said of it."""
+    word, _, note = said.partition(": ")
+    return f"{word} ({notes.setdefault(note, len(notes) + 1)})" if note else word
+
+
+def _explained(scenarios: Mapping[str, Scenario]) -> list[str]:
+    return [f"- **{_named(name)}**: {one.__doc__}" for name, one in scenarios.items()]
 
 
 def expected() -> dict[tuple[str, str], str]:
     """Return what the cells say when every test of the table passes."""
-    return {(client, scenario): word(TABLE[client][scenario]) for client in TABLE for scenario in SCENARIOS}
+    return {(client, scenario): word(cell) for client, row in TABLE.items() for scenario, cell in row.items()}
 
 
 def keep(client: str, scenario: str, *, passed: bool) -> None:

@@ -1,16 +1,21 @@
 """What is tried with every client. A scenario fails, or returns what stands in the table's cell beside `yes`."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from postroom.mail.operations import OPERATIONS
 from postroom.mcp_server.profiles import CORE
 from real_clients.asked import Asked, CallTool, Say, Step, in_turn
 from real_clients.bench import Bench
 from real_clients.home import PATIENCE
+from real_clients.settings import read, without_ours
+from real_clients.terminal import at_a_terminal
 from real_clients.tokens import tokens_of
 
 Scenario = Callable[[Bench], str]
+MOST_STEPS = 200
+"""How many requests a run may make before what it waits for must have come."""
 
 
 def configuration_accepted(bench: Bench) -> str:
@@ -23,21 +28,23 @@ def configuration_accepted(bench: Bench) -> str:
 
 def tools_offered(bench: Bench) -> str:
     """Our tools stand in the client's request to its model, with our words; the cell says how many, and their cost."""
-    bench.set_up()
     search = CallTool("tool_search", {"query": "postroom", "limit": 100})
 
     def script(asked: Asked) -> Step:
         return search if asked.tool("tool_search") and not asked.returned else Say("Many.")
 
-    done = bench.turn("Which tools are there?", script=script)
-    asked = bench.model.conversation[-1]
-    assert asked.ours == tuple(sorted(CORE)), bench.tell(done)
-    offered = [tool for name in CORE if (tool := asked.tool(name)) is not None]
-    for name, tool in zip(CORE, offered, strict=True):
-        assert OPERATIONS[name].description in tool.description, tool
-        assert set(tool.schema["properties"]) >= set(OPERATIONS[name].command.__struct_fields__), tool
-    searched = ", found by its search" if asked.returned else ""
-    return f"{len(offered)} tools, about {round(tokens_of(offered), -2):,} tokens{searched}"
+    said = []
+    for profile, names in (("core", CORE), ("full", OPERATIONS)):
+        bench.set_up("--tools", profile)
+        done = bench.turn("Which tools are there?", script=script)
+        asked = bench.model.conversation[-1]
+        assert asked.ours == tuple(sorted(names)), bench.tell(done)
+        offered = [tool for name in names if (tool := asked.tool(name)) is not None]
+        for name, tool in zip(names, offered, strict=True):
+            assert OPERATIONS[name].description in tool.description, tool
+            assert set(tool.schema["properties"]) >= set(OPERATIONS[name].command.__struct_fields__), tool
+        said.append(f"`{profile}`: {len(offered)} tools, about {round(tokens_of(offered), -2):,} tokens")
+    return "; ".join(said) + ("; found by its search" if asked.returned else "")
 
 
 def session_resumed(bench: Bench) -> str:
@@ -63,6 +70,15 @@ def tool_changes(bench: Bench) -> str:
     done = bench.turn("Tell Ada.", call, Say("She is told."), flags=bench.client.allowing)
     assert [one["subject"] for one in bench.inbox("Ada")] == ["Tide"], bench.tell(done)
     return " ".join(bench.client.allowing)
+
+
+def welcomed_at_the_start(bench: Bench) -> str:
+    """A session that is no agent yet is told in its first request of the post room, and how to register."""
+    bench.set_up()
+    bench.team()
+    done = bench.turn("Good morning.", Say("Good morning."), flags=bench.trusted)
+    assert WELCOMED in bench.model.conversation[0].text, bench.tell(done)
+    return ""
 
 
 def mail_told_at_the_prompt(bench: Bench) -> str:
@@ -118,13 +134,35 @@ def reserved_edit_refused(bench: Bench) -> str:
     bench.set_up()
     bench.team()
     bench.as_agent("Bo")
-    bench.call("file_reservation_paths", agent_name="Ada", paths=["held.txt"], exclusive=True)
+    bench.reserve("Ada", "held.txt")
     held, free = bench.home.project / "held.txt", bench.home.project / "free.txt"
     calls = [bench.client.edit(path, "Bo was here.\n") for path in (free, held)]
     done = bench.turn("Write both.", *calls, Say("So it is."), flags=bench.trusted)
     assert free.exists(), bench.tell(done)
     assert not held.exists(), bench.tell(done)
     assert "Ada" in bench.model.conversation[2].new_text, bench.tell(done)
+    return ""
+
+
+def released_at_the_end(bench: Bench) -> str:
+    """What was reserved in a session is free again when the session has ended, and what was reserved elsewhere is not."""
+    bench.set_up()
+    bench.team()
+    bench.as_agent("Bo")
+    bench.reserve("Bo", "elsewhere.txt")
+    held: list[tuple[str, ...]] = []
+    here = {"project_key": str(bench.home.project), "agent_name": "Bo", "exclusive": True}
+
+    def script(asked: Asked) -> Step:
+        if not asked.returned:
+            return CallTool("file_reservation_paths", {**here, "paths": ["here.txt"]})
+        held.append(bench.reserved("Bo"))
+        return Say("It is mine.")
+
+    done = bench.turn("Take the file.", script=script, flags=bench.trusted)
+    assert held[0] == ("elsewhere.txt", "here.txt"), bench.tell(done)
+    assert bench.await_release("Bo", "here.txt"), bench.tell(done)
+    assert bench.reserved("Bo") == ("elsewhere.txt",)
     return ""
 
 
@@ -135,6 +173,48 @@ def undone_to_the_byte(bench: Bench) -> str:
     assert bench.settings() != before
     told = bench.home.postroom("setup", "remove", bench.client.setup)
     assert bench.settings() == before, told
+    return ""
+
+
+def undone_after_a_rewrite(bench: Bench) -> str:
+    """The client wrote its settings anew before set-up's part is taken out: all that is not ours stays as it wrote it."""
+    bench.set_up()
+    mine = bench.settings()
+    bench.home.must(*bench.client.rewriting(bench.home))
+    written = bench.settings()
+    assert written != mine, "the client wrote nothing"
+    told = bench.home.postroom("setup", "remove", bench.client.setup)
+    left = bench.settings()
+    expected = {
+        name: kept for name, text in written.items() if (kept := without_ours(read(name, text))) is not None
+    }
+    assert {name: read(name, text) for name, text in left.items()} == expected, told
+    assert b"other" in b"".join(left.values())
+    for name, text in left.items():
+        assert _lines(text) <= _lines(written[name]), text
+    return ""
+
+
+def _lines(text: bytes) -> set[bytes]:
+    return {line.rstrip(b",") for line in text.splitlines()}
+
+
+def idle_session_woken(bench: Bench) -> str:
+    """A person's session at a terminal, which set-up alone prepared and which is idle, begins a turn for each message."""
+    words = bench.client.person(bench.home)
+    bench.set_up()
+    bench.team()
+    bench.as_agent("Bo")
+    bench.model.script = lambda _asked: Say("I have seen it.")
+    with at_a_terminal(bench.home, words) as terminal:
+        terminal.type("Good morning.")
+        bench.model.wait_for(lambda one: "Good morning." in one.new_text and not one.is_aside)
+        for turns in (1, 2):
+            bench.send("Ada", "Bo", "Quay", f"Message {turns}.")
+            asked = bench.model.wait_for(
+                lambda one, n=turns: not one.is_aside and one.text.count("I have seen it.") == n
+            )
+            assert "Ada" in asked.new_text, f"{bench.model.story()}\n{terminal}"
     return ""
 
 
@@ -171,6 +251,67 @@ def session_of_a_thread_resumed(bench: Bench) -> str:
     return ""
 
 
+def question_answered(bench: Bench) -> str:
+    """A run asks a person by our tool and waits; it goes on with what the person said, and its answer is sent."""
+    bench.set_up()
+    bench.team()
+    bench.employ("Bo")
+    here = {"project_key": str(bench.home.project), "agent_name": "Bo", "question": "Shall I dig?"}
+
+    def script(asked: Asked) -> Step:
+        if "The answer is yes." in asked.text:
+            return Say("It is dug.")
+        if "Shall I dig?" in asked.text:
+            return Say("I have asked.")
+        [run] = bench.runs()
+        return CallTool("ask_person", {**here, "run_id": run["run_id"]})
+
+    bench.model.script = script
+    sent = bench.send("Ada", "Bo", "Quay", "Dig, if you may.")
+    told = bench.answer(sent)
+    assert "Shall I dig?" in told, f"{told}\n{bench.model.story()}"
+    [question] = bench.home.postroom("questions", "list")["questions"]
+    bench.home.postroom("questions", "answer", question["number"], "yes")
+    told = bench.answer(sent, number=2)
+    assert told == "It is dug.", f"{told}\n{bench.model.story()}"
+    return ""
+
+
+def steered(bench: Bench) -> str:
+    """A message of the thread on which a run works is in its model's next request, and is answered with the first."""
+    bench.set_up()
+    bench.team()
+    bench.employ("Bo")
+    here = {"project_key": str(bench.home.project)}
+    first, second = "Look at the quay.", "And count the gulls."
+    news = {"sender_name": "Bo", "to": ["Cy"], "subject": "Gulls", "body_md": "There are four."}
+    bench.call("register_agent", name="Cy", program="test", model="none")
+    sent: list[Any] = []
+    steps: list[str] = []
+
+    def script(asked: Asked) -> Step:
+        steps.append(asked.text)
+        if "There are four." in asked.text or len(steps) > MOST_STEPS:
+            return Say("One boat, and four gulls.")
+        if second in asked.text:
+            return CallTool("send_message", {**here, **news})
+        if len(steps) == 1:
+            sent.append(bench.send("Ada", "Bo", "Quay", second, thread_id="quay"))
+        return CallTool("list_agents", here)
+
+    bench.model.script = script
+    sent.insert(0, bench.send("Ada", "Bo", "Quay", first, thread_id="quay"))
+    bench.model.wait_for(lambda asked: second in asked.text)
+    told = bench.answer(sent[-1])
+    assert told == "One boat, and four gulls.", f"{told}\n{bench.model.story()}"
+    [taken] = [text for text in steps if second in text and "There are four." not in text]
+    assert (taken.count(first), taken.count(second)) == (1, 1), bench.model.story()
+    assert [one["body_md"] for one in bench.inbox("Cy")] == ["There are four."], bench.model.story()
+    assert len(bench.inbox("Ada")) == 1, bench.model.story()
+    assert bench.call("fetch_inbox", agent_name="Bo", unread_only=True) == []
+    return ""
+
+
 def run_cancelled(bench: Bench) -> str:
     """A run that works is cancelled: the program ends, and nothing is answered in its name."""
     bench.set_up()
@@ -197,22 +338,38 @@ def run_cancelled(bench: Bench) -> str:
 
 TOLD = 'newest from "Ada"'
 """What stands in the line in which a hook tells of mail."""
+WELCOMED = "The tool start_session registers this session."
+"""What a hook tells a session at its start."""
 HELD = 'addressed to "Bo"'
 """What stands in the line with which a hook lets a turn go on."""
-SCENARIOS: dict[str, Scenario] = {
+OF_A_PERSON: Mapping[str, Scenario] = {
     one.__name__: one
     for one in (
         configuration_accepted,
         tools_offered,
         session_resumed,
         tool_changes,
+        welcomed_at_the_start,
         mail_told_at_the_prompt,
         mail_told_after_a_tool,
-        turn_goes_on_for_mail,
         reserved_edit_refused,
+        turn_goes_on_for_mail,
+        released_at_the_end,
+        idle_session_woken,
         undone_to_the_byte,
+        undone_after_a_rewrite,
+    )
+}
+"""What a client does whose sessions a person begins."""
+OF_THE_SERVER: Mapping[str, Scenario] = {
+    one.__name__: one
+    for one in (
         woken_and_answers,
         session_of_a_thread_resumed,
+        question_answered,
+        steered,
         run_cancelled,
     )
 }
+"""What an agent does that the server runs."""
+SCENARIOS: Mapping[str, Scenario] = {**OF_A_PERSON, **OF_THE_SERVER}

@@ -1,73 +1,34 @@
 """A person's own session of a real client that is idle begins a turn when mail comes for it."""
 
 import json
-import os
-import pty
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from real_clients.asked import Say
 from real_clients.bench import Bench
-from real_clients.clients import KEY
+from real_clients.terminal import at_a_terminal
 
 WAKE = "postroom watch --as Bo --wake --after 0"
 TOLD = "A message from Ada came for Bo"
 
 
-@contextmanager
-def at_a_terminal(bench: Bench, *words: str) -> Iterator[int]:
-    """Start a client as a person does; what it draws is read and thrown away."""
-    home = bench.home
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(home.project)
-        os.execvpe(words[0], list(words), home.environment)
-    reader = threading.Thread(target=_read_away, args=(terminal,), daemon=True)
-    reader.start()
-    try:
-        yield terminal
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-        reader.join()
-        os.close(terminal)
-
-
-def _read_away(terminal: int) -> None:
-    try:
-        while os.read(terminal, 1 << 16):
-            pass
-    except OSError:  # the client has ended
-        return
-
-
-def _claude_at_home(bench: Bench) -> None:
-    """Have it ask nothing at its start, and wait for mail behind the start and behind each turn."""
-    home = bench.home
-    project = {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}
-    told = {
-        "hasCompletedOnboarding": True,
-        "theme": "dark",
-        "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
-        "projects": {str(home.project): project},
-    }
-    home.write(".claude.json", json.dumps(told))
+def _waits_for_mail(bench: Bench) -> None:
+    """Have it wait for mail behind the start and behind each turn."""
     hook = {"type": "command", "command": WAKE, "async": True, "asyncRewake": True, "timeout": 86_400}
     group = [{"hooks": [hook]}]
-    home.write("harbour/.claude/settings.json", json.dumps({"hooks": {"SessionStart": group, "Stop": group}}))
+    settings = {"hooks": {"SessionStart": group, "Stop": group}}
+    bench.home.write("harbour/.claude/settings.json", json.dumps(settings))
 
 
 @pytest.mark.parametrize("client", ["claude"])
 def test_an_idle_session_of_claude_begins_a_turn_for_each_message(client: str, bench: Bench) -> None:
     home = bench.home
-    _claude_at_home(bench)
+    words = bench.client.person(home)
+    _waits_for_mail(bench)
     home.postroom("agents", "register", "Ada")
     home.postroom("agents", "register", "Bo")
     bench.model.script = lambda _asked: Say("I have seen it.")
-    with at_a_terminal(bench, "claude"):
+    with at_a_terminal(home, words):
         for number in (1, 2):
             home.postroom("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "Quay", f"Message {number}.")
             bench.model.wait_for(lambda one, n=number: not one.is_aside and one.text.count(TOLD) == n)

@@ -307,6 +307,18 @@ def test_the_agent_of_a_call_is_seen(subtests: pytest.Subtests) -> None:
             assert call == {"session_id": "s", "cwd": "/w", **expected}
 
 
+def test_what_a_session_reserved_is_read_from_an_answer_that_gemini_has_put_between_marks() -> None:
+    granted = json.dumps({"granted": [{"id": 7}], "conflicts": []})
+    told = {
+        "llmContent": [{"text": f"<untrusted_context>\n{granted}\n</untrusted_context>"}],
+        "returnDisplay": granted,
+    }
+    tool = {"tool_name": "mcp_postroom_file_reservation_paths", "tool_input": {"agent_name": "Ada"}}
+    call = call_of("gemini", "tool", {**SESSION, **tool, "tool_response": told})
+    assert call is not None
+    assert call["reserved"] == [7]
+
+
 def test_a_deep_answer_of_a_tool_is_not_followed_for_ever() -> None:
     deep: object = REGISTERED
     for _ in range(50):

@@ -68,6 +68,7 @@ _WRAPPINGS = (
     "text",
     "textResultForLlm",
     "llmContent",
+    "returnDisplay",  # Gemini CLI's answer as it came; to the model it shows it between marks
     "functionResponse",
     "response",
     "output",
