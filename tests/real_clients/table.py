@@ -122,7 +122,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "turn_goes_on_for_mail": NotOffered("its plugins cannot hold the end of a turn"),
         "reserved_edit_refused": Yes(),
         "released_at_the_end": NotOffered("a session without a person does not end with its turn"),
-        "idle_session_woken": _WAKES_LATER,
+        "idle_session_woken": Yes(),
         "undone_to_the_byte": Yes(),
         "undone_after_a_rewrite": Yes(),
         "woken_and_answers": Yes(),
