@@ -51,6 +51,17 @@ def begun():
 def ended(status='completed', **more): happened('turn/completed', turn={'id': 'u1', 'status': status, **more})
 def over(): assert sys.stdin.read() == '', 'more was told behind the end'
 """
+OPENCODE = """
+import json, socket
+def say(type, **line): print(json.dumps({'type': type, 'sessionID': 'ses_1', **line}), flush=True)
+def told(): return json.loads(lines.readline())
+def took(line): print(json.dumps({'type': 'postroom.taken', 'name': line['name']}), flush=True)
+def step(text='', reason='tool-calls'):
+    say('step_start'); text and say('text', part={'text': text}); say('step_finish', part={'reason': reason})
+prompt = sys.stdin.read()
+assert json.loads(os.environ['OPENCODE_CONFIG_CONTENT'])['plugin'][-1].endswith('/opencode_steering.js')
+plugin = socket.socket(socket.AF_UNIX); plugin.connect(os.environ['POSTROOM_STEERING']); lines = plugin.makefile()
+"""
 
 
 @pytest_asyncio.fixture
@@ -76,6 +87,10 @@ def claude(text: str, **fields: Any) -> Runner:
 
 def codex(text: str, **fields: Any) -> Runner:
     return script(CODEX + text, "app-server", recipe=Recipe.CODEX, **fields)
+
+
+def opencode(text: str, **fields: Any) -> Runner:
+    return script(OPENCODE + text, "run", recipe=Recipe.OPENCODE, **fields)
 
 
 async def steered(application: Application, runner: Runner, at_work: Path) -> tuple[Mailbox, str, str]:
@@ -247,3 +262,46 @@ async def test_a_codex_that_fails_is_a_failed_run_with_its_words(
 ) -> None:
     row = await application.settled(application.open(codex(text)), as_=DEAD)
     assert reason in (row.last_error or "")
+
+
+async def test_opencode_answers_what_came_while_it_worked_with_the_first(
+    application: Application, at_work: Path
+) -> None:
+    text = "say('step_start')\n" + pid_in(at_work) + "two = told(); assert two['session'] == 'ses_1'\n"
+    text += "took(two); step(prompt + ' and ' + two['text'], 'stop')"
+    _, first, second = await steered(application, opencode(text), at_work)
+    assert first == second
+    await dispatch_in(application.stores, first, ACKED)
+    assert await application.texts() == ["first", "second", "first and second"]
+
+
+async def test_what_opencode_takes_behind_its_answer_has_one_of_its_own(
+    application: Application, at_work: Path
+) -> None:
+    text = "step('I look.')\n" + pid_in(at_work) + "two = told(); step('of first', 'stop')\n"
+    text += "took(two); step('I count.'); step('of second', 'stop')"
+    _, first, _ = await steered(application, opencode(text), at_work)
+    await dispatch_in(application.stores, first, ACKED)
+    assert await application.texts() == ["first", "second", "of first\n\nof second"]
+
+
+@pytest.mark.parametrize(
+    "ends", ["told()", "plugin.close()", 'told(); print(\'{"type": "postroom.taken"}\')']
+)
+async def test_what_opencode_did_not_take_begins_the_next_run(
+    application: Application, at_work: Path, ends: str
+) -> None:
+    text = "say('step_start')\nif prompt == 'first':\n  " + pid_in(at_work) + f"  {ends}\n"
+    text += "step('of ' + prompt, 'stop')"
+    _, first, _ = await steered(application, opencode(text), at_work)
+    await dispatch_in(application.stores, first, ACKED)
+    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
+
+
+async def test_an_opencode_that_is_cancelled_leaves_what_was_not_taken(
+    application: Application, at_work: Path
+) -> None:
+    text = "say('step_start')\nif prompt == 'second': step('of second', 'stop'); sys.exit()\n"
+    mailbox, first, _ = await steered(application, opencode(text + pid_in(at_work) + HANG), at_work)
+    assert await mailbox.cancel(first)
+    assert await last_text(application, "of second")

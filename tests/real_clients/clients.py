@@ -29,6 +29,8 @@ class Client(Protocol):
     """Flags with which one turn without a person may call our tools and edit files."""
     trusting: ClassVar[tuple[str, ...]]
     """Flags with which one turn runs our hooks, where a person trusts them by hand."""
+    drawn: ClassVar[str]
+    """What it draws at a terminal when it can be typed to; empty where it reads what was typed before."""
 
     def prepare(self, home: Home) -> None:
         """Write what points the client at the model, and add to the home's environment."""
@@ -84,6 +86,7 @@ class Claude:
     files = (".claude/settings.json",)
     allowing = ("--allowedTools", "mcp__plugin_postroom_postroom", "--permission-mode", "acceptEdits")
     trusting = ()
+    drawn = ""
 
     def prepare(self, home: Home) -> None:
         home.environment |= {
@@ -151,6 +154,7 @@ class Codex:
         "workspace-write",
     )
     trusting = ("--dangerously-bypass-hook-trust",)
+    drawn = ""
 
     def prepare(self, home: Home) -> None:
         home.environment["SCRIPTED_KEY"] = KEY
@@ -206,6 +210,7 @@ class Gemini:
     files = (".gemini/settings.json",)
     allowing = ("--approval-mode", "yolo")
     trusting = ()
+    drawn = ""
 
     def prepare(self, home: Home) -> None:
         home.environment |= {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": home.model.url}
@@ -263,6 +268,7 @@ class Opencode:
     files = (".config/opencode/opencode.json",)
     allowing = ()
     trusting = ()
+    drawn = "Ask anything"
 
     def prepare(self, home: Home) -> None:
         home.environment |= {
@@ -330,6 +336,7 @@ class Copilot:
     files = (".copilot/mcp-config.json", ".copilot/settings.json")
     allowing = ("--allow-all-tools",)
     trusting = ("--trust-folder",)
+    drawn = ""
 
     def prepare(self, home: Home) -> None:
         home.environment |= {
@@ -379,6 +386,7 @@ class Cline:
     files = (".cline/data/settings/cline_mcp_settings.json",)
     allowing = ()
     trusting = ()
+    drawn = ""
 
     def prepare(self, home: Home) -> None:
         home.environment["CLINE_TELEMETRY_DISABLED"] = "1"

@@ -207,7 +207,7 @@ def idle_session_woken(bench: Bench) -> str:
     bench.as_agent("Bo")
     bench.model.script = lambda _asked: Say("I have seen it.")
     with at_a_terminal(bench.home, words) as terminal:
-        terminal.type("Good morning.")
+        terminal.type("Good morning.", behind=bench.client.drawn)
         bench.model.wait_for(lambda one: "Good morning." in one.new_text and not one.is_aside)
         for turns in (1, 2):
             bench.send("Ada", "Bo", "Quay", f"Message {turns}.")

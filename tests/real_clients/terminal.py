@@ -1,14 +1,18 @@
 """A terminal in which a client runs as a person runs it; what it draws is read, and kept for a failure."""
 
+import fcntl
 import os
 import pty
+import struct
+import termios
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from real_clients.home import Home
+from real_clients.home import PATIENCE, Home
 
-_KEPT = 3_000
+_KEPT = 30_000
+_SIZE = struct.pack("HHHH", 40, 120, 0, 0)
 
 
 class Terminal:
@@ -17,17 +21,28 @@ class Terminal:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._drawn = b""
+        self._news = threading.Condition()
 
-    def type(self, text: str) -> None:
-        """Type a line and send it."""
+    def type(self, text: str, *, behind: str = "") -> None:
+        """Type a line and send it, once the client has drawn what is to be `behind` it, and the line."""
+        self._await_drawn(behind)
         os.write(self._descriptor, text.encode())
+        if behind:
+            self._await_drawn(text)
         os.write(self._descriptor, b"\r")
+
+    def _await_drawn(self, text: str) -> None:
+        with self._news:
+            drawn = self._news.wait_for(lambda: text.encode() in self._drawn, PATIENCE)
+        assert drawn, f"{text!r} was not drawn: {self}"
 
     def read_away(self) -> None:
         """Read until the client has ended: one that nobody reads stops."""
         try:
             while piece := os.read(self._descriptor, 1 << 16):
-                self._drawn = (self._drawn + piece)[-_KEPT:]
+                with self._news:
+                    self._drawn = (self._drawn + piece)[-_KEPT:]
+                    self._news.notify_all()
         except OSError:  # the client has ended
             return
 
@@ -42,6 +57,7 @@ def at_a_terminal(home: Home, words: Sequence[str]) -> Iterator[Terminal]:
     if pid == 0:
         os.chdir(home.project)
         os.execvpe(words[0], list(words), home.environment)
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, _SIZE)
     terminal = Terminal(descriptor)
     reader = threading.Thread(target=terminal.read_away, daemon=True)
     reader.start()

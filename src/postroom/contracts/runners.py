@@ -40,7 +40,7 @@ RESERVED_ENV = frozenset(
 """What the server itself tells the program; its processes are found again by them."""
 PROGRAMS = (RunnerKind.COMMAND, RunnerKind.ACP)
 """The kinds of runner that are programs."""
-STEERED = {"claude": "--input-format", "codex": "app-server"}
+STEERED = {"claude": "--input-format", "codex": "app-server", "opencode": "run"}
 """By recipe, the word of a command of one's own that says that the program takes messages while it works."""
 DEFAULT_OUTPUT_BYTES = 1 << 20
 MOST_OUTPUT_BYTES = 16 << 20

@@ -8,7 +8,7 @@ import asyncio
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from postroom.contracts.errors import CommandFailed, CommandSaidNothing
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.run_access import AccessOf
 from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, Runners
+from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Recipe, Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import prompt_of
 from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
@@ -29,6 +29,7 @@ from postroom.executors.command.steering import SteeredTalk, steered_words
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.advice import LastWords
 from postroom.executors.processes.child_environment import secrets_in
+from postroom.executors.processes.connecting import opencode_plugin
 from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
@@ -207,9 +208,15 @@ class Execution:
         )
         launch, errors = self._launch(session, connecting), Tail(ERRORS_KEPT)
         talk: Talk = Heard(reading, stream)
-        if runner.is_steered:
-            talk = SteeredTalk(self._work, reading, stream, prompt=self._prompt, session=session)
-        ended = await self._program.run(launch, talk, errors)
+        async with AsyncExitStack() as opened:
+            if runner.is_steered:
+                talk = steered = SteeredTalk(
+                    self._work, reading, stream, prompt=self._prompt, session=session
+                )
+                if runner.recipe is Recipe.OPENCODE:
+                    socket = await opened.enter_async_context(steered.plugin_socket())
+                    self._program.environment.update(opencode_plugin(launch.environment, socket))
+            ended = await self._program.run(launch, talk, errors)
         if ended is None:
             return None
         return Outcome(
@@ -235,9 +242,10 @@ class Execution:
         )
 
     def _reads(self, prompt_file: Path, opened: ExitStack) -> "IO[bytes] | int":
-        if self._work.runner.is_steered:
+        runner = self._work.runner
+        if runner.is_steered and runner.recipe is not Recipe.OPENCODE:
             return subprocess.PIPE
-        return told_to(self._work.runner.prompt, self._prompt.encode(), prompt_file, opened)
+        return told_to(runner.prompt, self._prompt.encode(), prompt_file, opened)
 
 
 _LOG = get_logger(__name__)

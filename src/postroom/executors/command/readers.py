@@ -166,7 +166,10 @@ def gemini(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def opencode(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `opencode run --format json`: the texts of the last step that has any are the answer."""
+    """Read `opencode run --format json`: the texts of the last step that has any are the answer.
+
+    A step behind one that was the last of its turn is for what came meanwhile: both answers are kept.
+    """
     kind, part = line.get("type"), _table(line, "part")
     said.session = _text(line, "sessionID") or _text(part, "sessionID") or said.session
     if kind == "error":
@@ -174,15 +177,18 @@ def opencode(said: Said, line: Mapping[str, Any]) -> str:
         said.error = _text(_table(error, "data"), "message") or _text(error, "name") or "error"
     if kind == "step_start":
         said.starts_anew = True
+        if said.last == "stop":
+            said.earlier = _behind(said.answer)
     if kind in ("text", "tool_use"):
         said.is_begun = True
     if kind == "text":
-        before = "" if said.starts_anew else said.answer or ""
+        before = said.earlier if said.starts_anew else said.answer or ""
         said.starts_anew = False
         said.answer = before + (_text(part, "text") or "")
         return _text(part, "text") or ""
     if kind == "step_finish":
         said.is_ended = True
+        said.last = _text(part, "reason") or ""
         tokens = _table(part, "tokens")
         said.usage += Usage(
             input_tokens=int(_number(tokens, "input")),

@@ -9,13 +9,16 @@ to a program that then ends is still in the mailbox.
 
 import asyncio
 import json
+import socket
 import subprocess
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import PostroomError, StaleClaim
+from postroom.contracts.errors import CommandBusy, PostroomError, StaleClaim
 from postroom.contracts.executor import PendingBoundary
 from postroom.contracts.messages import Boundary, storable
 from postroom.contracts.runners import Recipe, Runner
@@ -152,6 +155,30 @@ class CodexSteering:
         self._asked.append(method)
 
 
+class OpencodeSteering:
+    """Speaks to the plugin of ours in `opencode run`: it says what the model was given."""
+
+    def __init__(self, say: Say, said: Said) -> None:
+        self._say = say
+        self._said = said
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Say nothing: it has read its prompt."""
+
+    def tell(self, text: str) -> str | None:
+        """Put something into the session for the next step of its turn; None before it has begun."""
+        if self._said.session is None:
+            return None
+        name = str(uuid.uuid4())
+        self._say({"session": self._said.session, "name": name, "text": text})
+        return name
+
+    def heard(self, line: Mapping[str, Any]) -> str | None:
+        """Hear a line; the turn ends with the program, which takes until then."""
+        return text_of(line, "name") if line.get("type") == "postroom.taken" else None
+
+
 def steered_words(runner: Runner, words: Sequence[str], connecting: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the command of a program that takes messages while it works.
 
@@ -159,7 +186,7 @@ def steered_words(runner: Runner, words: Sequence[str], connecting: Sequence[str
     """
     if runner.recipe is Recipe.CODEX:
         return (*(runner.argv or ("codex", "app-server")), *connecting)
-    return tuple(words) if runner.argv else (*words, *CLAUDE_WORDS)
+    return tuple(words) if runner.argv or runner.recipe is Recipe.OPENCODE else (*words, *CLAUDE_WORDS)
 
 
 CLAUDE_WORDS: Final = ("--input-format", "stream-json", "--replay-user-messages")
@@ -175,7 +202,7 @@ class SteeredTalk:
         self._work = work
         self._reading = reading
         self._stream = stream
-        self._stdin: StdinWriter | None = None
+        self._writer: StdinWriter | None = None
         self._is_deaf = False
         self._tasks = Tasks("steering")
         self._told: dict[str, str] = {}
@@ -187,6 +214,8 @@ class SteeredTalk:
             self._steering: Steering = CodexSteering(
                 self._say, prompt, reading.said, cwd=cwd, session=session
             )
+        elif work.runner.recipe is Recipe.OPENCODE:
+            self._steering = OpencodeSteering(self._say, reading.said)
         else:
             self._steering = ClaudeSteering(self._say, prompt)
         reading.heard = self._heard
@@ -196,9 +225,34 @@ class SteeredTalk:
         """How many bytes have come in all."""
         return self._reading.taken
 
+    @asynccontextmanager
+    async def plugin_socket(self) -> AsyncIterator[str]:
+        """Wait for the program's plugin, which is told there; yield a path that only our user can open.
+
+        Raises:
+            CommandBusy: the system has no room for it now.
+        """
+        try:
+            folder, listening = await asyncio.to_thread(_listening)
+        except OSError as error:
+            raise CommandBusy(f"no socket for what comes meanwhile: {error.strerror or error}") from error
+        server = await asyncio.get_running_loop().create_unix_server(self._plugin_came, sock=listening)
+        try:
+            yield listening.getsockname()
+        finally:
+            server.close()
+            await asyncio.to_thread(folder.cleanup)
+
+    def _plugin_came(self) -> StdinWriter:
+        """Speak to the first that comes: a program that this one starts may come too, and is told nothing."""
+        came = StdinWriter(self._fall_silent)
+        self._writer = self._writer or came
+        return came
+
     async def begin(self, process: "subprocess.Popen[bytes]") -> None:
         """Say what the run is about, and look from now on for messages that come."""
-        self._stdin = await StdinWriter.on(process, self._fall_silent)
+        if process.stdin is not None:
+            self._writer = await StdinWriter.on(process, self._fall_silent)
         self._steering.begin()
         pending = self._work.control.pending
         if pending is not None:
@@ -223,22 +277,22 @@ class SteeredTalk:
         """Stream the rest, and let go of the program."""
         self._work.active.listens = False
         await self._tasks.close()
-        if self._stdin is not None:
-            await self._stdin.drop()
+        if self._writer is not None:
+            await self._writer.drop()
         await self._stream.pass_on(self._reading.end())
 
     def _finish(self) -> None:
         self._work.active.listens = False
-        if self._stdin is not None:
-            self._stdin.finish()
+        if self._writer is not None:
+            self._writer.finish()
 
     def _fall_silent(self) -> None:
         """Tell nothing more to a program that does not read."""
         self._is_deaf = True
 
     def _say(self, line: Mapping[str, Any]) -> None:
-        if self._stdin is not None:
-            self._stdin.write(json.dumps(line).encode() + b"\n")
+        if self._writer is not None:
+            self._writer.write(json.dumps(line).encode() + b"\n")
 
     def _heard(self, line: Mapping[str, Any]) -> None:
         name = self._steering.heard(line)
@@ -258,7 +312,7 @@ class SteeredTalk:
             await arrivals.wait()
 
     def _tell(self, message_id: str, text: str) -> None:
-        if message_id in self._passed or not text.strip():
+        if self._writer is None or message_id in self._passed or not text.strip():
             return
         name = self._steering.tell(text)
         if name is not None:
@@ -280,6 +334,19 @@ class SteeredTalk:
     @property
     def _run_id(self) -> str:
         return self._work.active.identity.run_id
+
+
+def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
+    """Return a socket in a folder that is our user's alone, and not deep: such a path is short."""
+    folder = TemporaryDirectory(prefix="postroom-")
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(f"{folder.name}/plugin")
+    except OSError:
+        listening.close()
+        folder.cleanup()
+        raise
+    return folder, listening
 
 
 def table(line: Mapping[str, Any], name: str) -> Mapping[str, Any]:

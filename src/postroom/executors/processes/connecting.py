@@ -26,6 +26,7 @@ NAME: Final = "postroom"
 """The name under which set-up writes our server, so that a client has it once."""
 _OPENCODE: Final = "OPENCODE_CONFIG_CONTENT"
 _CLINE: Final = "CLINE_MCP_SETTINGS_PATH"
+_PLUGIN: Final = Path(__file__).with_name("opencode_steering.js").as_uri()
 _GEMINI: Final = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
 _GEMINI_DEFAULT: Final = {
     "darwin": "/Library/Application Support/GeminiCli/settings.json",
@@ -106,11 +107,7 @@ def _gemini(access: RunAccess, environment: Mapping[str, str], file: Path) -> Co
 
 
 def _opencode(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
-    try:
-        settings = json.loads(environment.get(_OPENCODE) or "{}")
-    except ValueError:
-        settings = {}
-    settings = settings if isinstance(settings, dict) else {}
+    settings = _opencode_settings(environment)
     servers = settings.get("mcp")
     header = _bearer(f"{{env:{TOKEN_VARIABLE}}}")
     server = {"type": "remote", "url": access.mcp_url, "enabled": True, "oauth": False, "headers": header}
@@ -127,6 +124,23 @@ def _cline(access: RunAccess, environment: Mapping[str, str], file: Path) -> Con
     server = {"command": sys.executable, "args": list(STDIO)}
     settings["mcpServers"] = {**(servers if isinstance(servers, dict) else {}), NAME: server}
     return Connection(variables={_CLINE: str(file)}, file=json.dumps(settings).encode())
+
+
+def opencode_plugin(environment: Mapping[str, str], socket: str) -> Mapping[str, str]:
+    """Return the variables with which opencode loads our plugin too, which is told at `socket` what comes."""
+    settings = _opencode_settings(environment)
+    plugins = settings.get("plugin")
+    others = [one for one in plugins if one != _PLUGIN] if isinstance(plugins, list) else []
+    settings["plugin"] = [*others, _PLUGIN]
+    return {_OPENCODE: json.dumps(settings), "POSTROOM_STEERING": socket}
+
+
+def _opencode_settings(environment: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        settings = json.loads(environment.get(_OPENCODE) or "{}")
+    except ValueError:
+        settings = {}
+    return settings if isinstance(settings, dict) else {}
 
 
 CONNECTING: Final[Mapping[Recipe, Connecting]] = {

@@ -9,8 +9,8 @@ MOST_UNREAD: Final = 1 << 20
 """Bytes beside the longest thing it was told that a program may leave unread."""
 
 
-class StdinWriter(asyncio.BaseProtocol):
-    """The end of a pipe that is written to; `on_full` is called when the program does not read."""
+class StdinWriter(asyncio.Protocol):
+    """The end of a pipe or socket that is written to; `on_full` is called when the program does not read."""
 
     def __init__(self, on_full: Callable[[], None]) -> None:
         self._on_full = on_full
