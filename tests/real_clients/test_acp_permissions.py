@@ -1,10 +1,13 @@
-"""A permission that a real ACP agent asks for: it stays open, is answered once, and each sender has their own answer."""
+"""A permission that a real ACP agent asks for stays open through a kill of the server, and is answered once.
+
+Five messages of three senders come meanwhile: each of the six has its own answer.
+"""
 
 import json
+import re
 
 import pytest
 
-from e2e.running import Line
 from e2e.test_acp_runners import shown
 from real_clients.asked import Asked, CallTool, Say, Script, Step
 from real_clients.bench import Bench
@@ -12,14 +15,19 @@ from real_clients.bench import Bench
 pytestmark = pytest.mark.timeout(240)
 
 
+GREETING = re.compile(r"Greet(\d)\.")
+
+
 def asks_once(call: CallTool) -> Script:
-    """Return a script that makes a call for the first message, and answers every other at once."""
+    """Return a script that makes a call for the task, and greets whoever is to be greeted."""
 
     def script(asked: Asked) -> Step:
         said = asked.new_text
         if "Dig." in said or "The answer is yes." in said:
             return call
-        return Say("It was dug.") if "Dig." in asked.text and "Greet." not in said else Say("Good day.")
+        if greetings := GREETING.findall(said):
+            return Say(f"Good day{greetings[-1]}.")
+        return Say("It was dug.")
 
     return script
 
@@ -28,47 +36,59 @@ def asks_once(call: CallTool) -> Script:
     ("codex", CallTool("exec_command", {"cmd": "touch dug.txt"})),
     ("claude", CallTool("Bash", {"command": "touch dug.txt", "description": "Dig"})),
 ])  # fmt: skip
-def test_a_permission_stays_open_and_a_yes_is_recognised(client: str, call: CallTool, bench: Bench) -> None:
-    project = str(bench.home.project)
+def test_six_messages_around_a_permission_are_six_answers(client: str, call: CallTool, bench: Bench) -> None:
+    home, project = bench.home, str(bench.home.project)
     if client == "codex":
-        config = bench.home.path / ".codex" / "config.toml"
+        config = home.path / ".codex" / "config.toml"
         config.write_text(f'approval_policy = "untrusted"\n{config.read_text()}')
     bench.model.script = asks_once(call)
+    bench.team()
+    for name in ("Cyd", "Dan"):
+        bench.call("register_agent", name=name, program="test", model="none")
     runner = {"kind": "acp", "recipe": client, "pass_env": list(bench.client.pass_env)}
+    _posted(bench, "PUT", "/admin/runners", {"project": project, "agent": "Bo", "runner": runner})
+    bench.send("Ada", "Bo", "Quay", "Dig.", thread_id="dig")
+    [question] = shown(lambda: _questions(bench))
+    for number, sender in enumerate(("Cyd", "Dan", "Ada", "Cyd", "Dan")):
+        bench.send(sender, "Bo", "Quay", f"Greet{number}.", thread_id=f"greet{number}")
+    home.server.kill()
+    home.server.start()
+    assert [one["number"] for one in _questions(bench)] == [question["number"]]
+    _posted(bench, "POST", "/admin/questions", {"number": question["number"], "answer": "yes"})
+    shown(lambda: not [run for run in bench.runs() if not run["finished_at"]])
+    assert _questions(bench) == []
+    told = {one: _answers(bench, one) for one in ("Ada", "Cyd", "Dan")}
+    story = f"{told}\n{bench.model.story()}"
+    assert [told["Ada"]["dig"][-1]] == ["It was dug."], story
+    greeted = {
+        name: {thread: texts for thread, texts in threads.items() if thread != "dig"}
+        for name, threads in told.items()
+    }
+    assert greeted == {
+        "Ada": {"greet2": ["Good day2."]},
+        "Cyd": {"greet0": ["Good day0."], "greet3": ["Good day3."]},
+        "Dan": {"greet1": ["Good day1."], "greet4": ["Good day4."]},
+    }, story
+    assert len(told["Ada"]["dig"]) == 2, story  # what it asks, and the answer
+    assert (home.project / "dug.txt").exists()
+
+
+def _questions(bench: Bench) -> list[dict[str, str]]:
     with bench.home.server.line() as line:
-
-        def send(name: str, text: str) -> None:
-            line.tool(
-                "send_message", project_key=project, sender_name=name, to=["Bo"], subject="Quay", body_md=text
-            )
-
-        def inbox(name: str) -> list[str]:
-            found = line.tool("fetch_inbox", project_key=project, agent_name=name, after=0)
-            return [one["body_md"] for one in found]
-
-        def questions() -> list[dict[str, str]]:
-            found: list[dict[str, str]] = line.request("GET", "/admin/questions").json()["questions"]
-            return found
-
-        line.tool("ensure_project", human_key=project)
-        for name in ("Ada", "Bo", "Cyd"):
-            line.tool("register_agent", project_key=project, name=name, program="test", model="none")
-        assert _posted(line, "PUT", "/admin/runners", {"project": project, "agent": "Bo", "runner": runner})
-        send("Ada", "Dig.")
-        shown(lambda: inbox("Ada"))
-        assert len(questions()) == 1, (inbox("Ada"), bench.model.story())
-        [question] = questions()
-        send("Cyd", "Greet.")
-        assert questions() == [question]
-        assert _posted(line, "POST", "/admin/questions", {"number": question["number"], "answer": "yes"})
-        shown(lambda: inbox("Cyd"))
-        assert questions() == [], bench.model.story()
-        assert inbox("Ada")[-1].endswith("It was dug."), (inbox("Ada"), bench.model.story())
-        [greeted] = inbox("Cyd")
-        assert greeted.endswith("Good day."), greeted  # Codex puts a warning about its model before it
-    assert (bench.home.project / "dug.txt").exists()
+        found: list[dict[str, str]] = line.request("GET", "/admin/questions").json()["questions"]
+    return found
 
 
-def _posted(line: Line, method: str, path: str, document: object) -> bool:
-    body = json.dumps(document).encode()
-    return line.request(method, path, body=body, headers={"Content-Type": "application/json"}).status == 200
+def _answers(bench: Bench, name: str) -> dict[str, list[str]]:
+    """Return the last line of what came for an agent, by thread: Codex puts a warning about its model before it."""
+    found: dict[str, list[str]] = {}
+    for one in bench.call("fetch_inbox", agent_name=name, after=0):
+        found.setdefault(one["thread_id"], []).append(one["body_md"].splitlines()[-1])
+    return found
+
+
+def _posted(bench: Bench, method: str, path: str, document: object) -> None:
+    body, typed = json.dumps(document).encode(), {"Content-Type": "application/json"}
+    with bench.home.server.line() as line:
+        answer = line.request(method, path, body=body, headers=typed)
+    assert answer.status == 200, answer.text

@@ -173,11 +173,14 @@ class Patience:
 
 
 def leave_when_unread() -> None:
-    """End when the reader of a pipe has gone: the next message, which would say so, may be days away."""
+    """End when the reader has gone: the next message, which would say so, may be days away.
+
+    A pipe tells it as an error, and a socket, which clients on Node give their hooks, as a hang-up.
+    """
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sys.stdout.fileno(), select.POLLERR)
-        if any(event & select.POLLERR for _, event in poll.poll(0)):
+        if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
             raise SystemExit(READER_GONE)
 
 
