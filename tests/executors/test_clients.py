@@ -25,9 +25,9 @@ from postroom.contracts.errors import (
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import PromptWay, Recipe, Runner
-from postroom.executors.processes.connecting import CONNECTING
+from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION
 from postroom.executors.processes.output import without_escapes
-from postroom.executors.processes.records import Records, write_private
+from postroom.executors.processes.records import Records
 
 ACCESS = RunAccess(url="http://127.0.0.1:8", mcp_path="/mcp", data_dir="/data", token="prr_secret")
 MADE_OF = {
@@ -55,8 +55,8 @@ def client(folder: Path, recipe: Recipe, script: str) -> Room:
 @recipes
 def test_no_argument_and_no_file_holds_the_token(recipe: Recipe, tmp_path: Path) -> None:
     made = CONNECTING[recipe](ACCESS, {"HOME": str(tmp_path)}, tmp_path / "settings")
-    told = " ".join((*made.words, *made.variables.values(), (made.file or b"").decode()))
-    assert "http://127.0.0.1:8/mcp/core" in told or made.file is not None
+    told = " ".join((*made.words, *made.variables.values(), b"".join(made.files.values()).decode()))
+    assert "http://127.0.0.1:8/mcp/core" in told or made.files
     assert "POSTROOM_TOKEN" in told or "mcp --tools core" in told.replace('", "', " ")
     assert ACCESS.token not in told
     assert ACCESS.token not in repr(ACCESS)
@@ -75,17 +75,41 @@ def test_codex_is_told_in_the_form_of_the_entry_that_it_has(tmp_path: Path) -> N
 
 
 def test_what_a_user_has_told_a_client_by_the_environment_is_kept(tmp_path: Path) -> None:
-    system = tmp_path / "system.json"
-    system.write_text('{"admin": {"secure": true}, "mcpServers": {"other": {"command": "x"}}}')
-    made = CONNECTING[Recipe.GEMINI](ACCESS, {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(system)}, tmp_path / "f")
-    settings = json.loads(made.file or b"")
-    assert settings["admin"] == {"secure": True}
-    assert set(settings["mcpServers"]) == {"other", "postroom"}
     given = {"OPENCODE_CONFIG_CONTENT": '{"model": "m", "mcp": {"other": {"type": "local"}}}'}
     made = CONNECTING[Recipe.OPENCODE](ACCESS, given, tmp_path / "f")
     settings = json.loads(made.variables["OPENCODE_CONFIG_CONTENT"])
     assert settings["model"] == "m"
     assert set(settings["mcp"]) == {"other", "postroom"}
+
+
+def test_gemini_has_a_home_whose_settings_alone_are_the_runs(tmp_path: Path) -> None:
+    own = tmp_path / "home" / ".gemini"
+    own.mkdir(parents=True)
+    text = """{ // mine
+      "security": {"auth": {"selectedType": "oauth-personal"}}, /* "x": 1 */
+      "mcpServers": {"other": {"httpUrl": "http://x//y"}}}"""
+    (own / "settings.json").write_text(text)
+    (own / "trustedFolders.json").write_text("{}")
+    records = Records(tmp_path / "private")
+    records.prepare()
+    folder = records.settings_folder("i")
+    made = CONNECTING[Recipe.GEMINI](ACCESS, {"HOME": str(own.parent)}, folder)
+    records.write_settings("i", made.files, made.links)
+    assert made.variables == {"GEMINI_CLI_HOME": str(folder)}
+    settings = json.loads((folder / ".gemini" / "settings.json").read_text())
+    assert settings["security"] == {"auth": {"selectedType": "oauth-personal"}}
+    assert settings["mcpServers"]["other"] == {"httpUrl": "http://x//y"}
+    assert settings["mcpServers"]["postroom"]["trust"] is True
+    assert (own / "settings.json").read_text() == text
+    for name in ("tmp/session", "oauth_creds.json", "trustedFolders.json"):
+        (folder / ".gemini" / name).write_text("anew")
+    records.remove("i")
+    assert not folder.exists()
+    assert [
+        (own / name).read_text() for name in ("tmp/session", "oauth_creds.json", "trustedFolders.json")
+    ] == ["anew"] * 3
+    (own / "settings.json").write_text("no settings")  # Gemini CLI says what is wrong with them
+    assert CONNECTING[Recipe.GEMINI](ACCESS, {"HOME": str(own.parent)}, folder) == NO_CONNECTION
 
 
 @recipes
@@ -217,10 +241,10 @@ async def test_without_room_for_its_settings_a_client_is_not_started_and_the_run
     room.executor._access_of = opened
     real = os.open
 
-    def full(path: os.PathLike[str], *how: Any, **more: Any) -> int:
-        if ".settings" in str(path):
+    def full(path: os.PathLike[str], flags: int, *how: Any, **more: Any) -> int:
+        if ".settings" in str(path) and flags & os.O_CREAT:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return real(path, *how, **more)
+        return real(path, flags, *how, **more)
 
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(
@@ -241,8 +265,10 @@ def test_what_is_meant_for_a_terminal_is_taken_out() -> None:
 def test_the_settings_of_a_run_are_private_and_are_taken_away(tmp_path: Path) -> None:
     records = Records(tmp_path / "private")
     records.prepare()
-    path = records.settings_file("i")
-    write_private(path, b"{}")
+    for _ in range(2):
+        records.write_settings("i", {"settings.json": b"{}"}, {"link": tmp_path})
+    path = records.settings_folder("i") / "settings.json"
     assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
     records.remove("i")
-    assert not path.exists()
+    assert not path.parent.exists()
+    assert tmp_path.exists()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from postroom.app.clients import json_edit, toml_edit
 from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit
-from postroom.app.clients.jsonc import read
+from postroom.jsonc import read
 
 ENTRY = {"command": "postroom", "args": ["mcp"]}
 HOOK = {"hooks": [{"type": "command", "command": "postroom hook claude Stop", "timeout": 10}]}

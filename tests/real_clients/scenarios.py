@@ -263,8 +263,7 @@ def question_answered(bench: Bench) -> str:
             return Say("It is dug.")
         if "Shall I dig?" in asked.text:
             return Say("I have asked.")
-        [run] = bench.runs()
-        return CallTool("ask_person", {**here, "run_id": run["run_id"]})
+        return CallTool("ask_person", here)  # who asks, and in which run, the token of the run says
 
     bench.model.script = script
     sent = bench.send("Ada", "Bo", "Quay", "Dig, if you may.")

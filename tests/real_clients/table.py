@@ -103,9 +103,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "undone_after_a_rewrite": Yes(),
         "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": Yes(),
-        "question_answered": NotYet(
-            "its runs have the tools of set-up's entry alone: it skips the settings that the recipe names, which are not root's"
-        ),
+        "question_answered": Yes(),
         "steered": _NOT_STEERED,
         "run_cancelled": Yes(),
     },
@@ -188,7 +186,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     "gemini over ACP": {
         "woken_and_answers": Yes(),
         "session_of_a_thread_resumed": Yes(),
-        "question_answered": NotYet("its runs are not offered `ask_person` where set-up wrote its own entry"),
+        "question_answered": Yes(),
         "steered": _NOT_STEERED,
         "run_cancelled": Yes(),
     },

@@ -126,10 +126,54 @@ def test_a_message_resumes_the_session_of_its_thread_or_of_its_agent(
         for count, (word, thread) in enumerate((("one", "a"), ("two", "b"), ("three", "a")), 1):
             office.send(f"The word is {word}.", thread=thread)
             office.await_answers(count)
+    returned = [one for asked in model.conversation for one in asked.returned]
+    assert returned, model.story()
+    assert all("The word is" in one for one in returned), returned
     before = model.conversation[-2].text.split("The word is three.")[0]
     assert "The word is one." in before, model.story()
     assert "You said one." in before, model.story()
     assert ("The word is two." in before) == (per == "agent"), model.story()
+
+
+@pytest.mark.parametrize("client", ["gemini", "gemini over ACP"])
+def test_gemini_acts_by_its_run_where_nothing_is_set_up_and_no_folder_is_the_systems(
+    client: str, model: ModelServer, home: Home
+) -> None:
+    """It skips settings of the system below a folder that others may write, as it does below one of a user."""
+    home.path.chmod(0o775)
+    office = Office(CLIENTS[client], home)
+    before = _files_of(home.path / ".gemini")
+    here = {"project_key": str(home.project), "agent_name": "Bo"}
+
+    def script(asked: Asked) -> Step:
+        match len([turn for turn in asked.turns if isinstance(turn, Returned)]):
+            case 0:
+                return CallTool("fetch_inbox", here)
+            case 1:
+                return CallTool("ask_person", {**here, "question": "Shall I dig?"})
+        return Say("I have asked.")
+
+    model.script = script
+    with home.server:
+        office.open()
+        office.send("The word is one.")
+        [told] = office.await_answers(1)
+        [question] = home.postroom("questions", "list")["questions"]
+    assert "Shall I dig?" in told["body_md"], model.story()
+    assert question["question"] == "Shall I dig?"
+    [inbox, _] = model.conversation[-1].returned
+    assert "The word is one." in inbox
+    assert _files_of(home.path / ".gemini").items() >= before.items()
+    assert (home.path / ".gemini" / "tmp").is_dir()  # its sessions, beside those of its user
+    assert not list(home.path.rglob("*.settings"))
+
+
+def _files_of(folder: Path) -> dict[Path, bytes]:
+    return {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "tmp" not in path.parts[-4:]
+    }
 
 
 def test_a_client_that_is_logged_out_says_what_helps(model: ModelServer, home: Home) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from postroom.app.clients import json_edit, toml_edit
 from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit, bears, fits, mended
-from postroom.app.clients.jsonc import DEEPEST, NotJson, read
 from postroom.app.clients.toml_edit import NotToml
+from postroom.jsonc import DEEPEST, NotJson, read
 
 ENTRY = {"command": "postroom", "args": ["mcp"]}
 SERVER = ConfigEdit(path=("mcpServers",), key="postroom", value=ENTRY)

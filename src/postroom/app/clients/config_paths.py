@@ -11,9 +11,9 @@ from postroom.app import places
 from postroom.app.clients import json_edit
 from postroom.app.clients.config_edits import NAME, ConfigEdit
 from postroom.app.clients.files import look
-from postroom.app.clients.jsonc import NotJson
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, OwnFile, Scope
 from postroom.contracts.errors import ClientFileRefused, InvalidArgument
+from postroom.jsonc import NotJson
 
 PROJECT_CLIENTS: Final = tuple(one.name for one in CLIENTS if one.project is not None)
 

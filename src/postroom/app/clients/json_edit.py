@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit, bears, fits, mended
-from postroom.app.clients.jsonc import Child, Node, NotJson, read
+from postroom.jsonc import Child, Node, NotJson, read
 
 _INDENT: Final = "  "
 _BLANKS: Final = " \t\r\n"

@@ -22,10 +22,10 @@ from postroom.app.clients.config_paths import (
     switch,
 )
 from postroom.app.clients.files import Draft, Found
-from postroom.app.clients.jsonc import NotJson
 from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict
+from postroom.jsonc import NotJson
 
 TRIES: Final = 3
 """How often to plan again when a running client changed a file in between."""

@@ -16,12 +16,12 @@ from postroom.app.clients.config_paths import (
     servers_file,
     switch,
 )
-from postroom.app.clients.jsonc import NotJson, nodes, read
 from postroom.app.clients.readiness import to_do
 from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
 from postroom.contracts.errors import ClientFileRefused
+from postroom.jsonc import NotJson, nodes, read
 
 Drift = Literal[
     "missing",

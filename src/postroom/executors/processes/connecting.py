@@ -7,11 +7,13 @@ files name its variable.
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from postroom import jsonc
 from postroom.contracts.run_access import (
     FOLDER_VARIABLE,
     PATH_VARIABLE,
@@ -27,28 +29,34 @@ NAME: Final = "postroom"
 _OPENCODE: Final = "OPENCODE_CONFIG_CONTENT"
 _CLINE: Final = "CLINE_MCP_SETTINGS_PATH"
 _PLUGIN: Final = Path(__file__).with_name("opencode_steering.js").as_uri()
-_GEMINI: Final = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
-_GEMINI_DEFAULT: Final = {
-    "darwin": "/Library/Application Support/GeminiCli/settings.json",
-    "linux": "/etc/gemini-cli/settings.json",
-}
+_GEMINI: Final = "GEMINI_CLI_HOME"
+_GEMINI_WRITES: Final = (
+    "GEMINI.md",
+    "gemini-credentials.json",
+    "google_accounts.json",
+    "installation_id",
+    "mcp-oauth-tokens.json",
+    "oauth_creds.json",
+)
+"""What Gemini CLI writes by the file's name: it reaches the user's folder through a link to nothing too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What a client is told: words of its command, variables, and the content of a private file."""
+    """What a client is told: words of its command, variables, and what stands in the run's private folder."""
 
     words: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    file: bytes | None = field(default=None, repr=False)
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    links: Mapping[str, Path] = field(default_factory=dict)
 
 
 NO_CONNECTION: Final = Connection()
 Connecting = Callable[[RunAccess, Mapping[str, str], Path], Connection]
-"""Tells a client of the server; it is given the program's environment, and where its private file will be."""
+"""Tells a client of the server; it is given its environment, and where its private folder will be."""
 
 
-def _claude(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+def _claude(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     # Set up as a plugin it has our tools twice, and those of the plugin do not know the run.
     twice = f"mcp__plugin_{NAME}_{NAME}"
     return Connection(
@@ -60,7 +68,7 @@ def _claude(access: RunAccess, environment: Mapping[str, str], file: Path) -> Co
     )
 
 
-def _copilot(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+def _copilot(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     return Connection(words=(f"--additional-mcp-config={_servers(access, 'http', tools=['*'])}",))
 
 
@@ -69,7 +77,7 @@ def _servers(access: RunAccess, kind: str, **more: object) -> str:
     return json.dumps({"mcpServers": {NAME: server}})
 
 
-def _codex(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+def _codex(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     """Tell it in the form in which the user's own entry is: it merges the two, and takes no mixture."""
     path = Path(environment.get("CODEX_HOME") or Path(environment.get("HOME", "~"), ".codex"))
     if "command" in _codex_entry(path / "config.toml"):
@@ -96,17 +104,41 @@ def _codex_entry(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _gemini(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
-    """Tell it by a copy of the system's settings, which go before the user's, with our server added."""
-    default = environment.get(_GEMINI) or _GEMINI_DEFAULT.get(sys.platform, "")
-    settings = _object_at(Path(default))
+def _gemini(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
+    """Tell it by a home of the run, whose entries are the user's but for the settings: those have our server.
+
+    It takes settings of the system from root alone, and no servers from arguments.
+    """
+    home = Path(environment.get(_GEMINI) or environment.get("HOME") or Path.home()).absolute()
+    settings = _object_at(home / ".gemini" / "settings.json")
+    if settings is None:
+        return NO_CONNECTION  # it says itself what is wrong with them
     servers = settings.get("mcpServers")
     server = {"httpUrl": access.mcp_url, "headers": _bearer(f"${TOKEN_VARIABLE}"), "trust": True}
     settings["mcpServers"] = {**(servers if isinstance(servers, dict) else {}), NAME: server}
-    return Connection(variables={_GEMINI: str(file)}, file=json.dumps(settings).encode())
+    return Connection(
+        variables={_GEMINI: str(folder)},
+        files={".gemini/settings.json": json.dumps(settings).encode()},
+        links=dict(_gemini_links(home)),
+    )
 
 
-def _opencode(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+def _gemini_links(home: Path) -> Iterator[tuple[str, Path]]:
+    own = home / ".gemini"
+    entries = {*_GEMINI_WRITES, "tmp", "history"}
+    with suppress(OSError):
+        for name in ("tmp", "history"):  # it makes no folder behind a link to nothing
+            (own / name).mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        entries |= {path.name for path in own.iterdir()}
+    for name in sorted(entries - {"settings.json"}):
+        yield f".gemini/{name}", own / name
+    for name in (".agents", ".env"):
+        if (home / name).exists():
+            yield name, home / name
+
+
+def _opencode(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     settings = _opencode_settings(environment)
     servers = settings.get("mcp")
     header = _bearer(f"{{env:{TOKEN_VARIABLE}}}")
@@ -115,15 +147,18 @@ def _opencode(access: RunAccess, environment: Mapping[str, str], file: Path) -> 
     return Connection(variables={_OPENCODE: json.dumps(settings)})
 
 
-def _cline(access: RunAccess, environment: Mapping[str, str], file: Path) -> Connection:
+def _cline(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     """Tell it by a copy of its own list of servers; the program that it starts has the run's variables."""
     home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
-    folder = Path(environment.get("CLINE_DATA_DIR") or home / "data")
-    settings = _object_at(Path(environment.get(_CLINE) or folder / "settings" / "cline_mcp_settings.json"))
+    data = Path(environment.get("CLINE_DATA_DIR") or home / "data")
+    settings = _object_at(Path(environment.get(_CLINE) or data / "settings" / "cline_mcp_settings.json"))
+    if settings is None:
+        return NO_CONNECTION
     servers = settings.get("mcpServers")
     server = {"command": sys.executable, "args": list(STDIO)}
     settings["mcpServers"] = {**(servers if isinstance(servers, dict) else {}), NAME: server}
-    return Connection(variables={_CLINE: str(file)}, file=json.dumps(settings).encode())
+    name = "cline_mcp_settings.json"
+    return Connection(variables={_CLINE: str(folder / name)}, files={name: json.dumps(settings).encode()})
 
 
 def opencode_plugin(environment: Mapping[str, str], socket: str) -> Mapping[str, str]:
@@ -157,12 +192,16 @@ def _bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _object_at(path: Path) -> dict[str, Any]:
+def _object_at(path: Path) -> dict[str, Any] | None:
+    """Return the settings in a file, empty where there is none; None when it holds something else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        read = jsonc.read(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return None
+    found = {} if read is None else read.value()
+    return found if isinstance(found, dict) else None
 
 
 def _toml(value: object) -> str:

@@ -22,7 +22,7 @@ from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.machine import Machine
 from postroom.executors.processes.orphans import Orphans
 from postroom.executors.processes.output import Tail
-from postroom.executors.processes.records import Records, write_private
+from postroom.executors.processes.records import Records
 from postroom.executors.processes.starting import Launch, notes_kept, started
 from postroom.executors.processes.supervision import ProgramEnd, Supervision, Talk, Watch
 from postroom.log import get_logger
@@ -115,7 +115,6 @@ class Program:
         told = {**access, **work.told}
         runner = replace(work.runner, env={**(variables or {}), **work.runner.env})
         self.environment = child_environment(runner, process_runner.server, told, self._marks)
-        self._settings_file = process_runner.records.settings_file(work.active.instance)
         self._connection = NO_CONNECTION
 
     def connect(self) -> Connection:
@@ -125,7 +124,8 @@ class Program:
         """
         access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
         if access is not None and connect is not None:
-            self._connection = connect(access, self.environment, self._settings_file)
+            folder = self._with.records.settings_folder(self._work.active.instance)
+            self._connection = connect(access, self.environment, folder)
             self.environment.update(self._connection.variables)
         return self._connection
 
@@ -160,15 +160,16 @@ class Program:
 
     def _started(self, launch: Launch) -> "subprocess.Popen[bytes]":
         identity, records = self._work.active.identity, self._with.records
+        instance, connection = self._work.active.instance, self._connection
         with notes_kept():
             record = records.begin(
-                instance=self._work.active.instance,
+                instance=instance,
                 server_name=self._with.server_name,
                 run_id=identity.run_id,
                 dispatch_id=identity.dispatch_id or "",
             )
-            if self._connection.file is not None:
-                write_private(self._settings_file, self._connection.file)
+            if connection.files:
+                records.write_settings(instance, connection.files, connection.links)
         process = started(launch)
         try:
             records.has_started(record, process.pid)

@@ -7,6 +7,8 @@ of the event loop.
 import hashlib
 import json
 import os
+import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
@@ -63,9 +65,21 @@ class Records:
         """Return the file for a prompt that is passed by file."""
         return self._path(instance, _PROMPT)
 
-    def settings_file(self, instance: str) -> Path:
-        """Return the file for settings that a program is given for one run."""
+    def settings_folder(self, instance: str) -> Path:
+        """Return the folder for settings that a program is given for one run."""
         return self._path(instance, _SETTINGS)
+
+    def write_settings(self, instance: str, files: Mapping[str, bytes], links: Mapping[str, Path]) -> None:
+        """Make the folder for settings anew, with files that only their owner can read, and links."""
+        folder = self.settings_folder(instance)
+        _remove_folder(folder)
+        folder.mkdir(mode=0o700)
+        for name in (*files, *links):
+            (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_private(folder / name, content)
+        for name, target in links.items():
+            (folder / name).symlink_to(target)
 
     def begin(self, *, instance: str, server_name: str, run_id: str, dispatch_id: str) -> Record:
         """Note that a program is about to be started."""
@@ -92,8 +106,8 @@ class Records:
         A note that cannot be removed is logged; the next server finds no process for it and removes it.
         """
         try:
-            for ending in (_PROMPT, _SETTINGS):
-                self._path(instance, ending).unlink(missing_ok=True)
+            self._path(instance, _PROMPT).unlink(missing_ok=True)
+            _remove_folder(self.settings_folder(instance))
             self._path(instance, _RECORD).unlink(missing_ok=True)
         except OSError as error:
             _LOG.warning("command.record_not_removed", reason=str(error))
@@ -132,6 +146,11 @@ def _read(path: Path) -> Record:
     ):
         raise ValueError("a text in it is none")
     return Record(**plain)
+
+
+def _remove_folder(folder: Path) -> None:
+    if folder.is_dir():
+        shutil.rmtree(folder)  # links in it are removed, not followed
 
 
 def write_private(path: Path, content: bytes) -> None:
