@@ -1,5 +1,6 @@
 """Programs that take messages while they work, behind a real mailbox: what they took is answered, the rest waits."""
 
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ ACKED, DEAD = RunDispatchStatus.ACKED, RunDispatchStatus.DEAD_LETTER
 
 CLAUDE = """
 import json
+import tempfile
 def say(**line): print(json.dumps(line), flush=True)
 def heard(): return json.loads(sys.stdin.readline())
 def text(line): return line['message']['content']
@@ -264,9 +266,20 @@ async def test_a_codex_that_fails_is_a_failed_run_with_its_words(
     assert reason in (row.last_error or "")
 
 
+@pytest.mark.parametrize("is_deep", [False, True])
 async def test_opencode_answers_what_came_while_it_worked_with_the_first(
-    application: Application, at_work: Path
+    application: Application,
+    at_work: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_deep: bool,
 ) -> None:
+    """Also where the folder for temporary files is too deep for the path of a socket."""
+    if is_deep:
+        deep = tmp_path / ("d" * 100)
+        deep.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(deep))
     text = "say('step_start')\n" + pid_in(at_work) + "two = told(); assert two['session'] == 'ses_1'\n"
     text += "took(two); step(prompt + ' and ' + two['text'], 'stop')"
     _, first, second = await steered(application, opencode(text), at_work)

@@ -9,12 +9,13 @@ to a program that then ends is still in the mailbox.
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, Final, Protocol
 
 from postroom.concurrency import Tasks
@@ -189,6 +190,8 @@ def steered_words(runner: Runner, words: Sequence[str], connecting: Sequence[str
     return tuple(words) if runner.argv or runner.recipe is Recipe.OPENCODE else (*words, *CLAUDE_WORDS)
 
 
+_LONGEST_FOLDER: Final = 60
+"""Bytes of the folder for temporary files below which a socket still has a path: most systems take 100 or so."""
 CLAUDE_WORDS: Final = ("--input-format", "stream-json", "--replay-user-messages")
 
 
@@ -337,8 +340,9 @@ class SteeredTalk:
 
 
 def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
-    """Return a socket in a folder that is our user's alone, and not deep: such a path is short."""
-    folder = TemporaryDirectory(prefix="postroom-")
+    """Return a socket in a folder that is our user's alone, and not deep: the path of a socket is short."""
+    is_deep = len(os.fsencode(gettempdir())) > _LONGEST_FOLDER
+    folder = TemporaryDirectory(prefix="postroom-", dir="/tmp" if is_deep else None)  # noqa: S108 - as above
     listening = socket.socket(socket.AF_UNIX)
     try:
         listening.bind(f"{folder.name}/plugin")

@@ -64,7 +64,10 @@ def _claude(access: RunAccess, environment: Mapping[str, str], folder: Path) -> 
             f"--mcp-config={_servers(access, 'http')}",
             f"--allowedTools=mcp__{NAME}",
             f"--disallowedTools={twice}",
-        )
+        ),
+        variables={
+            "MCP_CONNECTION_NONBLOCKING": "0"
+        },  # else it begins without our tools where the server is slow
     )
 
 
