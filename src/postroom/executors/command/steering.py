@@ -191,7 +191,7 @@ def steered_words(runner: Runner, words: Sequence[str], connecting: Sequence[str
 
 
 _LONGEST_FOLDER: Final = 60
-"""Bytes of the folder for temporary files below which a socket still has a path: most systems take 100 or so."""
+"""Bytes of the folder for temporary files up to which a socket in it has a path: systems take 100 or so."""
 CLAUDE_WORDS: Final = ("--input-format", "stream-json", "--replay-user-messages")
 
 
