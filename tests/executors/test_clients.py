@@ -1,16 +1,30 @@
 """How clients are told of our server for one run, and what is said of one that fails."""
 
+import errno
 import json
 import os
 import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from executors.acp_room import AcpRoom
 from executors.room import Room
-from postroom.contracts.errors import CommandFailed, CommandNotStarted
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import (
+    AgentProtocolBroken,
+    CommandBusy,
+    CommandError,
+    CommandFailed,
+    CommandNotStarted,
+)
 from postroom.contracts.run_access import RunAccess
-from postroom.contracts.runners import Recipe, Runner
+from postroom.contracts.runner_fields import RunnerKind
+from postroom.contracts.runners import PromptWay, Recipe, Runner
 from postroom.executors.command.connecting import CONNECTING
 from postroom.executors.processes.output import without_escapes
 from postroom.executors.processes.records import Records, write_private
@@ -118,6 +132,103 @@ async def test_a_client_whose_format_has_changed_fails_and_says_what_came(
     told = caught.value.describe()
     for words in (MADE_OF[recipe][1], "expected ", "found `novelty`", MADE_OF[recipe][2]):
         assert words in told
+
+
+async def test_a_codex_that_is_steered_is_expected_to_end_its_turn(tmp_path: Path) -> None:
+    room = client(tmp_path, Recipe.CODEX, """read line; echo '{"type": "novelty"}'""")
+    assert room.runners.runner is not None
+    room.runners.runner = replace(room.runners.runner, prompt=PromptWay.STDIN)
+    with pytest.raises(CommandFailed, match="expected a `turn/completed` of its app-server, found `novelty`"):
+        await room.run()
+
+
+OVER_ACP = {
+    Recipe.CLAUDE: ("claude-agent-acp", "Claude Code over ACP", "@agentclientprotocol/claude-agent-acp"),
+    Recipe.CODEX: ("codex-acp", "Codex over ACP", "@zed-industries/codex-acp"),
+    Recipe.GEMINI: ("gemini", "Gemini CLI", "@google/gemini-cli"),
+    Recipe.OPENCODE: ("opencode", "opencode", "opencode-ai"),
+}
+over_acp = pytest.mark.parametrize("recipe", list(OVER_ACP))
+
+
+def acp_client(folder: Path, recipe: Recipe, answer: str = "") -> AcpRoom:
+    """Return a room whose agent of this recipe answers what it is asked first with a line, if it is there."""
+    if answer:
+        path = folder / OVER_ACP[recipe][0]
+        path.write_text(f"#!/bin/sh\nread line\necho '{answer}'\nread line\n")
+        path.chmod(0o755)
+    environment = {"PATH": f"{folder}{os.pathsep}{'' if not answer else os.environ['PATH']}"}
+    return AcpRoom(folder, Runner(kind=RunnerKind.ACP, recipe=recipe, cwd=str(folder), env=environment))
+
+
+@over_acp
+async def test_an_acp_agent_that_is_missing_is_named_with_how_to_install_it(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    program, title, package = OVER_ACP[recipe]
+    with pytest.raises(CommandNotStarted) as caught:
+        await acp_client(tmp_path, recipe).run()
+    told = caught.value.describe()
+    for words in (f"the command '{program}' was not found", title, f"npm install -g {package}@latest"):
+        assert words in told
+
+
+@over_acp
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ('{"id": 0, "error": {"code": -32000, "message": "who are you?"}}', ("logged in", "run `")),
+        ('{"id": 0, "result": {"protocolVersion": 9}}', ("expected version 1 of the Agent", "npm install")),
+    ],
+)
+async def test_an_acp_agent_that_fails_is_named_with_what_helps(
+    recipe: Recipe, answer: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    with pytest.raises(CommandError) as caught:
+        await acp_client(tmp_path, recipe, answer).run()
+    for one in (OVER_ACP[recipe][1], *words):
+        assert one in caught.value.describe()
+
+
+async def test_the_version_of_an_acp_agent_is_what_it_says_when_it_is_greeted(tmp_path: Path) -> None:
+    answer = '{"id": 0, "result": {"protocolVersion": 9, "agentInfo": {"name": "x", "version": "0.49.0"}}}'
+    with pytest.raises(AgentProtocolBroken, match=r"Claude Code over ACP 0\.49\.0: expected"):
+        await acp_client(tmp_path, Recipe.CLAUDE, answer).run()
+
+
+async def test_a_folder_that_is_missing_is_not_taken_for_a_client_that_is(tmp_path: Path) -> None:
+    runner = Runner(recipe=Recipe.CLAUDE, cwd=str(tmp_path / "gone"))
+    with pytest.raises(CommandNotStarted) as caught:
+        await Room(tmp_path, runner).run()
+    assert "npm install" not in caught.value.describe()
+
+
+async def test_without_room_for_its_settings_a_client_is_not_started_and_the_run_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note of the program finds room, its settings do not: it never runs without its connection."""
+
+    @asynccontextmanager
+    async def opened(_: RunActivation) -> AsyncIterator[RunAccess | None]:
+        yield ACCESS
+
+    room = client(tmp_path, Recipe.GEMINI, f"touch {tmp_path}/started")
+    room.executor._access_of = opened
+    real = os.open
+
+    def full(path: os.PathLike[str], *how: Any, **more: Any) -> int:
+        if ".settings" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return real(path, *how, **more)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(
+        CommandBusy, match="private folder for programs cannot be written: No space left"
+    ) as caught:
+        await room.run()
+    assert caught.value.retryable
+    assert not (tmp_path / "started").exists()
+    assert room.files() == []
 
 
 def test_what_is_meant_for_a_terminal_is_taken_out() -> None:

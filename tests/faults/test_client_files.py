@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,7 +100,8 @@ def test_a_kill_between_backup_and_rename_leaves_the_old_file(existing: bool, ro
     assert found.returncode == -9, found.stderr
     left = room.tree()
     assert left.get(".claude.json") == before.get(".claude.json")
-    assert [content for name, content in left.items() if "backup" in name] == [OLD.encode()] * existing
+    backups = [content for name, content in left.items() if name.startswith(".claude.json.postroom-backup")]
+    assert backups == [OLD.encode()] * existing
     assert run(str(room.home), "claude").stdout == "set up"
     assert room.drifts("claude") == []
     room.take_out("claude")
@@ -165,6 +167,31 @@ def test_a_disk_that_is_really_full_leaves_the_old_file(tmp_path: Path) -> None:
     )
     found = run(str(home), "claude", "full", before=(*mounting, "sh", "-c", script, str(home), OLD))
     assert found.stdout.splitlines() == ["client_file_refused", ".claude.json", OLD], found.stderr
+
+
+def test_a_disk_that_is_full_at_a_later_file_shows_before_an_earlier_one_is_changed(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a full disk needs for giving a file back it would not have."""
+    before = room.tree()
+    renamed = []
+    real_write, real_replace = files._write_new, Path.replace
+
+    def write(target: Path, content: bytes, **how: Any) -> None:
+        if target.name.startswith(".settings.json.postroom-draft-"):
+            raise OSError(errno.ENOSPC, "no space left", str(target))
+        real_write(target, content, **how)
+
+    def replace(self: Path, target: Path) -> Path:
+        renamed.append(Path(target).name)
+        return real_replace(self, target)
+
+    monkeypatch.setattr(files, "_write_new", write)
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(ClientFileRefused, match="no space left"):
+        room.set_up("claude")
+    assert room.tree() == before
+    assert ".claude.json" not in renamed
 
 
 def test_many_at_once_write_one_entry_and_one_backup(room: Room) -> None:

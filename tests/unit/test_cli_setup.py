@@ -103,7 +103,7 @@ def test_remove_gives_back_what_was_there(home: Path, run: Run) -> None:
 def test_one_that_fails_does_not_stop_the_others(home: Path, run: Run) -> None:
     (home / ".claude.json").write_text("{broken")
     done = run("claude", "cursor", "--json")
-    assert done.code == 1
+    assert done.code == 78
     claude, cursor = done.document["clients"]
     assert claude["error"]["code"] == "client_file_refused"
     assert "line 1" in claude["error"]["message"]
@@ -112,7 +112,7 @@ def test_one_that_fails_does_not_stop_the_others(home: Path, run: Run) -> None:
     told = run("claude", "cursor")
     assert "Claude Code: failed\n" in told.out
     assert "remedy: " in told.out
-    assert run("remove", "claude").code == 1
+    assert run("remove", "claude").code == 78
     assert run("remove").code == 0  # it was never set up, and nobody asked for it
 
 

@@ -12,6 +12,7 @@ from postroom.cli.main import main
 
 SETTINGS = '{\n    "permissions": {"allow": ["Read"]}\n}\n\n'
 Run = Callable[..., Any]
+TELLS_ITS_VERSION = '[ "$1" = --version ] && echo "2.1.197 (Claude Code)" && exit'
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def program(home: Path, name: str, lines: str) -> None:
 
 def claude(home: Path, lines: str = "exit 0") -> None:
     """Put a program of the client's name on the path, which notes with what it was started."""
-    program(home, "claude", f'echo "$@" >> {home}/started\n{lines}')
+    program(home, "claude", f'echo "$@" >> {home}/started\n{TELLS_ITS_VERSION}\n{lines}')
 
 
 def set_up(run: Run, *words: str) -> Any:
@@ -85,7 +86,7 @@ def test_a_client_that_takes_plugins_is_set_up_as_one_and_taken_out_in_one_step(
     assert (home / ".claude/settings.json").read_text() == SETTINGS
     assert not market.exists()
     started = (home / "started").read_text().splitlines()
-    assert started == [
+    assert [one for one in started if one.startswith("plugin")] == [
         "plugin list --json",
         f"plugin marketplace add --scope local {market}",
         "plugin marketplace remove postroom",
@@ -148,4 +149,5 @@ def test_a_dry_run_writes_nothing_and_tells_the_client_nothing(home: Path, run: 
     assert told["form"] == "plugin"
     assert (home / ".claude/settings.json").read_text() == SETTINGS
     assert not list(home.rglob("marketplace.json"))
-    assert (home / "started").read_text().splitlines() == ["plugin list --json"]
+    questions = {"plugin list --json", "--version", "auth status --help"}
+    assert set((home / "started").read_text().splitlines()) == questions

@@ -16,7 +16,9 @@ def hook(trust: str, *, enabled: bool = True, command: str = "postroom hook code
 
 
 def listed(*hooks: dict[str, object]) -> list[dict[str, object]]:
-    return [GREETING, {"id": 1, "result": {"data": [{"hooks": list(hooks)}]}}]
+    """Return the answers to the greeting and to the one question behind it, about hooks or the account."""
+    account = {"account": {"type": "apiKey"}, "requiresOpenaiAuth": True}
+    return [GREETING, {"id": 1, "result": {"data": [{"hooks": list(hooks)}], **account}}]
 
 
 @pytest.fixture

@@ -14,13 +14,14 @@ from postroom.app import places
 from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, chosen, command_path, servers_file
 from postroom.app.clients.plugins import forget, form_in_place, form_to_write, forms, make_known
-from postroom.app.clients.setting_up import Change, Part, parts, plan, plan_removal, steadily
+from postroom.app.clients.readiness import refuse_unfit, to_do
+from postroom.app.clients.setting_up import Change, Part, give_back, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, is_recorded, status_of
 from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Scope, Tools, Way
 from postroom.app.clients.trust import HOW_TO_TRUST
 from postroom.cli import show
 from postroom.cli.client import Server, locate
-from postroom.cli.exit_codes import FAILED
+from postroom.cli.exit_codes import CONFIGURATION, FAILED, exit_code
 from postroom.cli.options import AsJson
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
@@ -134,7 +135,7 @@ def add(  # noqa: PLR0913 - the options of the command
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Make no call at the end.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the server into clients' files, and hooks. Exit code 1 when one failed."""
+    """Write the server into clients' files, and hooks. Exit code 78 when one was refused, 1 a call failed."""
     target = SetupScope(environment=places.environment(), scope=scope)
     taken = chosen(clients or [], target)
     server = served(target.environment)
@@ -155,22 +156,28 @@ def add(  # noqa: PLR0913 - the options of the command
         results.append(result)
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
-    if any("error" in one or one.get("trial", {}).get("state") == "failed" for one in results):
-        raise typer.Exit(FAILED)
+    _end(results)
 
 
 @app.command()
 def remove(
     clients: Known = None, dry_run: DryRun = False, scope: ScopeOption = "user", as_json: AsJson = False
 ) -> None:
-    """Take out of clients' files what setup wrote, and nothing else. Exit code 1 when one failed."""
+    """Take out of clients' files what setup wrote, and nothing else. Exit code 78 when one was refused."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     taken = chosen(clients, target) if clients else _recorded(target, records)
     results = [_take_out(client, target, records, dry_run=dry_run) for client in taken]
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
-    if any("error" in one for one in results):
+    _end(results)
+
+
+def _end(results: Sequence[Mapping[str, Any]]) -> None:
+    """End with 78 when a client or its file was refused, and with 1 when anything else failed."""
+    if any(one.get("refused") for one in results):
+        raise typer.Exit(CONFIGURATION)
+    if any("error" in one or one.get("trial", {}).get("state") == "failed" for one in results):
         raise typer.Exit(FAILED)
 
 
@@ -225,25 +232,35 @@ def _set_up(
     try:
         wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks)
         plan(client, wanted, records)  # what cannot be written is told before another form is taken out
-        if (other := form_in_place(client, target, records)).market != client.market and not dry_run:
-            _removed(other, target, records, dry_run=False)
+        unclear = refuse_unfit(client, target, hooks=hooks and client.hooks is not None)
+        changes = _written(client, wanted, target, records, dry_run=dry_run)
         return {
             **_head(client),
             "way": way,
             "tools": tools,
             "why": client.why if way == client.way else "as asked",
-            "files": _done(client, wanted, records, dry_run),
+            "files": [_file(one, dry_run=dry_run) for one in changes],
+            "to_do": [asdict(one) for one in (*unclear, *to_do(client, target, is_written=not dry_run))],
         }
     except PostroomError as error:
-        return {**_head(client), "way": way, "files": [], "error": error.as_dict()}
+        return {**_head(client), "way": way, **_failed(error)}
 
 
-def _done(client: Client, wanted: list[Part], records: Records, dry_run: bool) -> list[dict[str, Any]]:
+def _written(
+    client: Client, wanted: list[Part], target: SetupScope, records: Records, *, dry_run: bool
+) -> list[Change]:
+    """Write what a client wants, in place of its other form: both, or after a failure nothing."""
     if dry_run:
-        return [_file(one, dry_run=True) for one in plan(client, wanted, records)]
+        return plan(client, wanted, records)
+    taken_out: list[Change] = []
+    if (other := form_in_place(client, target, records)).market != client.market:
+        taken_out = _removed(other, target, records, dry_run=False)
     with records.kept():
-        changes = steadily(lambda: plan(client, wanted, records), records, SystemClock().now())
-    return [_file(one, dry_run=False) for one in changes]
+        try:
+            return steadily(lambda: plan(client, wanted, records), records, SystemClock().now())
+        except PostroomError:
+            give_back(taken_out, records)
+            raise
 
 
 def _take_out(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> dict[str, Any]:
@@ -254,7 +271,11 @@ def _take_out(client: Client, target: SetupScope, records: Records, *, dry_run: 
             forget(form, target)
         return {**_head(client), "files": [_file(one, dry_run=dry_run) for one in changes]}
     except PostroomError as error:
-        return {**_head(client), "files": [], "error": error.as_dict()}
+        return {**_head(client), **_failed(error)}
+
+
+def _failed(error: PostroomError) -> dict[str, Any]:
+    return {"files": [], "error": error.as_dict(), "refused": exit_code(error) == CONFIGURATION}
 
 
 def _removed(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> list[Change]:
@@ -327,6 +348,8 @@ def done_text(document: Mapping[str, Any]) -> str:
         lines.append(_headline(result, dry_run=bool(document["dry_run"])))
         for one in result["files"]:
             lines += _file_lines(one)
+        for one in result.get("to_do", ()):
+            lines.append(f"  {show.line(one['detail'])}\n  remedy: {show.line(one['remedy'])}")
         if refusal := result.get("refusal"):
             lines.append(f"  note: {show.line(refusal)}")
         if trial := result.get("trial"):
@@ -372,6 +395,13 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
     }
 
 
+def _state_text(found: ClientStatus) -> str:
+    """Return the state; of a client that only waits for its user, what it waits for."""
+    waits = {"logged_out": "written, logged out", "folder_untrusted": "written, folder not trusted"}
+    told = [waits.get(one.drift, "") for one in found.findings if one.drift != "hooks_untrusted"]
+    return told[0] if told and all(told) else found.state
+
+
 def _hooks_text(found: ClientStatus) -> str:
     """Return how the hooks of a client stand: written is not yet run."""
     if any(one.drift == "hooks_untrusted" for one in found.findings):
@@ -381,7 +411,7 @@ def _hooks_text(found: ClientStatus) -> str:
 
 def statuses_text(found: Sequence[ClientStatus]) -> str:
     """Return how clients stand: a row each, then what is wrong."""
-    rows = [(one.client, one.state, one.way or "", one.tools or "", _hooks_text(one)) for one in found]
+    rows = [(one.client, _state_text(one), one.way or "", one.tools or "", _hooks_text(one)) for one in found]
     lines = [show.table(("CLIENT", "STATE", "WAY", "TOOLS", "HOOKS"), rows, none="no clients")]
     for one in found:
         for finding in one.findings:

@@ -15,8 +15,7 @@
     │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
     │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull
     │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, LifecycleBusy, ThreadAlreadyRunning
-    │   ├── ResultConflict, StaleResult, ResultTooEarly
-    │   └── ClientFileRefused
+    │   └── ResultConflict, StaleResult, ResultTooEarly
     ├── AccessError           the caller proves who it is
     │   ├── TokenRequired, WrongToken, IdentityMismatch, WrongSignature, NotPermitted, InsufficientScope
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
@@ -41,6 +40,7 @@
     ├── ServerUnavailable     the person at the command line: start the server
     ├── MissingExtra          the operator installs what is named
     └── ConfigError           the operator, before anything starts (exit 78)
+        └── ClientFileRefused, ClientUnfit      a client that cannot be set up as it is
 
 `code` is stable and never reused. The message names the value and what is wrong; `remedy` says what to do.
 """
@@ -442,13 +442,6 @@ class ResultTooEarly(StateError):
     default_remedy = "send it again in some seconds"
 
 
-class ClientFileRefused(StateError):
-    """A client's own file cannot be changed safely; it is as it was."""
-
-    code = "client_file_refused"
-    default_remedy = "mend the file, or write the entry by hand as docs/start.md shows"
-
-
 class AccessError(PostroomError):
     """The caller has not proved who it is."""
 
@@ -847,6 +840,20 @@ class ConfigError(PostroomError):
 
     code = "config_error"
     default_remedy = "run `postroom config show` to see every setting and where it came from"
+
+
+class ClientFileRefused(ConfigError):
+    """A client's own file cannot be changed safely; it is as it was."""
+
+    code = "client_file_refused"
+    default_remedy = "mend the file, or write the entry by hand as docs/start.md shows"
+
+
+class ClientUnfit(ConfigError):
+    """A client is not on this machine, or too old for what setup writes; nothing of it was written."""
+
+    code = "client_unfit"
+    default_remedy = "install the client, or bring it up to date"
 
 
 def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:

@@ -67,7 +67,6 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.ResultConflict: 409,
     errors.StaleResult: 410,
     errors.ResultTooEarly: 425,
-    errors.ClientFileRefused: 409,
     errors.AccessError: 403,
     errors.TokenRequired: 401,
     errors.WrongToken: 401,
@@ -124,6 +123,8 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.ServerUnavailable: 503,
     errors.MissingExtra: 501,
     errors.ConfigError: 500,
+    errors.ClientFileRefused: 500,
+    errors.ClientUnfit: 500,
 }
 """A class that is not here has the status of the nearest one it descends from."""
 

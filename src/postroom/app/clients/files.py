@@ -101,32 +101,80 @@ def missing_folders(found: Found) -> list[Path]:
     return [one for one in reversed((folder, *folder.parents)) if not one.exists()]
 
 
-def replace(found: Found, text: str) -> None:
-    """Put a text in the place of a file as it was found, and make the folders that it needs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """The new text of a file, on the disk beside it: what is left is a rename, which needs no room."""
+
+    found: Found
+    path: Path
+    made: list[Path]
+    """The folders that were made for it."""
+
+    def put(self) -> None:
+        """Put it in the place of the file.
+
+        Raises:
+            VersionConflict: the file was changed by somebody else since it was read.
+            ClientFileRefused: it could not be put there; the file is as it was.
+        """
+        with _told(self.found.path):
+            require_unchanged(self.found)
+            self.path.replace(self.found.path)
+            _sync_folder(self.path.parent)
+
+    def drop(self) -> None:
+        """Take it away with the folders that were made for it; harmless when it was put in place."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        remove_folders(self.made)
+
+
+def drafted(found: Found, text: str) -> Draft:
+    """Write a text beside a file as it was found, synced to the disk, and make the folders that it needs.
 
     Only one process at a time may do so: drafts that a killed one left are taken away.
+
+    Raises:
+        ClientFileRefused: it could not be written; nothing of it is left.
+    """
+    draft = Draft(found=found, path=_drafts(found)[0], made=missing_folders(found))
+    try:
+        with _told(found.path):
+            for one in draft.made:
+                one.mkdir(mode=0o700)
+            remove_drafts(found)
+            _write_new(draft.path, text.encode("utf-8"), mode=found.mode, owner=found.owner)
+    except BaseException:
+        draft.drop()
+        raise
+    return draft
+
+
+def _drafts(found: Found) -> tuple[Path, str]:
+    """Return where a draft of this process stands, and how the names of all drafts of the file begin."""
+    name = f".{found.path.name}.postroom-draft-"
+    return found.path.with_name(f"{name}{os.getpid()}"), name
+
+
+def remove_drafts(found: Found) -> None:
+    """Remove the drafts of a file that killed processes left."""
+    folder, name = found.path.parent, _drafts(found)[1]
+    for old in [one for one in folder.glob(".*") if one.name.startswith(name)]:
+        old.unlink()
+
+
+def replace(found: Found, text: str) -> None:
+    """Put a text in the place of a file as it was found, and make the folders that it needs.
 
     Raises:
         VersionConflict: the file was changed by somebody else since it was read.
         ClientFileRefused: it could not be written; it is as it was.
     """
-    folder, name = found.path.parent, f".{found.path.name}.postroom-draft-"
-    draft = folder / f"{name}{os.getpid()}"
-    missing = missing_folders(found)
+    draft = drafted(found, text)
     try:
-        with _told(found.path):
-            for one in missing:
-                one.mkdir(mode=0o700)
-            for old in [one for one in folder.iterdir() if one.name.startswith(name)]:
-                old.unlink()
-            _write_new(draft, text.encode("utf-8"), mode=found.mode, owner=found.owner)
-            require_unchanged(found)
-            draft.replace(found.path)
-            _sync_folder(folder)
+        draft.put()
     except BaseException:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        remove_folders(missing)
+        draft.drop()
         raise
 
 

@@ -6,19 +6,15 @@ the plugin on are written, so that taking them out leaves the file as it was.
 
 import json
 import shutil
-import subprocess
-import tempfile
 from dataclasses import replace
-from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 from postroom.app.clients.config_edits import NAME, Records
 from postroom.app.clients.config_paths import SetupScope, config_file, servers_file
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile
+from postroom.executors.processes.asking import asked
 from postroom.version import __version__
 
-PATIENCE: Final = timedelta(seconds=30)
 _MARKET: Final = "claude-marketplace"
 _PLUGIN: Final = f"{_MARKET}/{NAME}"
 _ABOUT: Final = "Mail and file reservations for a team of agents"
@@ -139,18 +135,4 @@ def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
     found = shutil.which(program, path=target.environment.get("PATH"))
     if found is None:
         return 127, f"{program} is not on the PATH"
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run(  # noqa: S603 - the client's own program, found on the PATH of this user
-                [found, *words],
-                cwd=Path(folder),
-                env=dict(target.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=PATIENCE.total_seconds(),
-                check=False,
-            )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 126, str(error)
-    return done.returncode, done.stdout.decode(errors="replace").strip()
+    return asked(target.environment, found, *words)

@@ -1,9 +1,9 @@
 """Writes our part into a client's files, and takes it out again.
 
-    look at every file ─▶ work out every text ─▶ backup ─▶ record ─▶ rename ─▶ the next file
+    look at every file ─▶ work out every text ─▶ record, backup and draft of each ─▶ rename each
          (what cannot be done is refused here, before anything is touched)
 
-When a later file of a client cannot be written, its earlier ones are given back as they were.
+A full disk shows before the first rename. When a later one fails, the earlier files are given back.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ from postroom.app.clients.config_paths import (
     servers_file,
     switch,
 )
-from postroom.app.clients.files import Found
+from postroom.app.clients.files import Draft, Found
 from postroom.app.clients.jsonc import NotJson
 from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
@@ -115,16 +115,37 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
         ClientFileRefused: a file could not be written; every file is as it was.
         VersionConflict: a file was changed by somebody else in between; every file is as it was.
     """
+    drafts: list[Draft] = []
+    ready: list[Change] = []
     done: list[Change] = []
     try:
         for change in changes:
-            made = _taken_out(change, records) if change.is_removal else _written(change, records, now)
-            done.append(made)
+            ready.append(_made_ready(change, records, now, drafts))  # noqa: PERF401 - known as far as it came
+        for change in ready:
+            _put_in_place(change, records, drafts)
+            done.append(change)
     except PostroomError:
+        for draft in reversed(drafts):
+            draft.drop()
         for change in reversed(done):
             _give_back(change, records)
+        for change in reversed(ready):
+            files.remove_same([change.backup] if change.backup else [], change.found.content)
+            records.put(change.found.path, change.before_record)
         raise
-    return done
+    return ready
+
+
+def give_back(changes: list[Change], records: Records) -> None:
+    """Undo changes that were carried out, where what was to follow failed.
+
+    Raises:
+        ClientFileRefused: a file could not be written.
+        VersionConflict: a file was changed by somebody else since.
+    """
+    for change in reversed(changes):
+        _give_back(change, records)
+        records.put(change.found.path, change.before_record)
 
 
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
@@ -271,22 +292,26 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
     ]
 
 
-def _written(change: Change, records: Records, now: int) -> Change:
+def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
+    """Write the record, the backup and the draft of a change: what needs room, before any file is changed."""
     if change.is_none or change.after is None:
-        records.put(change.found.path, change.record)
+        if not change.is_removal:
+            records.put(change.found.path, change.record)
         return change
-    is_first = not change.record.made_file and not any(one.exists() for one in change.record.backups)
-    backup = files.backup_place(change.found, now) if is_first else None
-    record = replace(
-        change.record,
-        backups=[*change.record.backups, *([backup] if backup else [])],
-        folders=[*change.record.folders, *files.missing_folders(change.found)],
-    )
-    records.put(change.found.path, record)
+    backup = None
+    if not change.is_removal:
+        is_first = not change.record.made_file and not any(one.exists() for one in change.record.backups)
+        backup = files.backup_place(change.found, now) if is_first else None
+        record = replace(
+            change.record,
+            backups=[*change.record.backups, *([backup] if backup else [])],
+            folders=[*change.record.folders, *files.missing_folders(change.found)],
+        )
+        records.put(change.found.path, record)
     try:
         if backup is not None:
             files.back_up(change.found, backup)
-        files.replace(change.found, change.after)
+        drafts.append(files.drafted(change.found, change.after))
     except PostroomError:
         files.remove_same([backup] if backup else [], change.found.content)
         records.put(change.found.path, change.before_record)
@@ -294,31 +319,34 @@ def _written(change: Change, records: Records, now: int) -> Change:
     return replace(change, backup=backup)
 
 
-def _taken_out(change: Change, records: Records) -> Change:
+def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None:
+    draft = next((one for one in drafts if one.found is change.found), None)
+    if draft is not None:
+        draft.put()
+    elif not change.is_none:
+        files.remove(change.found)
+    if change.is_removal:
+        _forget(change, records)
+
+
+def _forget(change: Change, records: Records) -> None:
+    """Take out of the record, the backups and the folders what was taken out of a file."""
+    files.remove_drafts(change.found)
     content = None if change.after is None else change.after.encode("utf-8")
-    if not change.is_none:
-        if change.after is None:
-            files.remove(change.found)
-        else:
-            files.replace(change.found, change.after)
     backups = files.remove_same(change.record.backups, content)
     folders = records.get(change.found.path).folders
     records.put(change.found.path, replace(change.record, backups=backups, folders=folders))
     if change.after is None:
         records.pass_on(files.remove_folders(folders))
-    return change
 
 
 def _give_back(change: Change, records: Records) -> None:
-    """Undo a change that was written."""
-    if not change.is_none:
-        present = replace(
-            change.found, content=None if change.after is None else change.after.encode("utf-8")
-        )
-        if change.found.content is None:
-            files.remove(present)
-            files.remove_folders(records.get(change.found.path).folders)
-        else:
-            files.replace(present, change.found.text)
-            files.remove_same([change.backup] if change.backup else [], change.found.content)
-    records.put(change.found.path, change.before_record)
+    """Undo a change that was written; its record is put back by the caller."""
+    if change.is_none:
+        return
+    present = replace(change.found, content=None if change.after is None else change.after.encode("utf-8"))
+    if change.found.content is None:
+        files.remove(present)
+        files.remove_folders(records.get(change.found.path).folders)
+    else:
+        files.replace(present, change.found.text)

@@ -17,6 +17,7 @@ from postroom.app.clients.config_paths import (
     switch,
 )
 from postroom.app.clients.jsonc import NotJson, nodes, read
+from postroom.app.clients.readiness import to_do
 from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
@@ -30,6 +31,9 @@ Drift = Literal[
     "hooks_changed",
     "hooks_untrusted",
     "hooks_unknown",
+    "logged_out",
+    "folder_untrusted",
+    "client_unknown",
     "duplicate",
     "unreadable",
 ]
@@ -71,6 +75,8 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
     findings += more or (look.trust() if hooks else [])
     serves, more = look.own()
     hooks, findings = hooks or serves, findings + more
+    is_told = any(one.drift == "hooks_unknown" for one in findings)
+    findings += look.to_do() if found is not None and not is_told else []
     state: State = "not set up" if is_installed(client, target) else "not installed"
     if findings and (found is not None or hooks or is_recorded(client, target, records)):
         state = "drifted"
@@ -216,6 +222,14 @@ class _Look:
         )
         remedy = HOW_TO_TRUST.format(self.client.programs[0])
         return [Finding(drift="hooks_untrusted", file=file.path, detail=detail, remedy=remedy)]
+
+    def to_do(self) -> list[Finding]:
+        """Return what the client itself says that its user has to do."""
+        file = servers_file(self.client, self.target).path
+        return [
+            Finding(drift=one.kind, file=file, detail=one.detail, remedy=one.remedy)
+            for one in to_do(self.client, self.target, is_written=True)
+        ]
 
     def own(self) -> tuple[bool, list[Finding]]:
         """Return whether files of ours do the work of hooks here, and what differs in those that are ours."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from postroom.app.clients.config_edits import NAME, ConfigEdit
+from postroom.contracts import client_programs
+from postroom.contracts.client_programs import ClientProgram
 
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
@@ -64,6 +66,9 @@ class Hooks:
     """Whether a group with a matcher stands around each command."""
     version: int | None = None
     """What the file says of its own form."""
+    ending: str = ""
+    """Stands behind each command. Where a command that fails holds up the client it is `; exit 0`, which the
+    shells of Linux, macOS and PowerShell read alike: who uninstalls postroom works on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,8 @@ class Client:
     """How the file names the token."""
     asks_for_token: bool = False
     programs: tuple[str, ...] = ()
+    asks: ClientProgram | None = None
+    """The program that is asked of itself; it is one of the programs."""
     folders: tuple[ConfigPath, ...] = ()
     """Where one of these is, the client is installed."""
     known_by: tuple[str, ...] = ()
@@ -157,7 +164,7 @@ class Client:
     def _hook(self, hooks: Hooks, event: str) -> ConfigEdit:
         command = f"{NAME} hook {self.name} {event}"
         kind = {"type": "command"} if hooks.typed else {}
-        called: dict[str, object] = {**kind, "command": command, **hooks.timeout}
+        called: dict[str, object] = {**kind, "command": f"{command}{hooks.ending}", **hooks.timeout}
         group: dict[str, object] = {"hooks": [called]} if hooks.nested else called
         if matcher := hooks.matchers.get(event):
             group = {"matcher": matcher, **group}
@@ -195,13 +202,14 @@ _REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
 CLIENTS: Final = (
     Client(
         name="claude",
-        title="Claude Code",
+        title=client_programs.CLAUDE.title,
         user=ConfigPath(names=(".claude.json",), variable="CLAUDE_CONFIG_DIR"),
         project=ConfigPath(base="project", names=(".mcp.json",)),
         stdio=_TYPED,
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL)},
         token=_SHELL,
-        programs=("claude",),
+        programs=(client_programs.CLAUDE.program,),
+        asks=client_programs.CLAUDE,
         folders=(ConfigPath(folder=".claude", names=("",), variable="CLAUDE_CONFIG_DIR"),),
         hooks=Hooks(
             user=ConfigPath(folder=".claude", names=("settings.json",), variable="CLAUDE_CONFIG_DIR"),
@@ -220,7 +228,7 @@ CLIENTS: Final = (
     ),
     Client(
         name="codex",
-        title="Codex",
+        title=client_programs.CODEX.title,
         user=ConfigPath(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
         project=ConfigPath(base="project", folder=".codex", names=("config.toml",)),
         path=("mcp_servers",),
@@ -228,7 +236,8 @@ CLIENTS: Final = (
         http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME},
         granted={"default_tools_approval_mode": "approve"},
         token=TOKEN_NAME,
-        programs=("codex",),
+        programs=(client_programs.CODEX.program,),
+        asks=client_programs.CODEX,
         folders=(ConfigPath(folder=".codex", names=("",), variable="CODEX_HOME"),),
         asks_trust=True,
         hooks=Hooks(
@@ -241,14 +250,15 @@ CLIENTS: Final = (
     ),
     Client(
         name="gemini",
-        title="Gemini CLI",
+        title=client_programs.GEMINI.title,
         user=ConfigPath(folder=".gemini", names=("settings.json",)),
         project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
         stdio=_COMMAND,
         http={"httpUrl": ADDRESS, "headers": _bearer(_SHELL)},
         granted={"trust": True},
         token=_SHELL,
-        programs=("gemini",),
+        programs=(client_programs.GEMINI.program,),
+        asks=client_programs.GEMINI,
         folders=(ConfigPath(folder=".gemini", names=("settings.json",)),),
         hooks=Hooks(
             user=ConfigPath(folder=".gemini", names=("settings.json",)),
@@ -256,6 +266,7 @@ CLIENTS: Final = (
             events=("SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd"),
             matchers={},
             timeout={"timeout": 10_000},
+            ending="; exit 0",
         ),
     ),
     Client(
@@ -314,13 +325,14 @@ CLIENTS: Final = (
     ),
     Client(
         name="copilot",
-        title="Copilot CLI",
+        title=client_programs.COPILOT.title,
         user=ConfigPath(folder=".copilot", names=("mcp-config.json",), variable="COPILOT_HOME"),
         project=ConfigPath(base="project", folder=".github", names=("mcp.json",)),
         stdio={"type": "local", **_COMMAND, "tools": ["*"]},
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), "tools": ["*"]},
         token=_SHELL,
-        programs=("copilot",),
+        programs=(client_programs.COPILOT.program,),
+        asks=client_programs.COPILOT,
         folders=(ConfigPath(folder=".copilot", names=("",), variable="COPILOT_HOME"),),
         hooks=Hooks(
             user=ConfigPath(folder=".copilot", names=("settings.json",), variable="COPILOT_HOME"),
@@ -335,6 +347,7 @@ CLIENTS: Final = (
             ),
             matchers={},
             timeout={"timeoutSec": 10},
+            ending="; exit 0",
             nested=False,
         ),
     ),
@@ -347,7 +360,8 @@ CLIENTS: Final = (
         stdio={**_LOCAL, "enabled": True},
         http={**_REMOTE, "enabled": True, "headers": _bearer(_OPENCODE)},
         token=_OPENCODE,
-        programs=("opencode",),
+        programs=(client_programs.OPENCODE.program,),
+        asks=client_programs.OPENCODE,
         never_with=("mcp", "servers"),
         folders=(ConfigPath(base="xdg", folder="opencode", names=("",)),),
         own_files=(_OPENCODE_PLUGIN,),
@@ -365,14 +379,15 @@ CLIENTS: Final = (
     ),
     Client(
         name="cline",
-        title="Cline",
+        title=client_programs.CLINE.title,
         user=ConfigPath(
             folder=".cline/data", names=("settings/cline_mcp_settings.json",), variable="CLINE_DATA_DIR"
         ),
         stdio=_COMMAND,
         http=None,
         why="reads no variable in headers: a token would stand in the file",
-        programs=("cline",),
+        programs=(client_programs.CLINE.program,),
+        asks=client_programs.CLINE,
         folders=(ConfigPath(folder=".cline", names=("",)),),
     ),
     Client(

@@ -19,6 +19,7 @@ PATIENCE: Final = timedelta(seconds=20)
 TRUSTED: Final = frozenset({"trusted", "managed"})
 HOW_TO_TRUST: Final = "start `{}` in a terminal and trust the hooks where it says that they need review"
 _LIST: Final = "hooks/list"
+_ACCOUNT: Final = "account/read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,23 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
             if trust not in TRUSTED or not enabled
         )
     )
+
+
+def account(program: str, environment: Mapping[str, str]) -> tuple[bool | None, str, str]:
+    """Return whether Codex has an account or needs none, else what was expected and what was found."""
+    expected = f"an account in its answer to {_ACCOUNT}"
+    try:
+        with _app_server(program, environment) as server:
+            _asked(server, 0, "initialize", {"clientInfo": {"name": NAME, "version": "1"}})
+            _send(server, {"method": "initialized"})
+            found = _asked(server, 1, _ACCOUNT, {})
+    except (OSError, ValueError) as error:
+        return None, expected, str(error)
+    try:
+        result = found["result"]
+        return bool(result["account"]) or not result["requiresOpenaiAuth"], expected, ""
+    except (KeyError, TypeError):
+        return None, expected, json.dumps(found.get("error", found))[:300]
 
 
 def _is_ours(client: Client, hook: Mapping[str, Any]) -> bool:

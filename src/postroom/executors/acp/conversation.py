@@ -42,6 +42,7 @@ from postroom.executors.acp.permissions import (
 )
 from postroom.executors.acp.turn import Turn, told_id
 from postroom.executors.processes.active import StopReason
+from postroom.executors.processes.asking import version_in
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.sessions import is_session
@@ -123,6 +124,8 @@ class Conversation:
         )
         self.turn = Turn(work.sink, stream, most=runner.max_output_bytes)
         self.noise = self._peer.noise
+        self.version = ""
+        """The agent's, as it tells it."""
         self.taken = 0
         self.session: str | None = None
         self.stop_reason: str | None = None
@@ -252,6 +255,7 @@ class Conversation:
             self._ask("session/prompt", {"sessionId": id, "prompt": asked})
 
     def _initialized(self, told: Mapping[str, Any]) -> None:
+        self.version = version_in(str(_table(told, "agentInfo").get("version", "")))
         if told.get("protocolVersion") != PROTOCOL:
             raise ProtocolFault(f"does not speak version {PROTOCOL} of the protocol")
         can = _table(told, "agentCapabilities")

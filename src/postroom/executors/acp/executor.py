@@ -17,10 +17,11 @@ from postroom.contracts.run_access import AccessOf
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Recipe, Runner, Runners
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
-from postroom.executors.acp.conversation import Brief, Conversation
+from postroom.executors.acp.conversation import PROTOCOL, Brief, Conversation
 from postroom.executors.acp.permissions import Decisions, Permission, UsedPermissions
 from postroom.executors.activations import prompt_of
 from postroom.executors.processes.active import StopReason
+from postroom.executors.processes.advice import LastWords
 from postroom.executors.processes.child_environment import GEMINI_VARIABLES, secrets_in
 from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
@@ -87,6 +88,18 @@ class Outcome:
         if not said.strip():
             raise failing.by(CommandSaidNothing, f"ended its turn and said nothing{self._words(failing)}")
         return AgentRunResult(run_id=run_id, response=said, steps=1, usage=talk.usage)
+
+    def last_words(self) -> LastWords:
+        """Return what it said, and where it broke the protocol."""
+        fault, talk = self.talk.fault, self.talk
+        said = (fault.what, fault.words) if fault else ()
+        is_broken = fault is not None and fault.kind is AgentProtocolBroken
+        return LastWords(
+            words="\n".join((*said, self.errors.plain(), talk.noise.plain(), talk.turn.said.plain())),
+            version=talk.version,
+            expected=f"version {PROTOCOL} of the Agent Client Protocol",
+            found=f"that it {fault.what}" if fault and is_broken else "",
+        )
 
     def _failing(self) -> Failing:
         taken = self.talk.taken + self.errors.total

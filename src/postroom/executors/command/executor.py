@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
@@ -17,18 +17,18 @@ from typing import IO, Final
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import StreamReset
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import CommandFailed, CommandNotStarted, CommandSaidNothing
+from postroom.contracts.errors import CommandFailed, CommandSaidNothing
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.run_access import AccessOf
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import prompt_of
-from postroom.executors.command.advice import advice, how_to_install
 from postroom.executors.command.connecting import CONNECTING, NO_CONNECTION
 from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
 from postroom.executors.command.steering import SteeredTalk, steered_words
 from postroom.executors.processes.active import StopReason
+from postroom.executors.processes.advice import LastWords
 from postroom.executors.processes.child_environment import secrets_in
 from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
@@ -52,16 +52,6 @@ class Outcome:
     reading: Reading
     errors: Tail
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    advice: str = ""
-    """What client it is and what helps, where it failed."""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the program itself says that it failed, was cut off, or says nothing that is known."""
-        unknown = self.reading.kinds_not_known() is not None
-        return self.ended.stopped is None and (
-            self.ended.code != 0 or self.reading.said.error is not None or unknown or self.is_cut_off
-        )
 
     @property
     def is_cut_off(self) -> bool:
@@ -100,7 +90,7 @@ class Outcome:
             raise failing.left(ended)
         if ended.stopped is StopReason.CANCELLED:
             return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled(), usage=said.usage)
-        words = failing.words(said.error, self.errors, self.reading.raw) + self.advice
+        words = failing.words(said.error, self.errors, self.reading.raw)
         if ended.stopped is not None:
             raise failing.stopped(ended.stopped, words)
         if ended.code != 0:
@@ -115,6 +105,13 @@ class Outcome:
         if not answer.strip():
             raise failing.by(CommandSaidNothing, f"ended well and put nothing out{words}")
         return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=said.usage)
+
+    def last_words(self) -> LastWords:
+        """Return what it said, and the types of its lines where none was known."""
+        rules, said = RECIPES[self.runner.recipe], self.reading.said
+        words = "\n".join((said.error or "", self.errors.plain(), self.reading.raw.plain()))
+        expected = rules.expects_steered if self.runner.is_steered else rules.expects
+        return LastWords(words=words, expected=expected, found=self.reading.kinds_not_known() or "")
 
 
 def words_of(
@@ -228,14 +225,6 @@ class Execution:
             secrets=secrets_in(self._program.environment),
         )
 
-    async def advice(self, outcome: Outcome) -> str:
-        """Return what client failed, and what helps."""
-        words = "\n".join(
-            (outcome.reading.said.error or "", outcome.errors.plain(), outcome.reading.raw.plain())
-        )
-        kinds, environment = outcome.reading.kinds_not_known(), self._program.environment
-        return await asyncio.to_thread(advice, self._work.runner, environment, words, kinds=kinds)
-
     def _connect(self) -> None:
         """Find how the client is told of our server; it may look at the client's settings."""
         access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
@@ -313,12 +302,7 @@ class CommandExecutor(ProgramExecutor):
 
     async def _attempted(self, work: Work) -> Outcome | None:
         """Run the program; once more without its session when it does not know that any more."""
-        try:
-            return await self._tried(work, Execution(self.process_runner, work))
-        except CommandNotStarted as error:
-            raise CommandNotStarted(error.message + how_to_install(work.runner), value=error.value) from error
-
-    async def _tried(self, work: Work, execution: Execution) -> Outcome | None:
+        execution = Execution(self.process_runner, work)
         session = await _sessions(work).former() if work.runner.resume else None
         outcome = await execution.run(session)
         if session is not None and outcome is not None and outcome.refuses_session:
@@ -326,9 +310,7 @@ class CommandExecutor(ProgramExecutor):
             await work.sink.emit(StreamReset(reason="the client does not know its session; it begins anew"))
             work.active.stop.open()
             outcome = await execution.run(None)
-        if outcome is None or not outcome.has_failed:
-            return outcome
-        return replace(outcome, advice=await execution.advice(outcome))
+        return outcome
 
     async def _keep(self, work: Work, finished: Outcome) -> None:
         if work.runner.resume and finished.ended.stopped is None:

@@ -43,6 +43,10 @@ class RecipeRules:
     variables: Mapping[str, str] = field(default_factory=dict)
     """What its environment holds beside what every program's does."""
     reader: LineReader | None = None
+    expects: str = ""
+    """What its output is known by."""
+    expects_steered: str = ""
+    """The same, where it takes messages while it works."""
     refusals: tuple[str, ...] = ()
     """Words, in small letters, by which the program says that it does not know the session."""
 
@@ -57,6 +61,8 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
         ),
         resume=("--resume", SESSION),
         reader=readers.claude,
+        expects="a line of type `result`",
+        expects_steered="a line of type `result`",
         refusals=("no conversation found", "session not found", "invalid session"),
     ),
     runners.Recipe.CODEX: RecipeRules(
@@ -65,6 +71,8 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
         resume=("resume", SESSION),
         with_stdin=("-",),
         reader=readers.codex,
+        expects="an `item.completed` with an `agent_message`",
+        expects_steered="a `turn/completed` of its app-server",
         refusals=("no rollout found", "rollout not found", "missing rollout", "session not found"),
     ),
     runners.Recipe.GEMINI: RecipeRules(
@@ -74,6 +82,7 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
         with_argument=("--prompt", runners.PROMPT),
         variables=GEMINI_VARIABLES,
         reader=readers.gemini,
+        expects="an object with a `response`",
         refusals=("error resuming session", "invalid session", "no previous sessions"),
     ),
     runners.Recipe.OPENCODE: RecipeRules(
@@ -81,6 +90,7 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
         command=("opencode", "run", "--format", "json"),
         resume=("--session", SESSION),
         reader=readers.opencode,
+        expects="lines of type `text` and `step_finish`",
         refusals=("session not found", "notfounderror", "invalid session"),
     ),
     runners.Recipe.COPILOT: RecipeRules(
@@ -89,6 +99,7 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
         resume=("--resume", SESSION),
         with_argument=("-p", runners.PROMPT),
         reader=readers.copilot,
+        expects="a line of type `assistant.message`",
         refusals=("session not found", "no session"),
     ),
 }

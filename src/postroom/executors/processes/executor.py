@@ -12,6 +12,7 @@ from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunStart
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
+    CommandError,
     CommandNotEnded,
     InvalidActivation,
     InvalidRunner,
@@ -27,7 +28,8 @@ from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.executors.activations import identity_of
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
-from postroom.executors.processes.child_environment import AGENT
+from postroom.executors.processes.advice import LastWords, advised
+from postroom.executors.processes.child_environment import AGENT, child_environment
 from postroom.executors.processes.orphans import Orphan
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.starting import program_of
@@ -44,6 +46,10 @@ class Finished(Protocol):
         Raises:
             CommandError: the program failed; its class and `retryable` say how.
         """
+        ...
+
+    def last_words(self) -> LastWords:
+        """Return what it said, for advice on its failure."""
         ...
 
 
@@ -156,10 +162,22 @@ class ProgramExecutor(RunDispatchExecutor):
                 told={AGENT: identity.agent_id, **self._environment_of(activation)},
                 access=access,
             )
-            finished = await self._contained(active, self._begun(work))
-        if finished is None:
-            return AgentRunResult(run_id=identity.run_id, termination=TerminationReason.cancelled())
-        result = finished.result(activation)
+            return await self._came_to(work)
+
+    async def _came_to(self, work: Work) -> AgentRunResult:
+        """Return what the program's end means for the run; a failure says which client, and what helps."""
+        finished: Finished | None = None
+        try:
+            finished = await self._contained(work.active, self._begun(work))
+            if finished is None:
+                run_id = work.active.identity.run_id
+                return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
+            result = finished.result(work.activation)
+        except CommandError as error:
+            environment = child_environment(work.runner, self.process_runner.server, {}, {})
+            command = self.words_of(work.runner)[0]
+            said = finished.last_words() if finished else LastWords()
+            raise await asyncio.to_thread(advised, error, work.runner, command, environment, said) from error
         await self._keep(work, finished)
         return result
 

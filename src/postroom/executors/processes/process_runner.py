@@ -3,8 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,12 +11,7 @@ from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, SystemClock, Timer
-from postroom.contracts.errors import (
-    CommandBusy,
-    CommandNotStarted,
-    ConfigError,
-    PostroomError,
-)
+from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.contracts.executor import RunControl
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
@@ -28,7 +22,7 @@ from postroom.executors.processes.machine import Machine
 from postroom.executors.processes.orphans import Orphans
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.records import Records
-from postroom.executors.processes.starting import NO_ROOM, Launch, started
+from postroom.executors.processes.starting import Launch, notes_kept, started
 from postroom.executors.processes.supervision import ProgramEnd, Supervision, Talk, Watch
 from postroom.log import get_logger
 
@@ -175,15 +169,3 @@ class Program:
             machine=self._with.machine,
             marks=tuple((name, self._marks[name]) for name in (FORMER_SERVER, INSTANCE)),
         )
-
-
-@contextmanager
-def notes_kept() -> Iterator[None]:
-    """Translate a failure to write a note; without a note nothing is started."""
-    try:
-        yield
-    except OSError as error:
-        what = f"the private folder for programs cannot be written: {error.strerror}"
-        raise (CommandBusy if error.errno in NO_ROOM else CommandNotStarted)(
-            what, remedy="give the server's user write access to it, and free space"
-        ) from error

@@ -7,8 +7,8 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -20,8 +20,11 @@ from postroom.executors.processes.child_environment import child_environment
 
 ARGUMENT_BYTES: Final = 128 * 1024
 """The longest argument that Linux takes, with its zero byte; elsewhere errno reports the sum."""
-NO_ROOM: Final = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.ENOSPC}
-"""Errors that pass when other programs have ended."""
+NO_ROOM: Final = {
+    *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
+    *(errno.ENOSPC, errno.EDQUOT),
+}
+"""Errors that pass when other programs have ended, or there is room on the disk again."""
 Input = Callable[[ExitStack], "IO[bytes] | int"]
 """Opens the standard input of a program; closed here once the program has it."""
 
@@ -50,9 +53,11 @@ def started(launch: Launch) -> "subprocess.Popen[bytes]":
         raise CommandNotStarted(f"the working folder {launch.cwd!r} is missing", value=launch.cwd)
     try:
         with ExitStack() as opened:
+            with notes_kept():
+                reads = launch.reads(opened)
             return subprocess.Popen(  # noqa: S603 - no shell; whose words these are the runner's docstring says
                 [os.fsencode(word) for word in launch.words],
-                stdin=launch.reads(opened),
+                stdin=reads,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=launch.cwd,
@@ -61,6 +66,18 @@ def started(launch: Launch) -> "subprocess.Popen[bytes]":
             )
     except OSError as error:
         raise _refusal(launch, error) from error
+
+
+@contextmanager
+def notes_kept() -> Iterator[None]:
+    """Translate a failure to write a private file of a program; without them it is not started."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the private folder for programs cannot be written: {error.strerror}"
+        raise (CommandBusy if error.errno in NO_ROOM else CommandNotStarted)(
+            what, remedy="give the server's user write access to it, and free space"
+        ) from error
 
 
 def _refuse_arguments(words: Sequence[str]) -> None:

@@ -1,0 +1,153 @@
+"""Whether a client is fit to be set up, and what its user still has to do: asked of the client itself.
+
+What would make set-up useless, or break the client, is refused before anything is written: a client that is
+not here, or too old. That nobody is logged in, or a folder is not trusted, is said beside what was written.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from postroom.app.clients.config_edits import NAME
+from postroom.app.clients.config_paths import SetupScope, config_file, servers_file
+from postroom.app.clients.table import Client
+from postroom.app.clients.trust import account
+from postroom.contracts.client_programs import CLAUDE, CODEX, ClientProgram
+from postroom.contracts.errors import ClientUnfit
+from postroom.executors.processes.asking import asked, version_in
+
+_NOWHERE: Final = {"POSTROOM_URL": "http://127.0.0.1:9"}
+"""A client that is asked for its servers starts ours, which so starts no post room."""
+_HELD_BACK: Final = re.compile(r"pending approval|disabled", re.IGNORECASE)
+_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToDo:
+    """What the client's user has to do before what was written works, as the client says."""
+
+    kind: Literal["logged_out", "folder_untrusted", "client_unknown"]
+    detail: str
+    remedy: str
+
+
+def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToDo]:
+    """Refuse a client that is not on this machine, or too old for what would be written.
+
+    Returns what is said of one that does not tell its version.
+
+    Raises:
+        ClientUnfit: it is; nothing was written.
+    """
+    if target.scope == "user":
+        _refuse_missing(client, target)
+    made, program = client.asks, _program(client, target)
+    if made is None or program is None or not (hooks and made.oldest):
+        return []
+    code, said = asked(target.environment, program, "--version")
+    version = version_in(said) if code == 0 else ""
+    if not version:
+        return [
+            _unknown(made, f"its version in its answer to `{made.program} --version`", f"{said!r} ({code})")
+        ]
+    if _numbers(version) < _numbers(made.oldest):
+        raise ClientUnfit(
+            f"{client.title} {version} is too old: expected {made.oldest} or newer, found {version}; "
+            f"{made.why_oldest}",
+            value=version,
+            remedy=f"`{made.install}`, or set it up with --no-hooks",
+        )
+    return []
+
+
+def to_do(client: Client, target: SetupScope, *, is_written: bool) -> list[ToDo]:
+    """Return what a client says that its user has to do; nothing where it cannot be asked.
+
+    A folder is asked about only where a project's files were written.
+    """
+    made, program = client.asks, _program(client, target)
+    if made is None or program is None:
+        return []
+    found = [_login(made, program, target)]
+    if is_written and target.scope == "project" and made.lists_servers:
+        found.append(_folder(made, program, target))
+    return [one for one in found if one is not None]
+
+
+def _program(client: Client, target: SetupScope) -> str | None:
+    path = target.environment.get("PATH")
+    return next((found for name in client.programs if (found := shutil.which(name, path=path))), None)
+
+
+def _refuse_missing(client: Client, target: SetupScope) -> None:
+    folders = [config_file(one, target).path for one in client.folders]
+    known = [*folders, servers_file(client, target).path] if client.programs or folders else []
+    if not known or _program(client, target) or any(one.exists() for one in known):
+        return
+    expected = [f"`{name}` on the PATH" for name in client.programs] + [f"{one}" for one in folders]
+    raise ClientUnfit(
+        f"{client.title} is not on this machine: expected {' or '.join(expected)}, found neither",
+        value=client.name,
+        remedy=f"`{client.asks.install}`" if client.asks else f"install {client.title}",
+    )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(one) for one in re.findall(r"\d+", version)[:3]]
+
+
+def _unknown(made: ClientProgram, expected: str, found: str) -> ToDo:
+    return ToDo(
+        kind="client_unknown",
+        detail=f"{made.title}: expected {expected}, found {found[:_SHOWN]}",
+        remedy=f"see that `{made.program}` starts; `{made.install}`, or a newer postroom",
+    )
+
+
+def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
+    environment = target.environment
+    if made is CLAUDE:
+        is_in, expected, said = _login_of_claude(program, environment)
+    elif made is CODEX and not environment.get("CODEX_API_KEY"):
+        is_in, expected, said = account(program, environment)
+    else:
+        return None
+    if is_in is None:
+        return _unknown(made, expected, said) if expected else None
+    if is_in:
+        return None
+    detail = f"written, logged out: {made.title} expects a login or a key, and says that it has neither"
+    return ToDo(kind="logged_out", detail=detail, remedy=f"run `{made.log_in}`, or give it a key")
+
+
+def _login_of_claude(program: str, environment: Mapping[str, str]) -> tuple[bool | None, str, str]:
+    """Return whether somebody is logged in, else what was expected and found; empty when it was not asked."""
+    if "auth status" not in asked(environment, program, "auth", "status", "--help")[1]:
+        return None, "", ""  # an older one takes the question for a prompt, and asks its model
+    said = asked(environment, program, "auth", "status")[1]
+    expected = "`loggedIn` in its answer to `claude auth status`"
+    try:
+        found = json.loads(said)["loggedIn"]
+    except (ValueError, KeyError, TypeError):
+        return None, expected, repr(said)
+    return (found, expected, said) if isinstance(found, bool) else (None, expected, repr(said))
+
+
+def _folder(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
+    words = (program, "mcp", "list")
+    code, said = asked({**target.environment, **_NOWHERE}, *words, cwd=target.project)
+    if code != 0:
+        return _unknown(made, f"a list in its answer to `{made.program} mcp list`", f"{said!r} ({code})")
+    lines = [line.strip() for line in said.splitlines() if re.match(rf"\W*{NAME}\b", line)]
+    if any(not _HELD_BACK.search(line) for line in lines):
+        return None
+    found = lines[0] if lines else "no such line"
+    return ToDo(
+        kind="folder_untrusted",
+        detail=f"written, folder not trusted: expected that `{made.program} mcp list` names {NAME} in "
+        f"{target.project}, found {found[:_SHOWN]}",
+        remedy=f"start `{made.program}` there, and say that you trust the folder and its server",
+    )

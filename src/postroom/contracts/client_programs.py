@@ -1,0 +1,92 @@
+"""The programs of clients that are set up, asked or run here: what each is called, and what helps with it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientProgram:
+    """One program; `log_in` and `trust` are the commands by which its user does that."""
+
+    title: str
+    program: str
+    package: str
+    log_in: str
+    trust: str
+    oldest: str = ""
+    """The first release that does with our hooks what set-up needs; empty where each that was tried does."""
+    why_oldest: str = ""
+    """What an older one does, as it was seen."""
+
+    lists_servers: bool = False
+    """Whether `mcp list` in a folder names the servers that it uses there, and without trust does not."""
+
+    @property
+    def install(self) -> str:
+        """The command that installs it, or brings it up to date."""
+        return f"npm install -g {self.package}@latest"
+
+
+CLAUDE = ClientProgram(
+    title="Claude Code",
+    program="claude",
+    package="@anthropic-ai/claude-code",
+    log_in="claude auth login",
+    trust="claude",
+    oldest="1.0.85",
+    why_oldest="an older one does not know the hook `SessionEnd`, and then reads nothing of its settings",
+    lists_servers=True,
+)
+CODEX = ClientProgram(
+    title="Codex",
+    program="codex",
+    package="@openai/codex",
+    log_in="codex login",
+    trust="codex exec --skip-git-repo-check",
+    oldest="0.129.0",
+    why_oldest="an older one does not say whether it trusts our hooks",
+    lists_servers=True,
+)
+GEMINI = ClientProgram(
+    title="Gemini CLI",
+    program="gemini",
+    package="@google/gemini-cli",
+    log_in="gemini",
+    trust="gemini --skip-trust",
+    lists_servers=True,
+)
+OPENCODE = ClientProgram(
+    title="opencode",
+    program="opencode",
+    package="opencode-ai",
+    log_in="opencode auth login",
+    trust="opencode",
+)
+COPILOT = ClientProgram(
+    title="Copilot CLI",
+    program="copilot",
+    package="@github/copilot",
+    log_in="copilot login",
+    trust="copilot --trust-folder",
+    lists_servers=True,
+)
+CLINE = ClientProgram(
+    title="Cline",
+    program="cline",
+    package="cline",
+    log_in="cline auth",
+    trust="cline",
+)
+CLAUDE_ACP = ClientProgram(
+    title="Claude Code over ACP",
+    program="claude-agent-acp",
+    package="@agentclientprotocol/claude-agent-acp",
+    log_in="claude auth login",
+    trust="claude",
+)
+CODEX_ACP = ClientProgram(
+    title="Codex over ACP",
+    program="codex-acp",
+    package="@zed-industries/codex-acp",
+    log_in="codex login",
+    trust="codex",
+)

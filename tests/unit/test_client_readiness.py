@@ -1,0 +1,228 @@
+"""What set-up says of a client that is missing, too old, logged out, or in a folder that is not trusted.
+
+The clients here are programs of our own that answer as the real ones do; `tests/real_clients` asks those.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.cli.main import main
+
+Run = Callable[..., tuple[int, Any]]
+LOGGED_OUT = '{"loggedIn": false, "authMethod": "none"}'
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, and the command on the path."""
+    names = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "POSTROOM_URL", "POSTROOM_DATA_DIR", "CODEX_API_KEY")
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", *names):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "home"
+    (folder / "harbour").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.chdir(folder / "harbour")
+    program(folder, "postroom", "")
+    return folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: str) -> tuple[int, Any]:
+        code = main(["setup", *words, "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def program(home: Path, name: str, lines: str) -> None:
+    file = home.with_name("bin") / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{lines}\n")
+    file.chmod(0o755)
+
+
+def claude(
+    home: Path, *, version: str = "2.1.197 (Claude Code)", login: str = LOGGED_OUT, servers: str = ""
+) -> None:
+    """Put a Claude Code without plugins on the path."""
+    answers = {
+        "--version": version,
+        "auth status --help": "Usage: claude auth status [options]",
+        "auth status": login,
+        "mcp list": servers,
+    }
+    cases = "".join(f"'{asked}') echo '{answer}'; exit 0;;\n" for asked, answer in answers.items())
+    program(home, "claude", f'case "$*" in {cases} esac; exit 1')
+
+
+def tree(home: Path) -> list[str]:
+    return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+@pytest.mark.parametrize(
+    ("client", "found"),
+    [
+        (
+            "claude",
+            ("Claude Code", "`claude` on the PATH", ".claude", "npm install -g @anthropic-ai/claude-code"),
+        ),
+        ("codex", ("Codex", "`codex` on the PATH", "npm install -g @openai/codex")),
+        ("copilot", ("Copilot CLI", "`copilot` on the PATH", "npm install -g @github/copilot")),
+        ("claude-desktop", ("Claude Desktop", ".config/Claude", "install Claude Desktop")),
+    ],
+)
+def test_a_client_that_is_missing_is_refused_with_what_was_looked_for(
+    client: str, found: tuple[str, ...], words: tuple[str, ...], home: Path, run: Run
+) -> None:
+    before = tree(home)
+    code, document = run(client, *words)
+    assert code == 78
+    [told] = document["clients"]
+    assert told["error"]["code"] == "client_unfit"
+    for one in found:
+        assert one in told["error"]["message"] + told["error"]["remedy"]
+    assert tree(home) == before
+
+
+def test_a_project_is_set_up_for_others_too_who_have_the_client(home: Path, run: Run) -> None:
+    assert run("claude", "--scope", "project", "--no-verify")[0] == 0
+
+
+@pytest.mark.parametrize("words", [(), ("--scope", "project"), ("--dry-run",)])
+def test_a_client_that_is_too_old_is_refused_with_its_version(
+    words: tuple[str, ...], home: Path, run: Run
+) -> None:
+    claude(home, version="1.0.84 (Claude Code)")
+    before = tree(home)
+    code, document = run("claude", *words)
+    assert code == 78
+    error = document["clients"][0]["error"]
+    for one in ("Claude Code 1.0.84 is too old", "expected 1.0.85 or newer", "SessionEnd"):
+        assert one in error["message"]
+    assert "npm install -g @anthropic-ai/claude-code@latest" in error["remedy"]
+    assert tree(home) == before
+    assert run("claude", *words, "--no-hooks", "--no-verify")[0] == 0
+
+
+def test_a_client_that_tells_no_version_is_set_up_and_told(home: Path, run: Run) -> None:
+    claude(home, version="who knows", login='{"loggedIn": true}')
+    code, document = run("claude", "--no-verify")
+    assert code == 0
+    [told] = document["clients"][0]["to_do"]
+    assert told["kind"] == "client_unknown"
+    assert "expected its version in its answer to `claude --version`, found" in told["detail"]
+    assert "who knows" in told["detail"]
+
+
+@pytest.mark.parametrize(
+    ("login", "kind", "words"),
+    [
+        (LOGGED_OUT, "logged_out", "written, logged out: Claude Code"),
+        ("Welcome!", "client_unknown", "expected `loggedIn` in its answer to `claude auth status`, found"),
+        ('{"loggedIn": "yes"}', "client_unknown", "`loggedIn`"),
+    ],
+)
+def test_a_client_that_is_logged_out_is_set_up_and_told(
+    login: str, kind: str, words: str, home: Path, run: Run
+) -> None:
+    claude(home, login=login)
+    code, document = run("claude", "--no-verify")
+    [told] = document["clients"][0]["to_do"]
+    assert (code, told["kind"]) == (0, kind)
+    assert words in told["detail"]
+    code, document = run("status")
+    status = next(one for one in document["clients"] if one["client"] == "claude")
+    assert (code, [one["drift"] for one in status["findings"]]) == (1, [kind])
+    claude(home, login='{"loggedIn": true}')
+    assert run("status")[0] == 0
+
+
+def test_an_old_client_is_not_asked_what_it_would_take_for_a_prompt(home: Path, run: Run) -> None:
+    program(home, "claude", f'[ "$1" = --version ] && echo 1.0.90 && exit\necho "$@" >> {home}/asked\nexit 1')
+    assert run("claude", "--no-verify")[1]["clients"][0]["to_do"] == []
+    assert "auth status" not in (home / "asked").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("servers", "kinds"),
+    [
+        (
+            "postroom: postroom mcp --tools core - ⏸ Pending approval (run claude to approve)",
+            ["folder_untrusted"],
+        ),
+        ("○ postroom: postroom mcp --tools core (stdio) - Disabled", ["folder_untrusted"]),
+        ("No MCP servers configured.", ["folder_untrusted"]),
+        ("postroom: postroom mcp --tools core - ✘ Failed to connect", []),
+    ],
+)
+def test_a_folder_that_the_client_does_not_trust_is_told(
+    servers: str, kinds: list[str], home: Path, run: Run
+) -> None:
+    claude(home, login='{"loggedIn": true}', servers=servers)
+    code, document = run("claude", "--no-verify", "--scope", "project")
+    told = document["clients"][0]["to_do"]
+    assert (code, [one["kind"] for one in told]) == (0, kinds)
+    for one in told:
+        assert "written, folder not trusted" in one["detail"]
+        assert "start `claude` there" in one["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text", "words"),
+    [
+        ("claude", ".claude.json", '{"mcpServers": {', "line 1"),
+        ("codex", ".codex/config.toml", "model = \n", "line 1"),
+        ("claude", ".claude.json", '{"mcpServers": []}', "mcpServers"),
+        ("cursor", ".cursor/hooks.json", '{"hooks": {"stop": 7}}', "stop"),
+    ],
+)
+def test_a_file_that_cannot_be_read_or_has_another_shape_is_left_alone_and_named(
+    name: str, file: str, text: str, words: str, home: Path, run: Run
+) -> None:
+    path = home / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    code, document = run(name)
+    message = document["clients"][0]["error"]["message"]
+    assert code == 78
+    assert str(path) in message
+    assert words in message
+    assert path.read_text() == text
+    assert [one.name for one in path.parent.iterdir() if one.is_file()] == [path.name]
+
+
+def test_where_the_new_form_cannot_be_written_the_old_one_stays(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings give way to the plugin only when the plugin stands."""
+    claude(home, login='{"loggedIn": true}')
+    run("claude", "--no-verify")
+    before = {path: path.read_bytes() for path in home.rglob("*.json") if "machine" not in path.parts}
+    program(home, "claude", '[ "$1" = --version ] && echo 2.1.197\nexit 0')
+    real = Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.name.startswith(".plugin.json.postroom-"):
+            raise OSError(28, "no space left", str(self))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    code, document = run("claude", "--no-verify")
+    assert (code, document["clients"][0]["form"]) == (78, "plugin")
+    assert before == {path: path.read_bytes() for path in home.rglob("*.json") if "machine" not in path.parts}
+    monkeypatch.undo()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", f"{home.with_name('bin')}:/usr/bin:/bin")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.chdir(home)
+    assert run("remove", "claude")[0] == 0
+    assert not (home / ".claude").exists()
