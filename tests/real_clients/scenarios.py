@@ -208,8 +208,9 @@ def idle_session_woken(bench: Bench) -> str:
     bench.model.script = lambda _asked: Say("I have seen it.")
     with at_a_terminal(bench.home, words) as terminal:
         terminal.type("Good morning.")
-        bench.model.wait_for(lambda one: "Good morning." in one.new_text and not one.is_aside)
+        bench.model.wait_for(lambda one: "Good morning." in one.text and not one.is_aside)
         for turns in (1, 2):
+            terminal.await_idle()
             bench.send("Ada", "Bo", "Quay", f"Message {turns}.")
             asked = bench.model.wait_for(
                 lambda one, n=turns: not one.is_aside and one.text.count("I have seen it.") == n

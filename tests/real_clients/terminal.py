@@ -3,12 +3,15 @@
 import os
 import pty
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from real_clients.home import Home
+from real_clients.home import PATIENCE, Home
 
 _KEPT = 3_000
+_STILL = 2.0
+"""Seconds without anything drawn after which a client is idle."""
 
 
 class Terminal:
@@ -17,17 +20,30 @@ class Terminal:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._drawn = b""
+        self._news = threading.Condition()
 
     def type(self, text: str) -> None:
-        """Type a line and send it."""
+        """Type a line and send it, when the client takes it: one that starts drops what comes too early."""
+        self.await_idle()
         os.write(self._descriptor, text.encode())
         os.write(self._descriptor, b"\r")
+
+    def await_idle(self) -> None:
+        """Wait until the client has drawn something and draws no more: one that works moves something."""
+        until = time.monotonic() + PATIENCE
+        with self._news:
+            while not self._drawn or self._news.wait(timeout=_STILL):
+                assert time.monotonic() < until, f"it is not idle in {PATIENCE} s\n{self}"
+                if not self._drawn:
+                    self._news.wait(timeout=1)
 
     def read_away(self) -> None:
         """Read until the client has ended: one that nobody reads stops."""
         try:
             while piece := os.read(self._descriptor, 1 << 16):
-                self._drawn = (self._drawn + piece)[-_KEPT:]
+                with self._news:
+                    self._drawn = (self._drawn + piece)[-_KEPT:]
+                    self._news.notify_all()
         except OSError:  # the client has ended
             return
 
