@@ -210,6 +210,7 @@ def idle_session_woken(bench: Bench) -> str:
         terminal.type("Good morning.", behind=bench.client.drawn)
         bench.model.wait_for(lambda one: "Good morning." in one.new_text and not one.is_aside)
         for turns in (1, 2):
+            terminal.await_idle()
             bench.send("Ada", "Bo", "Quay", f"Message {turns}.")
             asked = bench.model.wait_for(
                 lambda one, n=turns: not one.is_aside and one.text.count("I have seen it.") == n

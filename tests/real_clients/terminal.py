@@ -6,6 +6,7 @@ import pty
 import struct
 import termios
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,6 +14,8 @@ from real_clients.home import PATIENCE, Home
 
 _KEPT = 30_000
 _SIZE = struct.pack("HHHH", 40, 120, 0, 0)
+_STILL = 2.0
+"""Seconds without anything drawn after which a client is idle."""
 
 
 class Terminal:
@@ -24,8 +27,14 @@ class Terminal:
         self._news = threading.Condition()
 
     def type(self, text: str, *, behind: str = "") -> None:
-        """Type a line and send it, once the client has drawn what is to be `behind` it, and the line."""
-        self._await_drawn(behind)
+        """Type a line and send it, when the client takes it: one that starts drops what comes too early.
+
+        That is when it has drawn what is to be `behind` the line, or else when it draws nothing more.
+        """
+        if behind:
+            self._await_drawn(behind)
+        else:
+            self.await_idle()
         os.write(self._descriptor, text.encode())
         if behind:
             self._await_drawn(text)
@@ -35,6 +44,15 @@ class Terminal:
         with self._news:
             drawn = self._news.wait_for(lambda: text.encode() in self._drawn, PATIENCE)
         assert drawn, f"{text!r} was not drawn: {self}"
+
+    def await_idle(self) -> None:
+        """Wait until the client has drawn something and draws no more: one that works moves something."""
+        until = time.monotonic() + PATIENCE
+        with self._news:
+            while not self._drawn or self._news.wait(timeout=_STILL):
+                assert time.monotonic() < until, f"it is not idle in {PATIENCE} s\n{self}"
+                if not self._drawn:
+                    self._news.wait(timeout=1)
 
     def read_away(self) -> None:
         """Read until the client has ended: one that nobody reads stops."""

@@ -101,12 +101,12 @@ def test_a_project_is_set_up_for_others_too_who_have_the_client(home: Path, run:
 def test_a_client_that_is_too_old_is_refused_with_its_version(
     words: tuple[str, ...], home: Path, run: Run
 ) -> None:
-    claude(home, version="1.0.84 (Claude Code)")
+    claude(home, version="2.1.87 (Claude Code)")
     before = tree(home)
     code, document = run("claude", *words)
     assert code == 78
     error = document["clients"][0]["error"]
-    for one in ("Claude Code 1.0.84 is too old", "expected 1.0.85 or newer", "SessionEnd"):
+    for one in ("Claude Code 2.1.87 is too old", "expected 2.1.88 or newer", "in the background"):
         assert one in error["message"]
     assert "npm install -g @anthropic-ai/claude-code@latest" in error["remedy"]
     assert tree(home) == before
@@ -147,7 +147,7 @@ def test_a_client_that_is_logged_out_is_set_up_and_told(
 
 
 def test_an_old_client_is_not_asked_what_it_would_take_for_a_prompt(home: Path, run: Run) -> None:
-    program(home, "claude", f'[ "$1" = --version ] && echo 1.0.90 && exit\necho "$@" >> {home}/asked\nexit 1')
+    program(home, "claude", f'[ "$1" = --version ] && echo 2.1.90 && exit\necho "$@" >> {home}/asked\nexit 1')
     assert run("claude", "--no-verify")[1]["clients"][0]["to_do"] == []
     assert "auth status" not in (home / "asked").read_text().splitlines()
 

@@ -492,3 +492,29 @@ async def bind(room: Room, name: str) -> None:
 
 async def archive_rows(room: Room) -> Any:
     return await room.store.read(lambda tx: tx.outbox.open("archive", limit=1_000))
+
+
+async def test_a_session_at_work_is_told_there_and_not_woken(room: Room) -> None:
+    await room.open()
+    hooks = Hooks(room.mail)
+
+    async def asked(event: str, **body: Any) -> str:
+        call = {"cwd": HARBOR, "session_id": "s", "agent": "Ben", **body}
+        return (await hooks.answer("claude", event, call))["outcome"]
+
+    assert await asked("UserPromptSubmit") == "silent"
+    waits = asyncio.create_task(asked("wait", waiting_since=2))
+    await room.send("Ada", "Ben")
+    assert await asked("PostToolUse") == "tell"
+    assert await asked("wait", waiting_since=1) == "unknown"  # one that began later waits
+    assert await asked("Stop") == "hold"
+    assert await asked("Stop", stop_active=True) == "silent"
+    await room.send("Ada", "Ben")
+    assert await waits == "tell"
+    assert await asked("wake") == "tell"
+    assert await asked("wake") == "silent"
+    assert await asked("Stop") == "silent"  # the turn began with it
+    waits = asyncio.create_task(asked("wait", waiting_since=3))
+    assert await asked("SessionEnd") == "silent"
+    await room.send("Ada", "Ben")
+    assert await waits == "unknown"

@@ -12,19 +12,29 @@ import sys
 
 from postroom.cli.hook_input import call_of, read_input
 from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment, read, written
-from postroom.contracts.clients import EDIT_BYPASS, EVENTS, MODES, unchecked
+from postroom.contracts.clients import EDIT_BYPASS, EVENTS, MODES, WAIT, WAKING, unchecked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LONGEST_TEXT = 4_000
+WOKEN = 2
+"""The exit code with which a hook that waits in the background (`asyncRewake`) begins a turn."""
 
 
 def run(client: str, event: str) -> int:
-    """Answer one event of a client on standard output, or say nothing; return the exit code, always 0."""
+    """Answer one event of a client on standard output, or say nothing; return the exit code.
+
+    It is 0, except for who waited and tells on standard error that mail came: that is 2.
+    """
     try:
         raw = read_input(sys.stdin.fileno())
+        if event == WAIT and client in WAKING:
+            from postroom.cli.hook_waiting import awaited
+
+            line = awaited(client, raw, hook_environment())[:LONGEST_TEXT]
+            return WOKEN if line and os.write(sys.stderr.fileno(), line.encode()) else 0
         if answer := answered(client, event, raw, hook_environment()):
             os.write(sys.stdout.fileno(), answer)
     except Exception:  # noqa: S110 - the edge around one event: a hook that fails must not stop its client

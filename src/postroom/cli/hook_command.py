@@ -20,6 +20,6 @@ def hook(
     """Answer one event of a client.
 
     Reads the client's JSON on standard input, and answers in the client's form. Prints nothing when there
-    is nothing to say or anything is wrong; the exit code is always 0.
+    is nothing to say or anything is wrong, and exits with 0. `wait` exits with 2 when mail came.
     """
     quick.run(client, event)

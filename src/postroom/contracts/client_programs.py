@@ -32,8 +32,8 @@ CLAUDE = ClientProgram(
     package="@anthropic-ai/claude-code",
     log_in="claude auth login",
     trust="claude",
-    oldest="1.0.85",
-    why_oldest="an older one does not know the hook `SessionEnd`, and then reads nothing of its settings",
+    oldest="2.1.88",
+    why_oldest="an older one may not know hooks that run in the background, and would be held up by ours",
     lists_servers=True,
 )
 CODEX = ClientProgram(

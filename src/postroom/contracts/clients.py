@@ -57,6 +57,13 @@ EVENTS = {
 }
 """By client and by the client's own name of the event."""
 
+WAKING = ("claude",)
+"""The clients in which a hook behind an idle session can begin a turn."""
+WAIT = "wait"
+"""What such a hook asks while it waits: whether mail came for a session that is idle."""
+WAKE = "wake"
+"""What it asks then: the line with which the turn begins."""
+
 MODES = ("warn", "block", "off")
 """What a check that could not be made means: go on with a note, stop, or do not check at all."""
 

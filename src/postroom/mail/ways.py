@@ -73,5 +73,5 @@ def _by_runner(runner: str | None) -> str:
 def _by_hook(*, has_session: bool) -> str:
     if has_session:
         told = "a client with hooks has acted as it, and is told at its next step"
-        return f"{told}; an idle one only where it waits with `postroom watch --wake`"
+        return f"{told}; an idle Claude Code begins a turn, an idle other client waits for its person"
     return "no client with hooks has acted as it: `postroom setup`"

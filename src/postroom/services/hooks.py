@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
-from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, unchecked
+from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, WAIT, WAKE, WAKING, unchecked
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.store import MailReads, MailWrites, ProjectReads
@@ -27,6 +27,7 @@ from postroom.mail.projects import checked_path
 from postroom.mail.reservations import release_reserved_in
 from postroom.mail.service import Mail
 from postroom.services import notices
+from postroom.services.idling import Idling
 
 _LOG = get_logger(__name__)
 
@@ -36,6 +37,8 @@ SESSIONS_KEPT = 30 * 24 * 3_600_000
 """Milliseconds after which a session that never ended is forgotten."""
 PURGED_AT_ONCE = 100
 MOST_PATHS = 5_000
+WAIT_SECONDS = 25.0
+"""How long one that waits for mail is kept waiting before it asks again."""
 BY = "hook"
 
 _Path = Annotated[str, Meta(max_length=4096)]
@@ -54,6 +57,9 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
     acts_as: Annotated[str, Meta(max_length=400, description="agent that a tool of ours acted as")] = ""
     acts_in: Annotated[str, Meta(max_length=4096, description="and its project")] = ""
+    waiting_since: Annotated[
+        int, Meta(ge=0, le=2**63 - 1, description="the machine's clock when one began to wait for mail")
+    ] = 0
     reserved: Annotated[
         tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of what it has reserved")
     ] = ()
@@ -103,6 +109,7 @@ class Hooks:
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
+        self._idling = Idling()
 
     async def answer(
         self,
@@ -122,7 +129,8 @@ class Hooks:
             InvalidArgument: there is no such client or event, or the body does not fit.
             StoreError: nothing was noted, and the event is none that checks.
         """
-        kind = EVENTS.get(client, {}).get(event)
+        waits = client in WAKING and event in (WAIT, WAKE)
+        kind = event if waits else EVENTS.get(client, {}).get(event)
         if kind is None:
             raise InvalidArgument(
                 f"no event {event[:60]!r} of a client {client[:60]!r} is known",
@@ -137,18 +145,22 @@ class Hooks:
                 agent_id=None if grant is None else grant.agent_id,
                 grant=grant,
             )
-            return await self._decided(kind, client, call, caller)
+            answer = await self._decided(kind, client, call, caller)
         except StoreError as error:
             if kind not in _CHECKS:
                 raise
             _LOG.error("hook.check_failed", client=client, hook_event=event, code=error.code)
             text = unchecked("the server's store failed", bypass=_CHECKS[kind])
             return _answer("error", text, mode=self._mode(call))
+        self._idling.note(f"{client}/{call.session_id}", kind, answer["outcome"])
+        return answer
 
     async def _decided(self, kind: str, client: str, call: HookCall, caller: Caller) -> HookAnswer:
         if kind in _CHECKS and self._mode(call) == "off":
             return _answer("allow")
         event = await asyncio.to_thread(_prepared, kind, client, call)
+        if kind == WAIT:
+            return await self._awaited(event, caller)
         found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller))
         if not found.notes:
             return found.answer
@@ -163,6 +175,25 @@ class Hooks:
         answer = await self._mail.store.write(change)
         self._mail.tell_of_change()
         return answer
+
+    async def _awaited(self, event: _Event, caller: Caller) -> HookAnswer:
+        """Answer `tell` when mail came for it when idle, `unknown` to end the wait, `silent` after a while.
+
+        Nothing is noted: whether who waits is still there is known only when it asks for the line.
+        """
+        session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
+        if self._idling.take_over(session, since):
+            self._mail.changes.ring()  # who waited before goes now
+
+        async def look() -> HookAnswer:
+            if not event.call.session_id or not self._idling.waits(session, since):
+                return _answer("unknown")
+            found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller).answer)
+            at_work = found["outcome"] == "tell" and self._idling.is_at_work(session)
+            return _answer("silent") if at_work else found
+
+        until = asyncio.get_running_loop().time() + WAIT_SECONDS
+        return await self._mail.changes.awaited(look, lambda found: found["outcome"] != "silent", until=until)
 
     def _decide(self, tx: MailReads, event: _Event, caller: Caller) -> _Decision:
         context: ReadContext = self._mail.context(tx, caller)
@@ -320,6 +351,25 @@ def _in_session(event: _Event) -> str:
     return f"session {event.client}/{event.call.session_id}" if event.call.session_id else ""
 
 
+def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
+    """Say whether there is something to wake the session for; for a session that is nobody none waits."""
+    if actor is None or _in_run(context):
+        return _Decision(answer=_answer("unknown"))
+    return _Decision(answer=_prompt(context, event, actor).answer)
+
+
+def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
+    """Begin a turn with what came; its end is not held for what it began with."""
+    told = _prompt(context, event, actor)
+    if actor is None or not told.notes:
+        return told
+    agent = actor.agent
+    _, newest = context.tx.directed_unread(agent.id)
+    nudges = context.tx.nudges(agent.id)
+    noted = replace(nudges, held_seq=max(newest, nudges.held_seq))
+    return replace(told, notes=(*told.notes, lambda writing: writing.tx.set_nudges(agent.id, noted)))
+
+
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Hold the end of a turn once for what is addressed to the agent and not read.
 
@@ -411,6 +461,8 @@ _DECIDE: Mapping[str, _Decide] = {
     "prompt": _prompt,
     "tool": _tool,
     "stop": _stop,
+    WAIT: _wait,
+    WAKE: _wake,
     "end": _end,
     "edit": _check,
     "commit": _check,

@@ -190,7 +190,7 @@ class _Look:
         wanted = [edit for edit in self.client.hook_edits() if edit.sign]
         try:
             text = files.look(file.path, file.base).text
-            present = {edit.path[-1]: _hook_state(text, edit) for edit in wanted}
+            present = {(edit.path[-1], edit.sign): _hook_state(text, edit) for edit in wanted}
         except (ClientFileRefused, NotJson) as error:
             same = file == servers_file(self.client, self.target)  # then it is told already
             return False, [self._unreadable(file.path, error)] if expected and not same else []
@@ -202,9 +202,9 @@ class _Look:
             "duplicate": ("doubled", "our hook stands more than once at"),
         }
         return set(present.values()) != {"lost"}, [
-            self._finding(drift, file.path, f"{words} {', '.join(events)}", _asked(entry))
+            self._finding(drift, file.path, f"{words} {', '.join(dict.fromkeys(events))}", _asked(entry))
             for drift, (how, words) in told.items()
-            if (events := [event for event, found in present.items() if found == how])
+            if (events := [event for (event, _), found in present.items() if found == how])
         ]
 
     def trust(self) -> list[Finding]:

@@ -12,6 +12,7 @@ from typing import Final, Literal
 from postroom.app.clients.config_edits import NAME, ConfigEdit
 from postroom.contracts import client_programs
 from postroom.contracts.client_programs import ClientProgram
+from postroom.contracts.clients import WAIT
 
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
@@ -33,6 +34,8 @@ PASSED_ON: Final = (
     "XDG_DATA_HOME",
 )
 """What leads `postroom mcp` to its server; Codex passes a server no variable that its entry does not name."""
+WEEK: Final = 7 * 24 * 3_600
+"""Seconds that a command waits for mail behind a session in which nothing happens."""
 INPUT: Final = "postroom-token"
 EDITS: Final = "Edit|Write|MultiEdit|NotebookEdit"
 
@@ -66,6 +69,8 @@ class Hooks:
     """Whether a group with a matcher stands around each command."""
     version: int | None = None
     """What the file says of its own form."""
+    waiting: tuple[str, ...] = ()
+    """The events behind which a command waits for mail in the background, and begins a turn for it."""
     ending: str = ""
     """Stands behind each command. Where a command that fails holds up the client it is `; exit 0`, which the
     shells of Linux, macOS and PowerShell read alike: who uninstalls postroom works on."""
@@ -154,6 +159,7 @@ class Client:
         if self.hooks is None:
             return []
         wanted = [self._hook(self.hooks, event) for event in self.hooks.events]
+        wanted += [self._waiting_hook(event) for event in self.hooks.waiting]
         if self.hooks.version is None:
             return wanted
         version = ConfigEdit(
@@ -169,6 +175,11 @@ class Client:
         if matcher := hooks.matchers.get(event):
             group = {"matcher": matcher, **group}
         return ConfigEdit(path=("hooks", event), value=group, sign=command)
+
+    def _waiting_hook(self, event: str) -> ConfigEdit:
+        command = f"{NAME} hook {self.name} {WAIT} {event}"
+        called = {"type": "command", "command": command, "async": True, "asyncRewake": True, "timeout": WEEK}
+        return ConfigEdit(path=("hooks", event), value={"hooks": [called]}, sign=command)
 
 
 def _with_tools(value: object, address: str, tools: Tools | None) -> object:
@@ -229,6 +240,7 @@ CLIENTS: Final = (
             ),
             matchers={"PreToolUse": EDITS},
             timeout={"timeout": 10},
+            waiting=("SessionStart", "Stop"),
         ),
     ),
     Client(

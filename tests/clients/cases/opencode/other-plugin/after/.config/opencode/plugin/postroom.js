@@ -26,12 +26,55 @@ function ask(event, call) {
   })
 }
 
-export const Postroom = async ({ directory }) => {
+// Begins a turn of a session that is idle when mail comes: `postroom watch --wake` waits for it, and tells of each message
+// once. It runs only between two turns, because in a turn the hooks tell of mail. It ends itself when nobody reads its
+// output: that is so when opencode was killed.
+function waking(client, directory) {
+  const children = new Set() // sessions of subagents
+  const settings = new Map() // agent and model of a session's last turn
+  let watch
+  const stop = () => {
+    watch?.kill()
+    watch = undefined
+  }
+  const wait = (id) => {
+    stop()
+    const words = ["watch", "--wake", "--after", "0"]
+    const own = spawn("postroom", words, { cwd: directory, stdio: ["ignore", "pipe", "pipe"] })
+    let said = ""
+    own.stderr.on("data", (piece) => (said += piece))
+    own.on("error", () => {})
+    own.on("close", (code) => {
+      if (watch !== own) return // a turn has begun
+      watch = undefined
+      if (code !== 2) return
+      const body = { ...settings.get(id), parts: [{ type: "text", text: said.trim() }] }
+      client.session.promptAsync({ path: { id }, body }).catch(() => {})
+    })
+    watch = own
+  }
+  process.on("exit", stop)
+  return {
+    begins: ({ sessionID, agent, model }) => {
+      stop()
+      settings.set(sessionID, { agent, model })
+    },
+    happened: ({ type, properties }) => {
+      if (type === "session.created" && properties.info.parentID) children.add(properties.info.id)
+      if (type === "session.idle" && !children.has(properties.sessionID)) wait(properties.sessionID)
+    },
+  }
+}
+
+export const Postroom = async ({ client, directory }) => {
+  const isOwn = process.env.POSTROOM_AGENT && !process.env.POSTROOM_RUN // a person's session, of a known agent
+  const idle = isOwn ? waking(client, directory) : undefined
   const seen = new Set()
   let parts = 0
   const session = (id) => ({ session_id: id, cwd: directory })
   return {
     "chat.message": async (input, output) => {
+      idle?.begins(output.message)
       const event = seen.has(input.sessionID) ? "chat.message" : "session.created"
       seen.add(input.sessionID)
       const text = (await ask(event, session(input.sessionID))).additionalContext
@@ -54,6 +97,7 @@ export const Postroom = async ({ directory }) => {
       else output.output = `${output.output}\n\n${text}`
     },
     event: async ({ event }) => {
+      idle?.happened(event)
       if (event.type === "session.deleted") await ask(event.type, session(event.properties.info.id))
     },
   }
