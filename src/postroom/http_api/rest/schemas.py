@@ -113,7 +113,6 @@ VALUES: Final[Mapping[str, Any]] = {
     "reason": "its holder has ended",
     "requester": "GreenHill",
     "reservation_id": 1,
-    "run_id": "00f1c9",
     "sender_name": "BlueLake",
     "subject": "Review",
     "thread_id": "1",
