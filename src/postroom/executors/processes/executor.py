@@ -21,6 +21,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.run_access import AccessOf, RunAccess
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
@@ -66,6 +67,19 @@ def nothing_more(activation: RunActivation) -> dict[str, str]:
 async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None]:
     """Open no server to a run."""
     yield None
+
+
+async def _with_taken(activation: RunActivation, control: RunControl) -> RunActivation:
+    """Return the request with what the run took when it was at work before: a new program knows nothing of it."""
+    if activation.attempt == 1:
+        return activation
+    run = await control.threads.load_run(activation.run_id or "")
+    ids = run.input.trigger_message_ids if run is not None and run.input is not None else ()
+    given = {message.id for message in activation.messages}
+    last = max((at for at, one in enumerate(ids) if one in given), default=len(ids))
+    records = await control.threads.load_message_records(activation.thread_id, ids[last + 1 :])
+    taken = tuple(record.message for record in records if control.shows(record.message))
+    return replace(activation, messages=(*activation.messages, *taken))
 
 
 class ProgramExecutor(RunDispatchExecutor):
@@ -152,6 +166,7 @@ class ProgramExecutor(RunDispatchExecutor):
             )
         )
         runner = await self._runner_of(identity.agent_id)
+        activation = await _with_taken(activation, control)
         async with self._access_of(activation) as access:
             work = Work(
                 activation=activation,
