@@ -70,7 +70,7 @@ async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None
 
 
 async def _with_taken(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request with what the run took when it was at work before: a new program knows nothing of it."""
+    """Return the request with what the run took when it was at work before: a new program knows it not."""
     if activation.attempt == 1:
         return activation
     run = await control.threads.load_run(activation.run_id or "")
