@@ -12,6 +12,7 @@ from postroom.contracts.budgets import Budget, BudgetScope
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import IllegalTransition, Unauthorized
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.messages import Boundary
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import (
@@ -332,3 +333,27 @@ async def test_messages_leave_a_run_that_a_budget_has_stopped_as_it_is(stores, c
     ]
     assert [text for text in await bodies(room, "Ben") if "about" in text] == ["about third"]
     await room.close()
+
+
+async def test_what_waits_behind_a_question_is_not_told_to_the_run_that_goes_on_and_is_answered_once(room):
+    """What a run is told it must be able to take; else it is answered now, and once more by a run of its own."""
+
+    async def act(activation):
+        if activation.decisions:
+            pending = activation.control.pending
+            seen.extend([await pending.waiting(Boundary.NEXT_STEP), await pending.freeze(Boundary.NEXT_STEP)])
+        return await asking(activation)
+
+    seen: list[Any] = []
+    asking, room.agents.act = room.agents.act, act
+    await room.send("Ada", "Bo", thread_id="plan")
+    await room.turn()
+    run = await waiting(room)
+    await room.send("Ada", "Bo", thread_id="plan", subject="And this")
+    await room.turn()
+    await answered(room, run)
+    await room.turn()
+    await room.turn()
+    assert seen == [(), ()]
+    assert len(room.agents.prompts) == 3
+    assert [text for _, text in await room.texts("Ada")].count("about And this") == 1

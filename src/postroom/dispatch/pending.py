@@ -35,6 +35,9 @@ class PendingInput:
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
         """Return what the run would read at this boundary, in order; it waits on."""
         pending = await self.core.threads.pending_messages(self.thread_id)
+        run = await self.core.threads.load_run(self.run_id) if pending else None
+        if run is not None and run.status is RunStatus.WAITING:
+            pending = tuple(entry for entry in pending if entry.mode.may_resume(run.run_id))
         return tuple(one.message for one in select_pending(pending, boundary, self.run_id, group=group))
 
     async def freeze(
