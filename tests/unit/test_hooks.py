@@ -515,6 +515,7 @@ async def test_a_session_at_work_is_told_there_and_not_woken(room: Room) -> None
     assert await asked("wake") == "silent"
     assert await asked("Stop") == "silent"  # the turn began with it
     waits = asyncio.create_task(asked("wait", waiting_since=3))
+    assert await asked("wait", waiting_since=2) == "unknown"  # the other waits now
     assert await asked("SessionEnd") == "silent"
     await room.send("Ada", "Ben")
     assert await waits == "unknown"
