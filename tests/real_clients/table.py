@@ -38,7 +38,7 @@ class NotOffered:
 
 Cell = Yes | No | NotYet | NotOffered
 
-_WAKES_LATER = NotYet("set-up writes nothing that begins a turn of an idle session")
+_WAKES_LATER = NotYet("set-up writes nothing that runs `codex queue`, which begins a turn of an idle session")
 _NOT_WOKEN = NotOffered("nothing begins a turn of its idle session")
 _NOT_STEERED = NotOffered("it takes no message while it works")
 
