@@ -153,9 +153,10 @@ async def test_an_edit_of_what_another_holds_is_refused(room: Room) -> None:
     await room.call("file_reservation_paths", agent_name="Ada", paths=["piers/**"], reason="Secret")
     outcome, text = await ask(room, "PreToolUse", agent="Ben", paths=[FILE])
     assert outcome == "deny"
-    for part in ('"piers/north.py" is reserved by "Ada"', "until 20", "send_message", "POSTROOM_GUARD=off"):
+    for part in ('"piers/north.py" is reserved by "Ada"', "until 20", "send_message"):
         assert part in text
     assert "Secret" not in text
+    assert "POSTROOM_GUARD" not in text, "the way round is for people"
     assert await ask(room, "PreToolUse", agent="Ada", paths=[FILE]) == ("allow", "")
     assert await ask(room, "PreToolUse", agent="Ben", paths=[f"{HARBOR}/docs/a.md"]) == ("allow", "")
     assert await ask(room, "PreToolUse", agent="Ben", paths=["piers/north.py"]) == ("deny", text)
@@ -390,7 +391,7 @@ async def test_a_store_that_fails_is_an_answer_of_the_checks(clock: ManualClock,
     store.close()
     answer = await Hooks(room.mail).answer("claude", "PreToolUse", {"cwd": HARBOR, "paths": ["x"]})
     assert (answer["outcome"], answer["mode"]) == ("error", mode)
-    assert "POSTROOM_GUARD=off" in answer["text"]
+    assert answer["text"] == "postroom: reservations were not checked: the server's store failed."
     with pytest.raises(StoreUnavailable):
         await ask(room, "Stop")
 

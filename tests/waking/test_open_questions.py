@@ -181,9 +181,27 @@ async def test_another_message_of_the_same_thread_is_no_answer(room):
     assert (await bodies(room, "Ada"))[2:] == ["about first, again"]
 
 
-async def reply(room: Room, question: Any, text: str) -> Any:
-    """Have Ada reply to a message of Bo."""
-    asked = {"project_key": PROJECT, "sender_name": "Ada", "message_id": question["id"], "body_md": text}
+async def test_a_reply_of_one_who_did_not_receive_the_question_is_no_answer(room):
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    asked = await waiting(room)
+    [question] = await room.inbox("Ada")
+    meddled = await reply(room, question, "yes do it", by="Cyd")
+    assert meddled["deliveries"][0]["seen"][0].startswith("waits: Bo has an open question")
+    await room.turn()
+    assert (await waiting(room)) == asked
+    assert await room.handled(number(meddled), "Bo") is None
+    await reply(room, question, "Do not.")
+    await room.turn()
+    told = ["yes do it" in prompt[1][-1] for prompt in room.agents.prompts]
+    assert told == [False, False, True]
+    assert "Do not." in room.agents.prompts[1][1][-1]
+    assert await bodies(room, "Cyd") == ["about Re: first"]
+
+
+async def reply(room: Room, question: Any, text: str, *, by: str = "Ada") -> Any:
+    """Have somebody reply to a message of Bo."""
+    asked = {"project_key": PROJECT, "sender_name": by, "message_id": question["id"], "body_md": text}
     return await room.mail.call("reply_message", asked)
 
 

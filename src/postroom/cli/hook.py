@@ -12,7 +12,7 @@ import sys
 
 from postroom.cli.hook_input import call_of, read_input
 from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment, read, written
-from postroom.contracts.clients import EDIT_BYPASS, EVENTS, MODES, WAIT, WAKING, unchecked
+from postroom.contracts.clients import EVENTS, MODES, WAIT, WAKING, unchecked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, 
 
 def _failed(kind: str, why: str, mode: str) -> tuple[str, str]:
     outcome = {"block": "deny", "warn": "note"}.get(mode, "") if kind == "edit" else ""
-    return outcome, unchecked(why, bypass=EDIT_BYPASS)
+    return outcome, unchecked(why)
 
 
 def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict[str, object] | None:

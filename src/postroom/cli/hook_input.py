@@ -107,8 +107,9 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
     tool = _text(sent.get("tool_name")) or _text(sent.get("toolName"))
     given = _values(sent.get("tool_input", sent.get("toolArgs")))
     if kind == "edit":
-        paths = list(_paths(given)) if tool in EDIT_TOOLS[client] else []
-        return {**call, "paths": paths[:MOST_PATHS]} if paths else None
+        paths = list(_paths(given))[:MOST_PATHS] if tool in EDIT_TOOLS[client] else []
+        spelled = dict.fromkeys(one for path in paths for one in _spellings(path, _folder(sent)))
+        return {**call, "paths": list(spelled)} if paths else None
     if kind == "tool":
         return {**call, **_acted(tool, given, sent)}
     if kind == "stop":
@@ -139,8 +140,24 @@ def _paths(given: Values) -> Iterator[str]:
     for key in _PATCH_KEYS:
         for line in _patch(given.get(key)).splitlines():
             for lead in _PATCHED:
-                if line.startswith(lead):
-                    yield line[len(lead) :].strip()
+                if line.lstrip().startswith(lead):  # as Codex reads it
+                    yield line.lstrip()[len(lead) :].strip()
+
+
+def _spellings(path: str, folder: str) -> Iterator[str]:
+    """Yield a file as it is written, and as what its links lead to where that is another name.
+
+    The project may be known by a link too: what they lead to is also named as seen from the folder.
+    """
+    yield path
+    written = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - no pathlib here
+    real = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 - as above
+    base, found = os.path.realpath(folder), [real]
+    if os.path.splitdrive(real)[0] == os.path.splitdrive(base)[0]:
+        found.append(os.path.normpath(os.path.join(folder, os.path.relpath(real, base))))  # noqa: PTH118 - as above
+    for one in found:
+        if one != written and _text(one) and len(one) <= LONGEST_PATH:
+            yield one
 
 
 def _patch(value: object) -> str:
@@ -203,13 +220,11 @@ def _reserved_in(answer: object, depth: int = 0) -> list[int]:
 
 def _values(given: object) -> Values:
     """Return a tool's arguments; some clients send them as JSON text, or a patch as it is."""
-    if isinstance(given, str) and given.startswith("*** Begin Patch"):
-        return {"patch": given}
     if isinstance(given, str):
         try:
             given = read(given.encode("utf-8", "replace"))
         except ValueError:
-            given = None
+            return {"patch": given}
     return given if isinstance(given, dict) else {}
 
 

@@ -67,10 +67,9 @@ WAKE = "wake"
 MODES = ("warn", "block", "off")
 """What a check that could not be made means: go on with a note, stop, or do not check at all."""
 
-EDIT_BYPASS = "To go round this check, start the client with POSTROOM_GUARD=off."
 COMMIT_BYPASS = "To go round this check: POSTROOM_GUARD=off, or --no-verify."
 
 
-def unchecked(why: str, *, bypass: str) -> str:
-    """Say that nobody could look whether files are reserved, and how to do without."""
-    return f"postroom: reservations were not checked: {why}. {bypass}"
+def unchecked(why: str, *, bypass: str = "") -> str:
+    """Say that nobody could look whether files are reserved, and to people how to do without."""
+    return f"postroom: reservations were not checked: {why}. {bypass}".rstrip()

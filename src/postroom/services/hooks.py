@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
-from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, WAIT, WAKE, WAKING, unchecked
+from postroom.contracts.clients import COMMIT_BYPASS, EVENTS, WAIT, WAKE, WAKING, unchecked
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.store import MailReads, MailWrites, ProjectReads
@@ -451,11 +451,11 @@ def _activity(context: ReadContext, agent: Agent) -> tuple[Callable[[WriteContex
 
 
 _CHECKS: Mapping[str, str] = {
-    "edit": EDIT_BYPASS,
+    "edit": "",
     "commit": COMMIT_BYPASS,
     "push": COMMIT_BYPASS,
 }
-"""The events that ask whether files may be changed, and how to go round it."""
+"""The events that ask whether files may be changed, and how to go round it: a model is not told."""
 _DECIDE: Mapping[str, _Decide] = {
     "start": _start,
     "prompt": _prompt,

@@ -1,6 +1,6 @@
 """What a run that waits lets go on: an answer to its questions, and no other message.
 
-asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks
+asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks, by who received it
 a permission, a budget ─────────▶ a decision alone
 """
 
@@ -25,7 +25,7 @@ def takes_reply(run: RunRecord) -> bool:
 
 
 def answers(tx: RecordReads, message: Message, run: RunRecord) -> bool:
-    """Say whether a message lets a run go on that waits: it replies to what the run has asked with.
+    """Say whether a message lets a run go on that waits: who was asked replies to what it has asked with.
 
     That is the last message that tells of the run: what it asked before has its answer.
     """
@@ -35,6 +35,7 @@ def answers(tx: RecordReads, message: Message, run: RunRecord) -> bool:
         and takes_reply(run)
         and tx.answering_run(asked) == run.run_id
         and tx.tells_last(asked)
+        and any(one.agent_id == message.sender_id for one in tx.recipients([asked])[asked])
     )
 
 
