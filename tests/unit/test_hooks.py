@@ -503,8 +503,14 @@ async def test_a_session_at_work_is_told_there_and_not_woken(room: Room) -> None
         call = {"cwd": HARBOR, "session_id": "s", "agent": "Ben", **body}
         return (await hooks.answer("claude", event, call))["outcome"]
 
+    async def waits_since(instant: int) -> asyncio.Task[str]:
+        task = asyncio.create_task(asked("wait", waiting_since=instant))
+        while all(one.waiting_since != instant for one in hooks._idling._sessions.values()):
+            await asyncio.sleep(0)
+        return task
+
     assert await asked("UserPromptSubmit") == "silent"
-    waits = asyncio.create_task(asked("wait", waiting_since=2))
+    waits = await waits_since(2)
     await room.send("Ada", "Ben")
     assert await asked("PostToolUse") == "tell"
     assert await asked("wait", waiting_since=1) == "unknown"  # one that began later waits
@@ -515,7 +521,7 @@ async def test_a_session_at_work_is_told_there_and_not_woken(room: Room) -> None
     assert await asked("wake") == "tell"
     assert await asked("wake") == "silent"
     assert await asked("Stop") == "silent"  # the turn began with it
-    waits = asyncio.create_task(asked("wait", waiting_since=3))
+    waits = await waits_since(3)
     assert await asked("wait", waiting_since=2) == "unknown"  # the other waits now
     assert await asked("SessionEnd") == "silent"
     await room.send("Ada", "Ben")
