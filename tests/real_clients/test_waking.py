@@ -55,7 +55,7 @@ def _watcher(bench: Bench) -> psutil.Process:
     """Return what waits for mail in this home, when it holds its place; fail after a bound."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        for kept in bench.home.path.rglob("wake-*"):
+        for kept in (bench.home.path / ".local").rglob("wake-*"):
             for process in psutil.process_iter(["cmdline"]):
                 words = process.info["cmdline"] or []
                 if "--wake" in words and str(kept) in {one.path for one in process.open_files()}:
