@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -156,25 +155,6 @@ async def test_what_a_program_had_taken_when_it_died_failed_with_it(
     assert run.input is not None
     assert len(run.input.trigger_message_ids) == 2
     assert await mailbox.pending("t") == ()
-
-
-async def test_what_a_program_had_taken_when_it_was_cut_off_it_is_asked_when_it_begins_again(
-    application: Application, at_work: Path, tmp_path: Path
-) -> None:
-    """Its next attempt is a program that knows of nothing."""
-    cut_off = tmp_path / "cut-off"
-    text = f"one = heard(); took(one)\nif os.path.exists({str(cut_off)!r}): result(text(one)); sys.exit()\n"
-    text += f"open({str(cut_off)!r}, 'w').close()\n{pid_in(at_work)}took(heard()); sys.exit(75)"
-    _, first, second = await steered(application, claude(text), at_work)
-    assert first == second
-
-    async def answered() -> bool | None:
-        application.clock.advance(timedelta(seconds=1))
-        row = await application.stores.dispatches.load_dispatch(first)
-        return True if row is not None and row.status is ACKED else None
-
-    await shown(answered)
-    assert await application.texts() == ["first", "second", "first\n\nsecond"]
 
 
 async def test_a_program_that_never_reads_loses_nothing(application: Application, tmp_path: Path) -> None:
