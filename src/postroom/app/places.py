@@ -26,6 +26,17 @@ CLIENT_NAMES: Final = (
     "POSTROOM_URL",
 )
 """Names with our prefix that are no settings of the server."""
+RUN_NAMES: Final = (
+    "POSTROOM_DISPATCH",
+    "POSTROOM_HOUSE",
+    "POSTROOM_INSTANCE",
+    "POSTROOM_PROJECT",
+    "POSTROOM_RUN",
+    "POSTROOM_SERVER",
+    "POSTROOM_STEERING",
+    "POSTROOM_THREAD",
+)
+"""What the server tells its runs; a server that a run starts keeps them, and is found as a part of it."""
 
 _LARGEST_NOTE: Final = 16 * 1024
 
