@@ -38,6 +38,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
     if found is None:
         before = _separator(text, end)
         result = f"{text}{before}[{'.'.join(path)}]{end}{lines}"
+        _require_open(text, result, path)
         applied = AppliedEdit(client=client, kind="table", path=path, before=before)
     else:
         start, stop = _body(text, path)
@@ -160,6 +161,25 @@ def _without_tables(text: str, applied: AppliedEdit) -> str:
         joined = text[:start].endswith(("\n", "\ufeff")) or not text[:start] or rest[:1] in ("", "\r", "\n")
         text = text[:start] + ("" if joined else _line_end(text)) + rest
     return text
+
+
+def _require_open(text: str, result: str, path: tuple[str, ...]) -> None:
+    """Refuse to add a table below one that is closed: TOML lets nothing be added to an inline table.
+
+    Raises:
+        NotToml: it says what was found, what was expected and what to do.
+    """
+    try:
+        _read(result)
+    except NotToml as error:
+        above = ".".join(path[:-1])
+        form = re.compile(rf"""^[ \t]*["']?{re.escape(path[0])}\b""", re.MULTILINE)
+        found = form.search(_without_long_texts(text))
+        line = "" if found is None else f"line {text.count(chr(10), 0, found.start()) + 1}: "
+        raise NotToml(
+            f"{line}found `{above} = {{...}}`, an inline table, to which nothing can be added; expected "
+            f"a table for each server, [{above}.NAME]: write it so, and run `postroom setup` again"
+        ) from error
 
 
 def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
