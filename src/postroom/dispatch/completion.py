@@ -42,7 +42,7 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.contracts.transactions import Transaction
+from postroom.contracts.transactions import WORK, Transaction
 from postroom.dispatch.capture import CapturingSink, RunCoordinator
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
@@ -417,6 +417,7 @@ class Completion:
         def cancel(tx: Transaction) -> None:
             tx.lock(thread_lock(run.thread_id))
             tx.runs.commit(commit)
+            tx.tell(WORK)  # what waited behind it is due
             if effects is not None:
                 effects.write(tx, ended, None)
                 effects.withdraw(tx, run)

@@ -60,6 +60,7 @@ from postroom.dispatch.planning import (
     Plan,
     build_dispatch,
     existing_run,
+    goes_on,
     normalized_mode,
     plan_submission,
     refuse_bad_delivery,
@@ -72,7 +73,6 @@ from postroom.log import get_logger
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
-_DEFAULT = DeliveryMode()
 
 
 class MailboxDispatchStatus(StrEnum):
@@ -589,9 +589,9 @@ class Submissions:
         request: RunActivation,
         options: DispatchOptions | None,
         ids: _Ids,
-        mode: DeliveryMode = _DEFAULT,
+        mode: DeliveryMode | None = None,
     ) -> Prepared:
-        """Look, decide and write, under the lock of the thread; `mode` is that of the messages."""
+        """Look, decide and write, under the lock of the thread; `mode` is that of messages that may wait."""
         interrupt: Interrupt | None = None
         ended: EndedRuns = []
         cap = None if options is None else options.queue_cap
@@ -611,7 +611,8 @@ class Submissions:
             if options is not None and options.claims is not None:
                 claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
         else:
-            is_free = facts.claimed is None and not facts.queued
+            is_held = facts.asking not in (None, plan.run.run_id)
+            is_free = facts.claimed is None and not facts.queued and not is_held
             plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
         return Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt, ended=ended)
 
@@ -671,13 +672,19 @@ class Submissions:
         return None if row is None else begun_in(tx, row, claims)
 
     def _plan(
-        self, tx: Transaction, request: RunActivation, facts: SubmissionFacts, ids: _Ids, mode: DeliveryMode
+        self,
+        tx: Transaction,
+        request: RunActivation,
+        facts: SubmissionFacts,
+        ids: _Ids,
+        mode: DeliveryMode | None,
     ) -> Plan:
         existing, row = existing_run(request, facts), None
         if existing is not None and existing.status is RunStatus.WAITING:
-            if not mode.may_resume(existing.run_id):
+            if mode is not None and not mode.may_resume(existing.run_id, asks=existing.asks):
                 raise _LeftWaiting
-            facts = seen_by(existing, facts)
+            existing = existing if mode is not None or goes_on(existing, request) else None
+            facts = facts if existing is None else seen_by(existing, facts)
         if existing is not None and existing.dispatch_id is not None:
             row = tx.runs.dispatches.load(existing.dispatch_id)
             if row is not None and (row.run_id != existing.run_id or row.status not in OPEN):

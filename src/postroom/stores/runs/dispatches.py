@@ -64,7 +64,7 @@ class Dispatches(Tables, DispatchTables):
 
     @override
     def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
-        [[_, epoch, _, _]], against = self._sql.ask(queue_look(dispatch.thread_id), against_look(dispatch))
+        [[_, epoch, *_]], against = self._sql.ask(queue_look(dispatch.thread_id), against_look(dispatch))
         stored = dispatch.prepared_for_enqueue(epoch=epoch)
         refuse_taken(dispatch, against)
         return self.insert(stored)
@@ -94,7 +94,8 @@ class Dispatches(Tables, DispatchTables):
         if found.dispatch_epoch < row[-1]:
             self.put(found.superseded(reason=STALE_EPOCH, now=now))
             return None
-        if self._queue(found.thread_id)[0] is not None:
+        claimed, *_, asking = self._queue(found.thread_id)
+        if claimed is not None or asking not in (None, found.run_id):
             return None
         return self._taken(found, asks, now)
 
@@ -157,7 +158,7 @@ class Dispatches(Tables, DispatchTables):
     @override
     def interrupt(self, thread_id: str) -> Interrupt:
         named = {"thread_id": thread_id}
-        [[_, epoch, _, _]], claimed, queue = self._sql.ask(
+        [[_, epoch, *_]], claimed, queue = self._sql.ask(
             queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
         )
         return self.write_interrupt(thread_id, interrupted(epoch, queue, claimed, self._now()))
