@@ -63,8 +63,10 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
         Exception: what the client sent cannot be read, or there is no process to leave.
     """
     sent = read(raw)
-    session = sent.get("session_id") if isinstance(sent, dict) else None
-    if not isinstance(session, str) or "agent_id" in sent or environment.get("POSTROOM_RUN"):
+    if not isinstance(sent, dict) or "agent_id" in sent or environment.get("POSTROOM_RUN"):
+        return
+    session = sent.get("session_id")
+    if not isinstance(session, str):
         return
     codex = _codex_around()
     if codex is None or os.fork():
