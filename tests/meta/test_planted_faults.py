@@ -86,7 +86,7 @@ FAULTS = {
     ),
     "9 two rows of a thread are claimed": Planted(
         "stores/runs/dispatches.py",
-        "        if self._queue(found.thread_id)[0] is not None:\n            return None\n",
+        "        if claimed is not None or held_by not in (None, found.run_id):\n            return None\n",
         "",
         f"{PROMISES}[sqlite-a_thread_has_one_claim_at_a_time]",
     ),

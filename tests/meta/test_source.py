@@ -32,6 +32,7 @@ BROAD_EXCEPTS = {
     "postroom/services/calls.py:Subscriptions.publish": "the edge around one listener",
     "postroom/stores/sqlite/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
     "postroom/stores/postgres/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
+    "postroom/embedded/running.py:Run._tried": "a step is the program's own code: its last failure is raised",
     "postroom/testing/conformance/mail_changes.py:_failure": "a promise about whatever a change raises",
 }
 """Where an `except` catches everything and does not raise it again, and what it does instead."""

@@ -8,6 +8,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 
 SLEEPS = {
+    "embedded/test_mailbox.py:nap": "the sleep of a run, which is what is tested",
     "dispatch/test_dispatch_signals.py:wait": "the sleep of a manual clock, which the test moves",
     "waking/test_waking.py:noted": "the sleep of a manual clock, which the test moves",
     "e2e/chaos_process.py:run": "an executor in a process of its own that works for some milliseconds",

@@ -523,7 +523,7 @@ CREATE TABLE runs (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   body       TEXT NOT NULL
-, asks INTEGER NOT NULL DEFAULT 0 CHECK (asks IN (0, 1))) STRICT;
+, holds_others INTEGER NOT NULL DEFAULT 0 CHECK (holds_others IN (0, 1))) STRICT;
 
 CREATE TABLE schema_migrations (
   version    INTEGER PRIMARY KEY,

@@ -47,8 +47,8 @@ class SubmissionFacts(Record, frozen=True, kw_only=True):
     """The thread's claimed dispatch."""
     queued: int = 0
     """How many dispatches wait on it, counted as far as was asked."""
-    asking: str | None = None
-    """The run of the thread that waits with questions, behind which others wait."""
+    held_by: str | None = None
+    """The run that waits with questions, behind which the thread's others wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

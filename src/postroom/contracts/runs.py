@@ -218,8 +218,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
         return self.status is not RunStatus.DONE
 
     @property
-    def asks(self) -> bool:
-        """Whether it waits with questions, or for an instant: its thread's other runs wait behind it then."""
+    def holds_others(self) -> bool:
+        """Whether its thread's other runs wait until it has ended: it asks something, or was just told."""
         return self.waiting is not None and bool(self.waiting.tickets)
 
     @property

@@ -159,7 +159,7 @@ class Inspection:
             )
         waiting = RunQuery(thread_id=row.thread_id, statuses=(RunStatus.WAITING,))
         for run in await self._core.threads.list_runs(waiting):
-            if run.waiting is not None and run.asks and run.run_id != row.run_id:
+            if run.waiting is not None and run.holds_others and run.run_id != row.run_id:
                 return _behind(run, run.waiting.tickets[0])
         queued = await dispatches.list_dispatches(row.thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE)
         first = next((one for one in queued if one.available_at <= now), row)

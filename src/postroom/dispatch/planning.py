@@ -188,12 +188,14 @@ def _refuse_beside_question(facts: SubmissionFacts) -> None:
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
     """Say whether a request lets a run go on that waits; what does not answer its questions comes behind."""
     is_for_it = request.run_id is not None or bool(request.decisions)
-    return is_for_it or not run.asks or not request.messages
+    return is_for_it or not run.open_tickets or not request.messages
 
 
 def seen_by(run: RunRecord, facts: SubmissionFacts) -> SubmissionFacts:
     """Return the facts without the pending messages that leave a run that waits as it is."""
-    pending = tuple(entry for entry in facts.pending if entry.mode.may_resume(run.run_id, asks=run.asks))
+    pending = tuple(
+        entry for entry in facts.pending if entry.mode.may_resume(run.run_id, asks=bool(run.open_tickets))
+    )
     return replace(facts, pending=pending)
 
 

@@ -611,7 +611,7 @@ class Submissions:
             if options is not None and options.claims is not None:
                 claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
         else:
-            is_held = facts.asking not in (None, plan.run.run_id)
+            is_held = facts.held_by not in (None, plan.run.run_id)
             is_free = facts.claimed is None and not facts.queued and not is_held
             plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
         return Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt, ended=ended)
@@ -681,7 +681,7 @@ class Submissions:
     ) -> Plan:
         existing, row = existing_run(request, facts), None
         if existing is not None and existing.status is RunStatus.WAITING:
-            if mode is not None and not mode.may_resume(existing.run_id, asks=existing.asks):
+            if mode is not None and not mode.may_resume(existing.run_id, asks=bool(existing.open_tickets)):
                 raise _LeftWaiting
             existing = existing if mode is not None or goes_on(existing, request) else None
             facts = facts if existing is None else seen_by(existing, facts)

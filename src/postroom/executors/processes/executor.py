@@ -87,6 +87,20 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
     return replace(activation, messages=(*activation.messages, *taken))
 
 
+async def from_the_start(activation: RunActivation, control: RunControl) -> RunActivation:
+    """Return the request with all that its run was asked before, for a program without a session."""
+    if activation.continue_run_id is None:
+        return activation
+    run = await control.threads.load_run(activation.continue_run_id)
+    if run is None or run.input is None:
+        return activation
+    given = {message.id for message in activation.messages}
+    ids = [one for one in run.input.trigger_message_ids if one not in given]
+    records = await control.threads.load_message_records(activation.thread_id, ids)
+    before = (record.message for record in records if control.shows(record.message))
+    return replace(activation, messages=(*before, *activation.messages))
+
+
 class ProgramExecutor(RunDispatchExecutor):
     """Runs each agent by a program; a subclass says how to talk to the program.
 

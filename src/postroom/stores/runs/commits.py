@@ -127,10 +127,10 @@ def delivered(
     """
     asked, asks, cap = delivery.dispatch, delivery.claim, delivery.queue_cap
     thread_id = asked.thread_id
-    [[busy, epoch, queued, _, asking]] = found["dispatches.queue_of_thread", thread_id, max(cap or 1, 1)]
-    is_held = asking not in (None, asked.run_id)
+    [[busy, epoch, queued, _, held_by]] = found["dispatches.queue_of_thread", thread_id, max(cap or 1, 1)]
+    is_held = held_by not in (None, asked.run_id)
     if busy is not None or queued or is_held:
-        _refuse_busy(delivery, step.thread_id, busy, asking if is_held else None)
+        _refuse_busy(delivery, step.thread_id, busy, held_by if is_held else None)
     if thread_id != step.thread_id:
         raise ForeignThread(f"the dispatch is of thread {thread_id!r}", value=asked.run_id)
     stored = asked.prepared_for_enqueue(epoch=epoch + delivery.interrupt)
@@ -149,12 +149,12 @@ def delivered(
     return claimed if first is stored else stored, claimed, interrupt
 
 
-def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None, asking: str | None) -> None:
+def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None, held_by: str | None) -> None:
     """Refuse a delivery that a thread with something claimed, queued or asked is not free for."""
     is_now = delivery.claim is not None and delivery.claim_needed
-    if asking is not None and is_now:
+    if held_by is not None and is_now:
         raise ActiveRunConflict(
-            f"run {asking!r} of thread {thread_id!r} waits for an answer, and others behind it",
+            f"run {held_by!r} of thread {thread_id!r} waits for an answer, and others behind it",
             value=thread_id,
             remedy="answer it, or cancel that run",
         )

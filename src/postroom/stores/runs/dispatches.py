@@ -94,8 +94,8 @@ class Dispatches(Tables, DispatchTables):
         if found.dispatch_epoch < row[-1]:
             self.put(found.superseded(reason=STALE_EPOCH, now=now))
             return None
-        claimed, *_, asking = self._queue(found.thread_id)
-        if claimed is not None or asking not in (None, found.run_id):
+        claimed, *_, held_by = self._queue(found.thread_id)
+        if claimed is not None or held_by not in (None, found.run_id):
             return None
         return self._taken(found, asks, now)
 

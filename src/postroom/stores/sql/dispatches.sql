@@ -64,7 +64,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.asks = 1 AND r.run_id <> run_dispatches.run_id)
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
 
@@ -163,7 +163,7 @@ SELECT thread_id, priority, created_at, dispatch_id FROM run_dispatches
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.asks = 1 AND r.run_id <> run_dispatches.run_id)
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
 
@@ -172,7 +172,7 @@ SELECT available_at FROM run_dispatches
  WHERE status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.asks = 1 AND r.run_id <> run_dispatches.run_id)
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY available_at LIMIT 1;
 
@@ -190,7 +190,7 @@ SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND 
                                  AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
                                LIMIT :at_most) AS found),
        (SELECT count(*) FROM pending_messages WHERE thread_id = :thread_id),
-       (SELECT min(run_id) FROM runs WHERE thread_id = :thread_id AND status <> 'done' AND asks = 1);
+       (SELECT min(run_id) FROM runs WHERE thread_id = :thread_id AND status <> 'done' AND holds_others = 1);
 
 -- count_queued
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches
