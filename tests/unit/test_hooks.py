@@ -283,6 +283,25 @@ async def test_the_agent_of_the_environment_comes_before_the_session_s(room: Roo
     assert '"Ben"' in (await ask(room, "UserPromptSubmit", session_id="s", agent="Ben"))[1]
 
 
+@pytest.mark.parametrize("event", ["SessionStart", "UserPromptSubmit", "PostToolUse"])
+async def test_an_agent_that_the_environment_names_is_reached_by_its_session_s_hooks(
+    room: Room, event: str
+) -> None:
+    await room.open()
+    await bind(room, "Cyd")
+    assert await ask(room, event, session_id="s", agent="Ben") == ("silent", "")
+    await ask(room, "PostToolUse", session_id="s", agent="Ben", acts_as="Cyd", acts_in=HARBOR)
+    assert [await way(room, name) for name in ("Ben", "Cyd")] == ["hook at next step", "inbox only"]
+    assert await ask(room, "SessionEnd", session_id="s", agent="Ben") == ("silent", "")
+    assert await way(room, "Ben") == "inbox only"
+
+
+async def way(room: Room, name: str) -> str:
+    """Return by which way a message would reach an agent."""
+    found: str = (await room.call("whois", agent_name=name))["ways"][-1]["way"]
+    return found
+
+
 async def test_an_agent_of_another_project_is_named_with_it(room: Room) -> None:
     await room.open()
     await room.open("Dee", project=SHORE)

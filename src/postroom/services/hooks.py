@@ -228,19 +228,20 @@ def _prepared(kind: str, client: str, call: HookCall) -> _Event:
 def _who(
     context: ReadContext, event: _Event
 ) -> tuple[_Actor | None, Sequence[Callable[[WriteContext], object]]]:
-    """Return who is meant, the agent that is named or the session's; and the session's new agent."""
+    """Return who is meant, the agent that is named or the session's; and how to note a new one."""
     call = event.call
     bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
-    acting = _proved(context, _acted_as(context, event)) if event.kind == "tool" and call.acts_as else None
-    binding: list[Callable[[WriteContext], object]] = []
-    if acting and call.session_id and (bound is None or bound.agent_id != acting.agent.id):
-        new = acting.agent.id
-        binding.append(lambda writing: _bind(writing, event, new))
     if call.agent:
-        return _proved(context, _named(context, event)), binding
-    if acting:
-        return acting, binding
-    return _proved(context, _actor(context, bound.agent_id) if bound else None), binding
+        found = _proved(context, _named(context, event))
+        is_shown = event.kind in ("start", "prompt", "tool") and not _in_run(context)
+    else:
+        found = _proved(context, _acted_as(context, event)) if event.kind == "tool" and call.acts_as else None
+        is_shown = found is not None
+        found = found or _proved(context, _actor(context, bound.agent_id) if bound else None)
+    if found is None or not (is_shown and call.session_id) or (bound and bound.agent_id == found.agent.id):
+        return found, ()
+    new = found.agent.id
+    return found, (lambda writing: _bind(writing, event, new),)
 
 
 def _proved(context: ReadContext, actor: _Actor | None) -> _Actor | None:
