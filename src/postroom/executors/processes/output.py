@@ -16,15 +16,19 @@ LEAST_LINE_BYTES: Final = 4 << 20
 
 
 _ESCAPES: Final = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]",
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-~]",
     re.DOTALL,
 )
-"""What is meant for a terminal: colours, titles, moves of the cursor."""
+"""What is meant for a terminal: colours, titles, moves of the cursor; of seven bits and of eight."""
+_CONTROLS: Final = re.compile(r"\r(?=\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What is left of them, other control characters, and what turns the direction of text."""
 
 
 def without_escapes(text: str) -> str:
     """Return a text as it can be mailed: without what is meant for a terminal."""
-    return _ESCAPES.sub("", text)
+    return _CONTROLS.sub("", _ESCAPES.sub("", text))
 
 
 class Tail:
