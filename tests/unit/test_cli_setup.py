@@ -211,3 +211,40 @@ def test_over_http_and_without_hooks_no_command_is_needed(
     monkeypatch.setenv("PATH", "/nowhere")
     assert run("cursor", "--http", "--no-hooks").code == 0
     assert (home / ".cursor/mcp.json").exists()
+
+
+def _own_loop(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.symlink_to(file)
+
+
+def _long_number(file: Path) -> None:
+    name = "n = " if file.suffix == ".toml" else '{"n": '
+    file.write_text(f"{name}{'7' * 5000}{'' if file.suffix == '.toml' else '}'}")
+
+
+@pytest.mark.parametrize("spoil", [_own_loop, _long_number])
+@pytest.mark.parametrize("already", [False, True])
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [
+        ("gemini", ".gemini/settings.json"),
+        ("codex", ".codex/config.toml"),
+        ("claude", ".claude/settings.json"),
+    ],
+)
+def test_a_file_that_python_cannot_read_is_named_and_the_others_are_done(
+    client: str, name: str, already: bool, spoil: Callable[[Path], None], home: Path, run: Run
+) -> None:
+    file = home / name
+    file.parent.mkdir()
+    if client == "gemini":
+        file.write_text("{}")  # the folder alone may be of another program
+    if already:
+        run(client, "cursor", "--no-verify")
+    spoil(file)
+    for words in ((client, "cursor", "--no-verify"), ("status",), ("remove", client, "cursor")):
+        done = run(*words)
+        assert str(file) in done.out or (words == ("status",) and not already)
+        assert done.code == (78 if words != ("status",) else int(already))
+        assert (home / ".cursor/mcp.json").exists() is (words[0] != "remove")

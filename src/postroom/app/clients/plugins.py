@@ -12,7 +12,7 @@ from typing import Final
 from postroom.app.clients import json_edit
 from postroom.app.clients.config_edits import NAME, ConfigEdit, Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, config_file, servers_file, switch
-from postroom.app.clients.files import look
+from postroom.app.clients.files import look, real
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile
 from postroom.contracts.errors import ClientFileRefused
 from postroom.executors.processes.asking import asked
@@ -88,7 +88,7 @@ def forms(client: Client, target: SetupScope) -> list[Client]:
 def form_in_place(client: Client, target: SetupScope, records: Records) -> Client:
     """Return the form in which setup wrote a client; its usual one when it did not."""
     for form in forms(client, target):
-        if client.name in records.get(servers_file(form, target).path.resolve()).clients:
+        if client.name in records.get(real(servers_file(form, target).path)).clients:
             return form
     return forms(client, target)[-1]
 

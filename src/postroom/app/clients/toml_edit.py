@@ -87,7 +87,7 @@ def find(text: str, path: tuple[str, ...]) -> object:
 def _read(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, or a number with more digits than Python reads
         raise NotToml(str(error)) from error
 
 
