@@ -86,8 +86,9 @@ def test_a_file_that_was_made_before_the_failure_goes_again(
         return real(self, target)
 
     monkeypatch.setattr(Path, "replace", failing)
-    with pytest.raises(ClientFileRefused, match="no space left"):
+    with pytest.raises(ClientFileRefused, match="no space left") as told:
         room.set_up("codex")
+    assert told.value.remedy.startswith(f"free space on the disk of {room.home}/.codex")
     assert room.tree() == {}
 
 

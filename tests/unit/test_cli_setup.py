@@ -248,3 +248,24 @@ def test_a_file_that_python_cannot_read_is_named_and_the_others_are_done(
         assert str(file) in done.out or (words == ("status",) and not already)
         assert done.code == (78 if words != ("status",) else int(already))
         assert (home / ".cursor/mcp.json").exists() is (words[0] != "remove")
+
+
+def test_an_inline_table_of_toml_is_told_with_what_to_do(home: Path, run: Run) -> None:
+    file = home / ".codex/config.toml"
+    file.parent.mkdir()
+    text = 'model = "x"\nmcp_servers = { a = { command = "x" } }\n'
+    file.write_text(text)
+    done = run("codex", "--json")
+    assert done.code == 78
+    error = done.document["clients"][0]["error"]
+    for words in (
+        str(file),
+        "line 2: found `mcp_servers` as an inline table",
+        "expected its entries as tables",
+    ):
+        assert words in error["message"]
+    assert "[mcp_servers.x]" in error["remedy"]
+    assert file.read_text() == text
+    entry = error["remedy"].partition("by hand: ")[2]
+    file.write_text(text.replace("} }", "}, " + entry + " }"))  # what the remedy says
+    assert run("codex", "--no-verify").code == 0

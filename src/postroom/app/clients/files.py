@@ -4,6 +4,7 @@ What is refused is refused before anything is touched: a file that leads elsewhe
 text, or that its owner made read-only.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -79,9 +80,16 @@ def _looked_into(path: Path, place: Path, found: os.stat_result) -> Found:
     )
 
 
-def refused(path: Path, why: str) -> ClientFileRefused:
-    """Return the error that says why a file is not changed."""
-    return ClientFileRefused(f"{path} was left as it is: {why}", value=str(path))
+def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
+    """Return the error that says why a file is not changed, and what to do unless that is to mend it."""
+    return ClientFileRefused(f"{path} was left as it is: {why}", value=str(path), remedy=remedy or None)
+
+
+def remedy_of(error: OSError, path: Path) -> str:
+    """Return what helps when the system refuses to write a file."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"free space on the disk of {path.parent}, and run the command again"
+    return f"see that the disk works and this user may write in {path.parent}, and run the command again"
 
 
 def backup_place(found: Found, now: int) -> Path:
@@ -242,7 +250,7 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise refused(path, f"the system refused: {error}") from error
+        raise refused(path, f"the system refused: {error}", remedy_of(error, path)) from error
 
 
 def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:

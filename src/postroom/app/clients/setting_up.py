@@ -179,7 +179,8 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
             text, made = put(text, edit, client.name)
             applied_edits += made
     except (NotJson, NotToml) as error:
-        raise files.refused(part.file.path, str(error)) from error
+        remedy = error.remedy if isinstance(error, NotToml) else ""
+        raise files.refused(part.file.path, str(error), remedy) from error
     known = {(applied.path, applied.sign) for applied in old.applied_edits if applied.kind in _CONTENT}
     fresh = [one for one in applied_edits if one.kind != "replaced" or (one.path, one.sign) not in known]
     record = replace(
