@@ -18,7 +18,7 @@ from postroom.contracts.errors import ClientFileRefused, VersionConflict
 PROGRAM = Path(__file__).with_name("setting_up_process.py")
 TESTS = PROGRAM.parents[1]
 PATIENCE = 30
-OLD = '{"mcpServers": {"harbour": {"command": "x"}}} // mine'
+OLD = '{"mcpServers":   {"harbour": {"command": "x"}}} '
 SETTINGS = '{"model": "opus"}'
 
 

@@ -269,3 +269,31 @@ def test_an_inline_table_of_toml_is_told_with_what_to_do(home: Path, run: Run) -
     entry = error["remedy"].partition("by hand: ")[2]
     file.write_text(text.replace("} }", "}, " + entry + " }"))  # what the remedy says
     assert run("codex", "--no-verify").code == 0
+
+
+@pytest.mark.parametrize("name", [".claude/settings.json", ".claude.json"])
+@pytest.mark.parametrize(
+    "text", ['{\n  // mine\n  "x": 1\n}', '{\n  "x": 1,\n}', '{\n  "x": 1 /* mine */\n}']
+)
+def test_a_file_that_the_client_itself_ignores_is_refused(name: str, text: str, home: Path, run: Run) -> None:
+    (home / ".claude").mkdir()
+    (home / name).write_text(text)
+    before = sorted(home.rglob("*"))
+    done = run("claude", "--json")
+    assert done.code == 78
+    message = done.document["clients"][0]["error"]["message"]
+    for words in (str(home / name), "found a comment", "Claude Code expects JSON without", "ignores"):
+        assert words in message
+    assert (home / name).read_text() == text
+    assert sorted(home.rglob("*")) == before
+
+
+def test_what_was_written_beside_comments_is_taken_out_of_a_file_that_the_client_ignores(
+    home: Path, run: Run
+) -> None:
+    file = home / ".claude/settings.json"
+    file.parent.mkdir()
+    assert run("claude", "--no-verify").code == 0
+    file.write_text("// mine\n" + file.read_text())
+    assert run("remove", "claude").code == 0
+    assert file.read_text().strip() == "// mine"
