@@ -119,8 +119,12 @@ class _Reader:
         found = _PLAIN.match(self._text, self.at)
         if found is None:
             raise self.wrong(f"a value is missing, or cannot be read: {self._text[start : start + 20]!r}")
+        try:
+            plain = json.loads(found[0])
+        except ValueError as error:  # Python reads no whole number of some thousand digits
+            raise self.wrong(f"a number has {len(found[0])} digits, more than can be read") from error
         self.at = found.end()
-        return Node(kind="plain", start=start, end=self.at, plain=json.loads(found[0]))
+        return Node(kind="plain", start=start, end=self.at, plain=plain)
 
     def _string(self) -> str:
         found = _STRING.match(self._text, self.at)

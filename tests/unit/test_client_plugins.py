@@ -151,3 +151,20 @@ def test_a_dry_run_writes_nothing_and_tells_the_client_nothing(home: Path, run: 
     assert not list(home.rglob("marketplace.json"))
     questions = {"plugin list --json", "--version", "auth status --help"}
     assert set((home / "started").read_text().splitlines()) == questions
+
+
+def test_a_marketplace_and_a_plugin_of_the_user_under_our_name_come_back_byte_for_byte(
+    home: Path, run: Run
+) -> None:
+    file = home / ".claude/settings.json"
+    claude(home, f'[ "$3" = remove ] && echo "{{}}" > {file}; exit 0')  # as Claude drops what bears the name
+    for theirs in (
+        '{"extraKnownMarketplaces":{"postroom":{"source":{"source":"github","repo":"x/y"}}},'
+        '"enabledPlugins":{"postroom@postroom":false},"x":1}',
+        '{"enabledPlugins":{"postroom@postroom":false},"x":1}',
+    ):
+        file.write_text(theirs)
+        assert set_up(run)["form"] == "plugin"
+        assert settings(home)["enabledPlugins"] == {"postroom@postroom": True}
+        run("remove", "claude")
+        assert file.read_text() == theirs

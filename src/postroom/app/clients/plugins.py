@@ -9,10 +9,14 @@ import shutil
 from dataclasses import replace
 from typing import Final
 
-from postroom.app.clients.config_edits import NAME, Records
-from postroom.app.clients.config_paths import SetupScope, config_file, servers_file
+from postroom.app.clients import json_edit
+from postroom.app.clients.config_edits import NAME, ConfigEdit, Records
+from postroom.app.clients.config_paths import ConfigFile, SetupScope, config_file, servers_file, switch
+from postroom.app.clients.files import look, real
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile
+from postroom.contracts.errors import ClientFileRefused
 from postroom.executors.processes.asking import asked
+from postroom.jsonc import NotJson
 from postroom.version import __version__
 
 _MARKET: Final = "claude-marketplace"
@@ -84,7 +88,7 @@ def forms(client: Client, target: SetupScope) -> list[Client]:
 def form_in_place(client: Client, target: SetupScope, records: Records) -> Client:
     """Return the form in which setup wrote a client; its usual one when it did not."""
     for form in forms(client, target):
-        if client.name in records.get(servers_file(form, target).path.resolve()).clients:
+        if client.name in records.get(real(servers_file(form, target).path)).clients:
             return form
     return forms(client, target)[-1]
 
@@ -126,8 +130,23 @@ def make_known(client: Client, target: SetupScope) -> str:
 
 
 def forget(client: Client, target: SetupScope) -> None:
-    """Have the client forget the marketplace; else a folder that is gone stays listed, and does nothing."""
+    """Have the client forget the marketplace; else a folder that is gone stays listed, and does nothing.
+
+    It would drop every entry of that name, so it is not told when one stands in the file: that is the user's.
+    """
+    switched = switch(client, target)
+    if switched is None or _is_any_there(*switched):
+        return
     _run(target, client.programs[0], "plugin", "marketplace", "remove", NAME)
+
+
+def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
+    """Return whether a file holds an entry at the place of one of the edits, or cannot tell."""
+    try:
+        text = look(file.path, file.base).text
+        return any(json_edit.find(text, (*edit.path, edit.key)) is not None for edit in edits)
+    except (ClientFileRefused, NotJson):
+        return True
 
 
 def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
