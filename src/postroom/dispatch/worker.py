@@ -10,10 +10,11 @@ cancellation is left behind with its task; what follows from the end is done wit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Any, cast
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
 from postroom.contracts.agent_events import EventSink
@@ -89,7 +90,8 @@ class Job:
     sink: ReconnectableEventSink
     lease: Lease
     watched: SuspensionAwareSink
-    lease_until: int
+    stops_at: int
+    """When the work is to stop whose claim was not renewed: shortly before another may take it."""
     asks_next: Callable[[], ClaimAsk | None]
     """Says what the end is to claim of the thread; None: nothing."""
     attempt: Attempt | None = None
@@ -280,7 +282,7 @@ class Dispatcher:
             sink=sink,
             lease=Lease(),
             watched=SuspensionAwareSink(sink),
-            lease_until=claimed.lease_until or core.now(),
+            stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
             asks_next=partial(self.asks_next, claimed.thread_id),
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
@@ -315,6 +317,8 @@ class Dispatcher:
             task.cancel()
             alarms.append(self._core.tasks.start(self._leave_behind(job), name="stop of an execution"))
 
+        if self._leases.is_late(job):
+            await self._leases.renewed([job])
         if job.lease.end is not None:
             return
         job.is_executing, job.lease.stops = True, stop
@@ -322,7 +326,7 @@ class Dispatcher:
             attempt = job.attempt
             assert attempt is not None  # noqa: S101 - it has begun
             run = partial(self._core.executor.run, attempt.activation, attempt.sink)
-            job.ended = await isolated(run, job.lease)
+            job.ended = await isolated(lambda: _Held(run, job, self._leases), job.lease)
         finally:
             job.is_executing, job.lease.stops = False, None
             for alarm in alarms:
@@ -434,7 +438,7 @@ async def isolated(run: Callable[[], Awaitable[AgentRunResult]], lease: Lease) -
 class LeaseKeeper:
     """Renews the claims of what executes here, all by one timer, and stops a run whose claim is lost.
 
-    renewed ──▶ renewed ──▶ …          the store fails: tried again until shortly before the lease ends
+    renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease ends
        └──▶ refused, or ended ──▶ lost: the run is stopped before another worker can begin it
     """
 
@@ -455,14 +459,23 @@ class LeaseKeeper:
         interval = pause = milliseconds(config.lease_renewal_interval)
         try:
             while self.jobs:
-                await self._core.timer.sleep(pause)
+                held = (job.stops_at for job in self.jobs.values() if job.lease.end is None)
+                now = self._core.now()
+                await self._core.timer.sleep(min(pause, max(min(held, default=now + pause) - now, 1)))
                 jobs = [job for job in self.jobs.values() if job.lease.end is None]
-                pause = interval if await self._renewed(jobs) else min(interval, config.lease_retry_ms)
+                pause = interval if await self.renewed(jobs) else min(interval, config.lease_retry_ms)
         finally:
             self._keeper = None
 
-    async def _renewed(self, jobs: list[Job]) -> bool:
-        """Renew these claims in one change, whenever they began; False when the store failed."""
+    def is_late(self, job: Job) -> bool:
+        """Whether its work goes on only when it is sure that nobody else has the claim by now."""
+        return job.lease.end is None and self._core.now() >= job.stops_at
+
+    async def renewed(self, jobs: list[Job]) -> bool:
+        """Renew these claims in one change, whenever they began; False when the store failed.
+
+        It takes no longer than the claims hold: work whose claim is not renewed by then is stopped.
+        """
         if not jobs:
             return True
         core, config, asked_at = self._core, self._core.config, self._core.now()
@@ -470,28 +483,39 @@ class LeaseKeeper:
             job.claimed.claim_proof: config.suspended_lease_ms if job.watched.suspended else config.lease_ms
             for job in jobs
         }
+        until = min(job.stops_at for job in jobs)
+        if until <= asked_at:  # the process stood still, and its work waits: there is time for the question
+            until = asked_at + config.lease_ms // 2
 
         def renew_leases(tx: Transaction) -> frozenset[str]:
+            if tx.now() > until:  # it comes so late that the work was stopped
+                return frozenset()
             return tx.runs.dispatches.renew(lengths)
 
         try:
-            renewed = await core.observed("lease_renewal", core.store.write(renew_leases, key=_LEASES))
-            lost = [job for job in jobs if job.claimed.dispatch_id not in renewed]
-            for job in lost:
-                await self._superseded(job)
-        except PostroomError as error:
-            _LOG.warning("leases.not_renewed", count=len(jobs), reason=error.describe())
-            for job in jobs:
-                length = lengths[job.claimed.claim_proof]
-                if core.now() >= job.lease_until - min(length // 10, _MOST_SAFETY_MS):
-                    self._lost(job, "the lease ended and could not be renewed")
+            async with asyncio.timeout((until - asked_at) / 1_000):
+                write = core.store.write(renew_leases, key=_LEASES)
+                renewed = await core.observed("lease_renewal", write)
+                lost = [job for job in jobs if job.claimed.dispatch_id not in renewed]
+                for job in lost:
+                    await self._superseded(job)
+        except (PostroomError, TimeoutError) as error:
+            is_silent = isinstance(error, TimeoutError)
+            self._not_renewed(jobs, until if is_silent else core.now(), str(error) or "no answer in time")
             return False
         for job in jobs:
-            job.lease_until = asked_at + lengths[job.claimed.claim_proof]
+            length = lengths[job.claimed.claim_proof]
+            job.stops_at = _stops_at(asked_at + length, length)
         for job in lost:
             core.metrics.happened("lease_renewal", "lost")
             self._lost(job, "the claim was taken away")
         return True
+
+    def _not_renewed(self, jobs: list[Job], now: int, reason: str) -> None:
+        _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
+        for job in jobs:
+            if job.stops_at <= now:
+                self._lost(job, "the lease ends and could not be renewed")
 
     async def _superseded(self, job: Job) -> None:
         """End the dispatch of a claim that an interrupt has made stale, under the lock of its thread."""
@@ -509,6 +533,42 @@ class LeaseKeeper:
         self._core.metrics.lease_lost()
         _LOG.warning("lease.lost", dispatch_id=job.claimed.dispatch_id, reason=reason)
         job.lease.stop(LeaseEnd.LOST, reason)
+
+
+class _Held:
+    """Work of an executor that makes no step while it is not sure that its claim holds.
+
+    A process that stood still, or was cut off, goes on anywhere in its work, and another may have it by then:
+    before it makes the next step it asks.
+    """
+
+    def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
+        self._run = run
+        self._job = job
+        self._leases = leases
+
+    def __await__(self) -> Generator[Any, Any, AgentRunResult]:
+        """Make the steps of the work one after another."""
+        work = cast("Generator[Any, None, AgentRunResult]", self._run().__await__())
+        step = partial(work.send, None)
+        while True:
+            try:
+                waits_for = step()
+            except StopIteration as ended:
+                return cast("AgentRunResult", ended.value)
+            try:
+                yield waits_for
+                if self._leases.is_late(self._job):
+                    yield from self._leases.renewed([self._job]).__await__()
+                    if self._job.lease.end is not None:
+                        yield  # the cancellation comes here
+                step = partial(work.send, None)
+            except BaseException as error:
+                step = partial(work.throw, error)
+
+
+def _stops_at(lease_until: int, length: int) -> int:
+    return lease_until - min(length // 10, _MOST_SAFETY_MS)
 
 
 class Execution:
