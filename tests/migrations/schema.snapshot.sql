@@ -72,6 +72,9 @@ CREATE INDEX run_dispatches_due ON run_dispatches (available_at, thread_id) WHER
 CREATE INDEX run_dispatches_ended ON run_dispatches (status, updated_at, dispatch_id, is_open)
   WHERE is_open = 0;
 
+CREATE INDEX run_dispatches_of_tenant ON run_dispatches (tenant, priority, created_at, dispatch_id)
+  WHERE status = 'Queued' AND tenant <> '';
+
 CREATE INDEX run_dispatches_of_thread ON run_dispatches (thread_id, priority, created_at, dispatch_id);
 
 CREATE INDEX run_dispatches_queue ON run_dispatches (thread_id, priority, created_at, dispatch_id)

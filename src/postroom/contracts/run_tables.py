@@ -131,8 +131,15 @@ class DispatchTables(Protocol):
         """Record that the runs of these were told."""
         ...
 
-    def due_threads(self, limit: int) -> tuple[str, ...]:
-        """Return threads that have a due dispatch and no claimed one, in the order of those dispatches."""
+    def due_threads(self, limit: int, *, tenant: str | None = None) -> tuple[tuple[str, str], ...]:
+        """Return threads that have a due dispatch and no claimed one, in the order of those dispatches.
+
+        Each comes with the tenant of the dispatch; only those of one tenant where it is given, '' for none.
+        """
+        ...
+
+    def due_tenants(self, limit: int) -> tuple[str, ...]:
+        """Return the names of tenants that have something queued."""
         ...
 
     def next_due_at(self) -> int | None:

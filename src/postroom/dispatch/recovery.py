@@ -11,6 +11,7 @@ Recovery closes what a crash left open; what it costs grows with open work, neve
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
@@ -245,10 +246,28 @@ class Rounds:
             return 0
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
-        due = await self._core.dispatches.due_thread_ids(limit=limit)
-        started = await self._recovery.look_at(due)
+        due = await self._core.store.read(lambda tx: self._due(tx, limit))
+        for thread_id, tenant in due:
+            self._dispatcher.workers.get_or_create(thread_id).expect(tenant)
+        started = await self._recovery.look_at([thread_id for thread_id, _ in due])
         self._is_held_up = bool(due) and not started
         return started
+
+    def _due(self, tx: Transaction, limit: int) -> list[tuple[str, str]]:
+        """Look which threads are due, with their tenants, in the order in which they are to have slots."""
+        queue, found = tx.runs.dispatches, tx.runs.dispatches.due_threads(limit)
+        if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
+            # There are more than were looked at, and they may be of others.
+            each = max(limit // (len(tenants) + 1), 1)
+            tenants = sorted(tenants, key=self._dispatcher.slots.used_by)[:limit]
+            parts = [queue.due_threads(each, tenant=tenant) for tenant in ("", *tenants)]
+            found = tuple(one for part in parts for one in part)
+        used = Counter[str]()
+        shares = list[tuple[int, int, tuple[str, str]]]()
+        for place, (thread_id, tenant) in enumerate(found):
+            shares.append((self._dispatcher.slots.used_by(tenant) + used[tenant], place, (thread_id, tenant)))
+            used[tenant] += 1
+        return [one for _, _, one in sorted(shares)]
 
     async def until_due(self) -> None:
         """Return when something may be started: a slot is free again, a hint came, or an instant did."""

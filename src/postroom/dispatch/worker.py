@@ -173,10 +173,11 @@ class Dispatcher:
         worker.is_wanted = worker.status is not WorkerStatus.IDLE
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
             return False
-        if not self.slots.take(thread_id, tenant or worker.tenant or None):
+        if not self.slots.take(thread_id, tenant or worker.tenant):
             self._core.metrics.waiting_threads.set(len(self.slots))
             return False
         worker.status, worker.tenant = WorkerStatus.CLAIMING, tenant or worker.tenant
+        worker.kept_since = self._core.now()
         return True
 
     def unreserve(self, worker: MailboxWorker) -> bool:
@@ -198,10 +199,17 @@ class Dispatcher:
         )
 
     def asks_next(self, thread_id: str) -> ClaimAsk | None:
-        """Return what the end of a run is to claim of its thread; None when others come first."""
-        asks = self.asks()
+        """Return what the end of a run is to claim of its thread; None when others come first.
+
+        Where all slots are taken, a thread with much to do keeps its own for a while: then those who wait
+        unknown to this process, for an instant or from elsewhere, have their turn.
+        """
+        asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(thread_id)
         if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
+            return None
+        kept_ms = core.now() - worker.kept_since
+        if self.is_polled and not self.slots.free and kept_ms >= milliseconds(core.config.poll_interval):
             return None
         worker.is_wanted = False
         return asks
@@ -386,7 +394,7 @@ class Dispatcher:
             if not job.comes_again and job.leaves_waiting:
                 await self._after_run(thread_id)
             if len(self.slots):
-                self.slots.stand_in_line(thread_id, None)
+                self.slots.stand_in_line(thread_id, job.claimed.tenant)
                 await self.next_in_line()
                 return None
             if self._was_full and self.is_polled and not job.comes_again:

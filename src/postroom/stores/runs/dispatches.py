@@ -234,17 +234,26 @@ class Dispatches(Tables, DispatchTables):
         self._sql.run("dispatches.mark_reconciled", {"dispatch_ids": dispatch_ids})
 
     @override
-    def due_threads(self, limit: int) -> tuple[str, ...]:
-        found: dict[str, None] = {}
+    def due_threads(self, limit: int, *, tenant: str | None = None) -> tuple[tuple[str, str], ...]:
+        found: dict[str, str] = {}
         behind = {"priority": -1, "created_at": _EARLIEST[0], "dispatch_id": ""}
-        asked = {"now": self._now(), "limit": 2 * limit}
+        asked: dict[str, object] = {"now": self._now(), "limit": 2 * limit}
+        statement = "due_threads"
+        if tenant is not None:
+            statement = "due_threads_of_tenant" if tenant else "due_threads_of_nobody"
+            asked |= {"tenant": tenant} if tenant else {}
         while len(found) < limit:
-            part = self._sql.all("dispatches.due_threads", {**asked, **behind})
-            found.update(dict.fromkeys(row[0] for row in part))
+            part = self._sql.all(f"dispatches.{statement}", {**asked, **behind})
+            for thread_id, whose, *_ in part:
+                found.setdefault(thread_id, whose)
             if len(part) < 2 * limit:
                 break
-            behind = dict(zip(behind, part[-1][1:], strict=True))
-        return tuple(found)[:limit]
+            behind = dict(zip(behind, part[-1][2:], strict=True))
+        return tuple(found.items())[:limit]
+
+    @override
+    def due_tenants(self, limit: int) -> tuple[str, ...]:
+        return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     @override
     def next_due_at(self) -> int | None:

@@ -156,12 +156,37 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_ids} AND reconciled = 0;
 
 -- due_threads
-SELECT thread_id, priority, created_at, dispatch_id FROM run_dispatches
+SELECT thread_id, tenant, priority, created_at, dispatch_id FROM run_dispatches
  WHERE status = 'Queued' AND available_at <= :now
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+
+-- due_threads_of_tenant
+SELECT thread_id, tenant, priority, created_at, dispatch_id FROM run_dispatches
+ WHERE status = 'Queued' AND available_at <= :now AND tenant = :tenant AND tenant <> ''
+   AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+
+-- due_threads_of_nobody
+SELECT thread_id, tenant, priority, created_at, dispatch_id FROM run_dispatches
+ WHERE status = 'Queued' AND available_at <= :now AND tenant = ''
+   AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+
+-- due_tenants
+WITH RECURSIVE found (tenant) AS (
+  SELECT (SELECT min(tenant) FROM run_dispatches WHERE status = 'Queued' AND tenant <> '')
+   UNION ALL
+  SELECT (SELECT min(o.tenant) FROM run_dispatches o
+           WHERE o.status = 'Queued' AND o.tenant <> '' AND o.tenant > found.tenant)
+    FROM found WHERE found.tenant IS NOT NULL)
+SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT :limit;
 
 -- next_due_at
 SELECT available_at FROM run_dispatches
