@@ -93,6 +93,8 @@ CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
 CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
 
+CREATE INDEX run_starts_old ON run_starts (started_at);
+
 CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id);
 
 CREATE INDEX run_threads_resource ON run_threads (resource_id, thread_id) WHERE resource_id IS NOT NULL;
@@ -446,7 +448,7 @@ CREATE TABLE run_dispatches (
   run_error            TEXT,
   completed_at         INTEGER,
   reconciled           INTEGER NOT NULL CHECK (reconciled IN (0, 1)),
-  is_open              INTEGER NOT NULL,
+  is_open              INTEGER NOT NULL, limit_key TEXT NOT NULL DEFAULT '',
   CHECK (attempt_count BETWEEN 0 AND max_attempts AND max_attempts >= 1),
   CHECK (run_status IN ('running', 'done') OR run_status IN ('waiting', 'created')),
   CHECK (CASE
@@ -493,6 +495,13 @@ CREATE TABLE run_spending (
   wall_ms     INTEGER NOT NULL,
   tokens      INTEGER NOT NULL,
   cost_micros INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE run_starts (
+  scope TEXT NOT NULL,
+  number INTEGER NOT NULL,
+  started_at INTEGER NOT NULL,
+  PRIMARY KEY (scope, number)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE run_threads (

@@ -70,8 +70,6 @@ class MailboxWorker:
     """Whether somebody found the worker reserved who would have begun something."""
     foreground: int = 0
     """How many foreground submissions want the thread; nothing queued is claimed meanwhile."""
-    kept_since: int = 0
-    """When it took the slot in which runs of the thread follow one another."""
 
     @property
     def is_running(self) -> bool:

@@ -53,6 +53,7 @@ from postroom.dispatch.completion import (
     OutcomeKind,
     as_result,
     claimed_next,
+    claimed_within,
     classify,
     is_left_open,
 )
@@ -60,6 +61,7 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Budgets, Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
 from postroom.dispatch.pending import PendingInput
+from postroom.dispatch.shared_limits import Held
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, SuspensionAwareSink
 from postroom.log import get_logger
 
@@ -92,6 +94,8 @@ class Job:
     watched: SuspensionAwareSink
     stops_at: int
     """When the work is to stop whose claim was not renewed: shortly before another may take it."""
+    kept_since: int
+    """When it took the slot in which runs of the thread follow one another."""
     asks_next: Callable[[], ClaimAsk | None]
     """Says what the end is to claim of the thread; None: nothing."""
     attempt: Attempt | None = None
@@ -131,6 +135,8 @@ class Dispatcher:
         """Whether somebody looks for due work on all threads; a freed slot is used without a try here."""
         self.failed_claims = 0
         """How often in a row the store failed when something was to be claimed."""
+        self.held: dict[str, int] = {}
+        """Scopes of limits in which nothing may begin before an instant."""
         self._readers: dict[str, ReconnectableEventSink] = {}
         """Who reads along when a queued dispatch executes here, by dispatch."""
         self._executing = 0
@@ -146,11 +152,14 @@ class Dispatcher:
             return DispatchAttempt.BUSY
         asks = self.asks()
 
-        def claim(tx: Transaction) -> Claimed | None:
+        core, limits = self._core, self._core.config.limits
+
+        def claim(tx: Transaction) -> Claimed | Held | None:
+            if limits:
+                return claimed_within(tx, thread_id, asks, limits)
             tx.lock(thread_lock(thread_id))
             return claimed_next(tx, thread_id, asks)
 
-        core = self._core
         try:
             claimed = await core.observed("claim", core.store.write(claim, key=thread_id))
         except PostroomError as error:
@@ -162,8 +171,9 @@ class Dispatcher:
             self.unreserve(worker)
             raise
         self.failed_claims = 0
-        if claimed is not None:
+        if isinstance(claimed, Claimed):
             return await self.begin_or_release(claimed)
+        self.hold(claimed)
         if self.unreserve(worker):
             return await self.try_dispatch_next(thread_id)
         return DispatchAttempt.NO_ELIGIBLE
@@ -177,7 +187,6 @@ class Dispatcher:
             self._core.metrics.waiting_threads.set(len(self.slots))
             return False
         worker.status, worker.tenant = WorkerStatus.CLAIMING, tenant or worker.tenant
-        worker.kept_since = self._core.now()
         return True
 
     def unreserve(self, worker: MailboxWorker) -> bool:
@@ -198,7 +207,7 @@ class Dispatcher:
             effects=None if core.config.budgets else core.effects,
         )
 
-    def asks_next(self, thread_id: str) -> ClaimAsk | None:
+    def asks_next(self, thread_id: str, kept_since: int) -> ClaimAsk | None:
         """Return what the end of a run is to claim of its thread; None when others come first.
 
         Where all slots are taken, a thread with much to do keeps its own for a while: then those who wait
@@ -208,7 +217,9 @@ class Dispatcher:
         worker = self.workers.get_or_create(thread_id)
         if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
             return None
-        kept_ms = core.now() - worker.kept_since
+        if core.config.limits:
+            return None
+        kept_ms = core.now() - kept_since
         if self.is_polled and not self.slots.free and kept_ms >= milliseconds(core.config.poll_interval):
             return None
         worker.is_wanted = False
@@ -268,6 +279,17 @@ class Dispatcher:
             if row is None or row.status is not RunDispatchStatus.QUEUED:
                 self.stop_reading(dispatch_id)
 
+    def hold(self, held: Held | None) -> None:
+        """Know until when nothing may begin in the scope of a limit."""
+        if held is not None and held.until is not None:
+            self.held[held.scope] = held.until
+
+    def closed_scopes(self) -> frozenset[str]:
+        """Return the scopes of limits in which nothing may begin yet."""
+        now = self._core.now()
+        self.held = {scope: until for scope, until in self.held.items() if until > now}
+        return frozenset(self.held)
+
     async def idle(self) -> None:
         """Return when nothing executes here."""
         while self._executing:
@@ -280,9 +302,14 @@ class Dispatcher:
             job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
 
     def _begin(
-        self, worker: MailboxWorker, begun: Claimed, sink: ReconnectableEventSink | None = None
+        self,
+        worker: MailboxWorker,
+        begun: Claimed,
+        sink: ReconnectableEventSink | None = None,
+        kept_since: int | None = None,
     ) -> None:
         core, claimed = self._core, begun.dispatch
+        kept_since = core.now() if kept_since is None else kept_since
         sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
         job = Job(
             claimed=claimed,
@@ -291,7 +318,8 @@ class Dispatcher:
             lease=Lease(),
             watched=SuspensionAwareSink(sink),
             stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
-            asks_next=partial(self.asks_next, claimed.thread_id),
+            asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
+            kept_since=kept_since,
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self._executing += 1
@@ -388,7 +416,7 @@ class Dispatcher:
         try:
             self._rest(job)
             if job.next is not None:
-                return await self._begin_next(job.next)
+                return await self._begin_next(job.next, job.kept_since)
             if not self.accepting:
                 return None
             if not job.comes_again and job.leaves_waiting:
@@ -397,14 +425,15 @@ class Dispatcher:
                 self.slots.stand_in_line(thread_id, job.claimed.tenant)
                 await self.next_in_line()
                 return None
-            if self._was_full and self.is_polled and not job.comes_again:
+            others_first = self._was_full or self._core.config.limits
+            if others_first and self.is_polled and not job.comes_again:
                 return None
             if not job.has_looked or self.workers.get_or_create(thread_id).is_wanted:
                 await self.try_dispatch_next(thread_id)
         finally:
             self._over()
 
-    async def _begin_next(self, begun: Claimed) -> None:
+    async def _begin_next(self, begun: Claimed, kept_since: int) -> None:
         """Execute what the end of a run has claimed, in the slot of that run."""
         claimed = begun.dispatch
         if not self.accepting:
@@ -412,7 +441,8 @@ class Dispatcher:
             return
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
-        self._begin(self.workers.get_or_create(claimed.thread_id), begun)
+        worker = self.workers.get_or_create(claimed.thread_id)
+        self._begin(worker, begun, kept_since=kept_since)
 
     def _over(self) -> None:
         self._executing -= 1

@@ -5,7 +5,7 @@
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled,
+       completed_at, reconciled, limit_key,
        coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
   FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 
@@ -17,11 +17,11 @@ INSERT INTO run_dispatches
       (dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, is_open)
+       completed_at, reconciled, limit_key, is_open)
 VALUES (:dispatch_id, :thread_id, :run_id, :created_at, :available_at, :updated_at, :status, :priority, :dedupe_key,
         :dispatch_epoch, :attempt_count, :max_attempts, :deadline_at, :tenant, :last_error, :claim_token, :claimed_by,
         :claimed_at, :lease_until, :dispatch_instance_id, :run_status, :termination, :run_response, :run_error,
-        :completed_at, :reconciled, :is_open);
+        :completed_at, :reconciled, :limit_key, :is_open);
 
 -- against
 SELECT 0 AS rule, dispatch_id FROM run_dispatches WHERE dispatch_id = :dispatch_id
@@ -58,7 +58,7 @@ ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued' AND available_at <= :now
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
@@ -70,7 +70,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -80,7 +80,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued' AND dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id);
@@ -89,7 +89,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE status = 'Claimed' AND lease_until < :now
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -99,14 +99,14 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed';
 
 -- queued_of_thread
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -116,7 +116,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status IN {texts :statuses}
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -126,7 +126,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE is_open = 1 AND status = :status AND (updated_at, dispatch_id) > (:at, :id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -136,7 +136,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -146,7 +146,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE reconciled = 0
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -156,24 +156,27 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_ids} AND reconciled = 0;
 
 -- due_threads
-SELECT thread_id, tenant, priority, created_at, dispatch_id FROM run_dispatches
+SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
  WHERE status = 'Queued' AND available_at <= :now
+   AND NOT (limit_key IN {texts :full_keys})
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
 
 -- due_threads_of_tenant
-SELECT thread_id, tenant, priority, created_at, dispatch_id FROM run_dispatches
+SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
  WHERE status = 'Queued' AND available_at <= :now AND tenant = :tenant AND tenant <> ''
+   AND NOT (limit_key IN {texts :full_keys})
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
 
 -- due_threads_of_nobody
-SELECT thread_id, tenant, priority, created_at, dispatch_id FROM run_dispatches
+SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
  WHERE status = 'Queued' AND available_at <= :now AND tenant = ''
+   AND NOT (limit_key IN {texts :full_keys})
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -233,3 +236,21 @@ DELETE FROM run_dispatches
 -- forget_gone
 DELETE FROM run_quarantine
  WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = run_quarantine.id);
+
+-- claimed_by_limit
+SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key;
+
+-- starts
+SELECT coalesce(max(number), 0),
+       (SELECT started_at FROM run_starts
+         WHERE scope = :scope AND number = (SELECT max(number) FROM run_starts WHERE scope = :scope) + 1 - :most)
+  FROM run_starts WHERE scope = :scope;
+
+-- note_start
+INSERT INTO run_starts (scope, number, started_at) VALUES (:scope, :number, :started_at);
+
+-- forget_start
+DELETE FROM run_starts WHERE scope = :scope AND number <= :number;
+
+-- forget_starts
+DELETE FROM run_starts WHERE started_at < :older_than;
