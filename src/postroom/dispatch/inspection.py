@@ -13,6 +13,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket
 from postroom.dispatch.core import Core
+from postroom.dispatch.shared_limits import held_back
 from postroom.dispatch.submission import MailboxDispatchStatus, MailboxSubmitResult, Submissions
 from postroom.dispatch.worker import Dispatcher
 
@@ -36,6 +37,7 @@ class WhyNot(StrEnum):
     SUPERSEDED = "superseded"
     NO_FREE_SLOT = "no_free_slot"
     TENANT_AT_LIMIT = "tenant_at_limit"
+    AT_LIMIT = "at_limit"
     DRAINING = "draining"
     LEASE_ENDED = "lease_ended"
     ABOUT_TO_START = "about_to_start"
@@ -169,6 +171,10 @@ class Inspection:
                 text="others of its thread are before it",
                 by_dispatch_id=first.dispatch_id,
             )
+        if limits := self._core.config.limits:
+            held = await self._core.store.read(lambda tx: held_back(tx, limits, row))
+            if held is not None:
+                return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
         return self._of_capacity(row)
 
     def _of_capacity(self, row: RunDispatch) -> Reason:

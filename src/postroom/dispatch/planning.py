@@ -361,6 +361,7 @@ def build_dispatch(
         dedupe_key=options.dedupe_key,
         deadline_at=options.deadline_at,
         tenant=options.tenant,
+        limit_key=options.limit_key,
     )
 
 

@@ -31,6 +31,7 @@ from postroom.contracts.errors import (
     StoreError,
     SubmissionRejected,
 )
+from postroom.contracts.limits import LIMITS
 from postroom.contracts.messages import (
     Boundary,
     DeliveryMode,
@@ -67,6 +68,7 @@ from postroom.dispatch.planning import (
     seen_by,
     validate_run_inputs,
 )
+from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
@@ -268,9 +270,10 @@ class Submissions:
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> _Arrival:
         """Take worker and slot for a request where they are free, so that it is claimed as it is stored."""
-        dispatcher = self._dispatcher
+        dispatcher, limits = self._dispatcher, self._core.config.limits
         worker = dispatcher.workers.get_or_create(request.thread_id)
-        reserved = dispatcher.reserve(request.thread_id, worker, request.delivery.tenant)
+        # Under limits it is stored first: a claim waits for those of other workers.
+        reserved = not limits and dispatcher.reserve(request.thread_id, worker, request.delivery.tenant)
         options = DispatchOptions(
             policy=policy,
             claims=dispatcher.asks() if reserved else None,
@@ -309,7 +312,8 @@ class Submissions:
         finally:  # what is claimed is begun, also when the caller has gone meanwhile
             if prepared.claimed is not None:
                 await dispatcher.begin_or_release(prepared.claimed)
-        if not arrival.is_reserved or prepared.dispatch is None:
+        others_first = self._core.config.limits and dispatcher.is_polled  # the rounds know whose turn it is
+        if (not arrival.is_reserved or prepared.dispatch is None) and not others_first:
             await dispatcher.try_dispatch_next(arrival.request.thread_id)  # it may be free by now
         run = prepared.plan.run
         runs = worker.dispatch_id == run.dispatch_id and prepared.dispatch is not None  # or an older one
@@ -552,12 +556,18 @@ class Submissions:
             ActiveRunConflict, QueueFull, DedupeKeyInUse: the options cannot be had.
         """
         core, parent = self._core, request.trace.parent_thread_id
+        limits = core.config.limits if options is not None and options.is_now else ()
         locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id)})
+        if limits:
+            locks.append(LIMITS)
         ids = await self._ids(request, is_new=request.continue_run_id is None)
 
         def submit(tx: Transaction) -> Prepared:
             tx.lock(*locks)
-            return self._submitted_in(tx, request, options, ids)
+            done = self._submitted_in(tx, request, options, ids)
+            if limits and done.claimed is not None:
+                note_start(tx, limits, done.claimed.dispatch)
+            return done
 
         try:
             prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))

@@ -28,7 +28,7 @@ from postroom.contracts.errors import (
     UnknownDispatch,
 )
 from postroom.contracts.run_stores import ClaimRequest
-from postroom.contracts.run_tables import DispatchTables
+from postroom.contracts.run_tables import DispatchTables, DueThread
 from postroom.contracts.transactions import WORK
 from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import Look, Row, Tables, Values
@@ -235,17 +235,47 @@ class Dispatches(Tables, DispatchTables):
         self._sql.run("dispatches.mark_reconciled", {"dispatch_ids": dispatch_ids})
 
     @override
-    def due_threads(self, limit: int) -> tuple[str, ...]:
-        found: dict[str, None] = {}
+    def due_threads(
+        self, limit: int, *, tenant: str | None = None, full_keys: Sequence[str] = ()
+    ) -> tuple[DueThread, ...]:
+        found: dict[str, DueThread] = {}
         behind = {"priority": -1, "created_at": _EARLIEST[0], "dispatch_id": ""}
-        asked = {"now": self._now(), "limit": 2 * limit}
+        asked: dict[str, object] = {"now": self._now(), "limit": 2 * limit, "full_keys": full_keys}
+        statement = "due_threads"
+        if tenant is not None:
+            statement = "due_threads_of_tenant" if tenant else "due_threads_of_nobody"
+            asked |= {"tenant": tenant} if tenant else {}
         while len(found) < limit:
-            part = self._sql.all("dispatches.due_threads", {**asked, **behind})
-            found.update(dict.fromkeys(row[0] for row in part))
+            part = self._sql.all(f"dispatches.{statement}", {**asked, **behind})
+            for row in part:
+                found.setdefault(row[0], DueThread(*row[:3]))
             if len(part) < 2 * limit:
                 break
-            behind = dict(zip(behind, part[-1][1:], strict=True))
-        return tuple(found)[:limit]
+            behind = dict(zip(behind, part[-1][3:], strict=True))
+        return tuple(found.values())[:limit]
+
+    @override
+    def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
+
+    @override
+    def starts(self, scope: str, most: int) -> tuple[int, int | None]:
+        row = self._sql.one("dispatches.starts", {"scope": scope, "most": most})
+        return (row[0], row[1]) if row else (0, None)
+
+    @override
+    def note_start(self, scope: str, most: int) -> None:
+        number = self.starts(scope, most)[0] + 1
+        self._sql.run("dispatches.note_start", {"scope": scope, "number": number, "started_at": self._now()})
+        self._sql.run("dispatches.forget_start", {"scope": scope, "number": number - most})
+
+    @override
+    def forget_starts(self, older_than: int) -> None:
+        self._sql.run("dispatches.forget_starts", {"older_than": older_than})
+
+    @override
+    def due_tenants(self, limit: int) -> tuple[str, ...]:
+        return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     @override
     def next_due_at(self) -> int | None:
