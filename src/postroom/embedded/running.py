@@ -7,6 +7,7 @@ The result of a step is an event in the log of its run, written with the proof t
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -85,7 +86,8 @@ class _Memory:
     waited: Mapping[str, RunWaitingTicket]
     """What the run waited on when it was let go on."""
     used: set[str] = field(default_factory=set)
-    asked: int = 0
+    unnamed: Counter[str] = field(default_factory=Counter)
+    """How many of a kind had no name of their own."""
 
 
 class Run:
@@ -188,8 +190,7 @@ class Run:
         Raises:
             InvalidStep: the name is blank, or was used in this run before.
         """
-        self._memory.asked += name is None
-        name = name or f"{ASK}-{self._memory.asked}"
+        name = name or self._numbered(ASK)
         self._claim_name(name)
         call_id = f"{self.id}/{name}"
         decision = self._memory.answers.get(call_id)
@@ -216,8 +217,7 @@ class Run:
             InvalidStep: the name is blank, or was used in this run before.
             InvalidArgument: the instant has no time zone.
         """
-        self._memory.asked += name is None
-        name = name or f"{SLEEP}-{self._memory.asked}"
+        name = name or self._numbered(SLEEP)
         if self._is_done(name):
             return
         call_id, now = f"{self.id}/{name}", self._clock.now()
@@ -254,6 +254,10 @@ class Run:
         self._count += 1
         key = f"{self._activation.trace.dispatch_id}/{self.attempt}/{self._count}"
         await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
+
+    def _numbered(self, kind: str) -> str:
+        self._memory.unnamed[kind] += 1
+        return f"{kind}-{self._memory.unnamed[kind]}"
 
     def _is_done(self, name: str) -> bool:
         self._claim_name(name)
