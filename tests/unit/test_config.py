@@ -10,7 +10,9 @@ from pydantic import ValidationError
 
 from postroom.app import places
 from postroom.app.config import Settings, explain, load_settings
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import ConfigError
+from postroom.executors.processes.child_environment import marks
 
 
 @pytest.fixture
@@ -215,6 +217,12 @@ def test_an_unknown_name_of_ours_is_refused_with_the_nearest(home: dict[str, str
 def test_names_that_clients_use_are_no_settings_and_no_mistakes(home: dict[str, str]) -> None:
     clients = {"POSTROOM_TOKEN": "prm_x", "POSTROOM_URL": "http://x", "POSTROOM_AGENT_TOKEN": "pra_x"}
     assert load_settings(environment=home | clients | {"PATH": "/bin"}).port == 8765
+
+
+def test_what_a_run_of_the_server_is_told_is_no_setting_and_no_mistake(home: dict[str, str]) -> None:
+    told = marks(RunActivation(thread_id="t"), server_name="s", instance="i")
+    told |= {"POSTROOM_AGENT": "Bo", "POSTROOM_PROJECT": "harbour", "POSTROOM_STEERING": "/tmp/s"}
+    assert load_settings(environment=home | told).port == 8765
 
 
 @pytest.mark.parametrize(

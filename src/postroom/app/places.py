@@ -21,11 +21,19 @@ CLIENT_NAMES: Final = (
     "POSTROOM_AGENT",
     "POSTROOM_AGENT_TOKEN",
     "POSTROOM_CONFIG",
+    "POSTROOM_DISPATCH",
     "POSTROOM_GUARD",
+    "POSTROOM_HOUSE",
+    "POSTROOM_INSTANCE",
+    "POSTROOM_PROJECT",
+    "POSTROOM_RUN",
+    "POSTROOM_SERVER",
+    "POSTROOM_STEERING",
+    "POSTROOM_THREAD",
     "POSTROOM_TOKEN",
     "POSTROOM_URL",
 )
-"""Names with our prefix that are no settings of the server."""
+"""Names with our prefix that are no settings of the server: what clients and runs of its own are told."""
 
 _LARGEST_NOTE: Final = 16 * 1024
 

@@ -29,7 +29,7 @@ STOPS = {
 }
 """What the stops of the built-in loop mean to whoever waits for an answer."""
 NO_WORDS = "(It ended without a word.)"
-CUT = "\n\n(The rest was cut off: the answer is longer than a message may be.)"
+CUT = "(The beginning was cut off: the answer is longer than a message may be.)\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +115,9 @@ def asks(name: str, said: str, questions: Sequence[str], *, by_reply: bool = Tru
 
 
 def clipped(text: str, most: int) -> str:
-    """Return a text that fits into so many bytes, with a note where it was cut."""
+    """Return a text that fits into so many bytes: its end, behind a note that the rest was cut off."""
     raw = text.encode()
     if len(raw) <= most:
         return text
-    return raw[: max(most - len(CUT.encode()), 0)].decode(errors="ignore") + CUT
+    kept = max(most - len(CUT.encode()), 0)
+    return CUT + raw[len(raw) - kept :].decode(errors="ignore")
