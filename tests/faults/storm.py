@@ -98,7 +98,8 @@ class Workers:
 
     async def kill(self, number: int) -> None:
         process = self.processes[number]
-        process.kill()
+        with suppress(ProcessLookupError):  # one that was cut off as it started has ended
+            process.kill()
         await process.wait()
 
     async def kill_again_and_again(self, is_over: asyncio.Event) -> None:
