@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -97,13 +98,20 @@ class Workers:
 
     async def kill(self, number: int) -> None:
         process = self.processes[number]
-        process.kill()
+        with suppress(ProcessLookupError):  # one that was cut off as it started has ended
+            process.kill()
         await process.wait()
 
-    async def kill_again_and_again(self) -> None:
-        """Kill one and start another, but the one that is stopped and the one that is cut off."""
-        while True:
-            await asyncio.sleep(self._storm.kill_every)
+    async def kill_again_and_again(self, is_over: asyncio.Event) -> None:
+        """Kill one and start another, but the one that is stopped and the one that is cut off.
+
+        It ends between two of them, so that none is left over.
+        """
+        while not is_over.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._storm.kill_every):
+                    await is_over.wait()
+                    return
             number = random.randrange(max(len(self.processes) - 2, 1))
             await self.kill(number)
             self.processes[number] = await self.start(self._dsns[number])
@@ -127,8 +135,9 @@ async def weather(storm: Storm, dsn: str, history: Path) -> int:
     async with a_proxy(dsn) as (proxy, through):
         workers = Workers(storm, [*[dsn] * (storm.workers - 1), through], schema, history)
         await workers.start_all()
+        is_over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            killing = group.create_task(workers.kill_again_and_again())
+            group.create_task(workers.kill_again_and_again(is_over))
             while not history.exists():
                 await asyncio.sleep(0.05)
             workers.processes[-2].send_signal(signal.SIGSTOP)
@@ -139,7 +148,7 @@ async def weather(storm: Storm, dsn: str, history: Path) -> int:
             proxy.cut_all()
             while await _open(stores):
                 await asyncio.sleep(0.1)
-            killing.cancel()
+            is_over.set()
         for number in range(len(workers.processes)):
             await workers.kill(number)
     counted = await stores.dispatches.count_by_status()

@@ -10,7 +10,6 @@ TESTS = Path(__file__).resolve().parents[1]
 SLEEPS = {
     "embedded/test_mailbox.py:nap": "the sleep of a run, which is what is tested",
     "dispatch/test_dispatch_signals.py:wait": "the sleep of a manual clock, which the test moves",
-    "faults/storm.py:kill_again_and_again": "a storm kills one process each few seconds: the pause is its force",
     "faults/storm.py:weather": "how long a process is stopped and cut off, and a look at processes that wake nobody",
     "faults/storm_worker.py:execute": "an executor in a process of its own that works for some milliseconds",
     "faults/working_process.py:run": "an executor in a process of its own that works until it is stopped",
