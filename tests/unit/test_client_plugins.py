@@ -12,7 +12,9 @@ from postroom.cli.main import main
 
 SETTINGS = '{\n    "permissions": {"allow": ["Read"]}\n}\n\n'
 Run = Callable[..., Any]
-TELLS_ITS_VERSION = '[ "$1" = --version ] && echo "2.1.197 (Claude Code)" && exit'
+TELLS_ITS_VERSION = """[ "$1" = --version ] && echo "2.1.197 (Claude Code)" && exit
+[ "$*" = "auth status --help" ] && echo "Usage: claude auth status [options]" && exit
+[ "$1" = auth ] && echo '{"loggedIn": true}' && exit"""
 
 
 @pytest.fixture
@@ -149,7 +151,7 @@ def test_a_dry_run_writes_nothing_and_tells_the_client_nothing(home: Path, run: 
     assert told["form"] == "plugin"
     assert (home / ".claude/settings.json").read_text() == SETTINGS
     assert not list(home.rglob("marketplace.json"))
-    questions = {"plugin list --json", "--version", "auth status --help"}
+    questions = {"plugin list --json", "--version", "auth status --help", "auth status"}
     assert set((home / "started").read_text().splitlines()) == questions
 
 

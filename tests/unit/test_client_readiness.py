@@ -5,13 +5,17 @@ The clients here are programs of our own that answer as the real ones do; `tests
 
 import json
 import sys
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from postroom.cli.main import main
+from postroom.executors.processes import asking
 
 Run = Callable[..., tuple[int, Any]]
 LOGGED_OUT = '{"loggedIn": false, "authMethod": "none"}'
@@ -147,7 +151,10 @@ def test_a_client_that_is_logged_out_is_set_up_and_told(
 
 
 def test_an_old_client_is_not_asked_what_it_would_take_for_a_prompt(home: Path, run: Run) -> None:
-    program(home, "claude", f'[ "$1" = --version ] && echo 2.1.90 && exit\necho "$@" >> {home}/asked\nexit 1')
+    usage = "echo 'Usage: claude [options] [command] [prompt]'"
+    program(
+        home, "claude", f'[ "$1" = --version ] && echo 2.1.90 && exit\necho "$@" >> {home}/asked\n{usage}'
+    )
     assert run("claude", "--no-verify")[1]["clients"][0]["to_do"] == []
     assert "auth status" not in (home / "asked").read_text().splitlines()
 
@@ -226,3 +233,31 @@ def test_where_the_new_form_cannot_be_written_the_old_one_stays(
     monkeypatch.chdir(home)
     assert run("remove", "claude")[0] == 0
     assert not (home / ".claude").exists()
+
+
+def is_over(child: int) -> bool:
+    try:
+        return str(psutil.Process(child).status()) == "zombie"
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("name", ["claude", "codex"])
+def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
+    name: str, home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", timedelta(seconds=1))
+    asked, children = home / "asked", home / "children"
+    program(home, name, f'echo "$@" >> {asked}\nsleep 600 &\necho $! >> {children}\nwait')
+    for file in (asked, children):
+        file.touch()
+    code, document = run(name, "--no-verify")
+    assert code == 0
+    assert "no answer within 1 seconds" in json.dumps(document)
+    assert len(asked.read_text().splitlines()) <= 1  # on a busy machine it may not even have begun
+    asked.write_text("")
+    assert "no answer within 1 seconds" in json.dumps(run("status")[1])
+    assert len(asked.read_text().splitlines()) <= 1
+    for child in children.read_text().split():
+        while not is_over(int(child)):
+            time.sleep(0.01)

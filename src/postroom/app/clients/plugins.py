@@ -154,4 +154,4 @@ def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
     found = shutil.which(program, path=target.environment.get("PATH"))
     if found is None:
         return 127, f"{program} is not on the PATH"
-    return asked(target.environment, found, *words)
+    return asked(target.environment, found, *words, silent=target.silent)

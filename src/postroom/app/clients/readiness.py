@@ -7,8 +7,8 @@ not here, or too old. That nobody is logged in, or a folder is not trusted, is s
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from postroom.app.clients.config_edits import NAME
@@ -47,7 +47,7 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
     made, program = client.asks, _program(client, target)
     if made is None or program is None or not (hooks and made.oldest):
         return []
-    code, said = asked(target.environment, program, "--version")
+    code, said = asked(target.environment, program, "--version", silent=target.silent)
     version = version_in(said) if code == 0 else ""
     if not version:
         return [
@@ -69,10 +69,10 @@ def to_do(client: Client, target: SetupScope, *, is_written: bool) -> list[ToDo]
     A folder is asked about only where a project's files were written.
     """
     made, program = client.asks, _program(client, target)
-    if made is None or program is None:
+    if made is None or program is None or program in target.silent:  # that is told already
         return []
     found = [_login(made, program, target)]
-    if is_written and target.scope == "project" and made.lists_servers:
+    if program not in target.silent and is_written and target.scope == "project" and made.lists_servers:
         found.append(_folder(made, program, target))
     return [one for one in found if one is not None]
 
@@ -110,9 +110,9 @@ def _unknown(made: ClientProgram, expected: str, found: str) -> ToDo:
 def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
     environment = target.environment
     if made is CLAUDE:
-        is_in, expected, said = _login_of_claude(program, environment)
+        is_in, expected, said = _login_of_claude(program, target)
     elif made is CODEX and not environment.get("CODEX_API_KEY"):
-        is_in, expected, said = account(program, environment)
+        is_in, expected, said = account(program, target)
     else:
         return None
     if is_in is None:
@@ -123,11 +123,15 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
     return ToDo(kind="logged_out", detail=detail, remedy=f"run `{made.log_in}`, or give it a key")
 
 
-def _login_of_claude(program: str, environment: Mapping[str, str]) -> tuple[bool | None, str, str]:
+def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
     """Return whether somebody is logged in, else what was expected and found; empty when it was not asked."""
-    if "auth status" not in asked(environment, program, "auth", "status", "--help")[1]:
-        return None, "", ""  # an older one takes the question for a prompt, and asks its model
-    said = asked(environment, program, "auth", "status")[1]
+    ask = partial(asked, target.environment, program, silent=target.silent)
+    code, said = ask("auth", "status", "--help")
+    if "auth status" not in said:
+        if code == 0 and "usage:" in said.lower():  # an older one, which would take the question for a prompt
+            return None, "", ""
+        return None, "how it is used in its answer to `claude auth status --help`", f"{said!r} ({code})"
+    said = ask("auth", "status")[1]
     expected = "`loggedIn` in its answer to `claude auth status`"
     try:
         found = json.loads(said)["loggedIn"]
@@ -138,7 +142,7 @@ def _login_of_claude(program: str, environment: Mapping[str, str]) -> tuple[bool
 
 def _folder(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
     words = (program, "mcp", "list")
-    code, said = asked({**target.environment, **_NOWHERE}, *words, cwd=target.project)
+    code, said = asked({**target.environment, **_NOWHERE}, *words, cwd=target.project, silent=target.silent)
     if code != 0:
         return _unknown(made, f"a list in its answer to `{made.program} mcp list`", f"{said!r} ({code})")
     lines = [line.strip() for line in said.splitlines() if re.match(rf"\W*{NAME}\b", line)]
