@@ -15,6 +15,7 @@ Run = Callable[..., Any]
 TELLS_ITS_VERSION = """[ "$1" = --version ] && echo "2.1.197 (Claude Code)" && exit
 [ "$*" = "auth status --help" ] && echo "Usage: claude auth status [options]" && exit
 [ "$1" = auth ] && echo '{"loggedIn": true}' && exit"""
+TAKES_PLUGINS = '[ "$2" = list ] && echo "[]"; exit 0'
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def program(home: Path, name: str, lines: str) -> None:
     file.chmod(0o755)
 
 
-def claude(home: Path, lines: str = "exit 0") -> None:
+def claude(home: Path, lines: str = TAKES_PLUGINS) -> None:
     """Put a program of the client's name on the path, which notes with what it was started."""
     program(home, "claude", f'echo "$@" >> {home}/started\n{TELLS_ITS_VERSION}\n{lines}')
 
@@ -159,7 +160,9 @@ def test_a_marketplace_and_a_plugin_of_the_user_under_our_name_come_back_byte_fo
     home: Path, run: Run
 ) -> None:
     file = home / ".claude/settings.json"
-    claude(home, f'[ "$3" = remove ] && echo "{{}}" > {file}; exit 0')  # as Claude drops what bears the name
+    claude(
+        home, f'[ "$3" = remove ] && echo "{{}}" > {file}\n{TAKES_PLUGINS}'
+    )  # as Claude drops what bears the name
     for theirs in (
         '{"extraKnownMarketplaces":{"postroom":{"source":{"source":"github","repo":"x/y"}}},'
         '"enabledPlugins":{"postroom@postroom":false},"x":1}',

@@ -214,7 +214,7 @@ def test_where_the_new_form_cannot_be_written_the_old_one_stays(
     claude(home, login='{"loggedIn": true}')
     run("claude", "--no-verify")
     before = {path: path.read_bytes() for path in home.rglob("*.json") if "machine" not in path.parts}
-    program(home, "claude", '[ "$1" = --version ] && echo 2.1.197\nexit 0')
+    program(home, "claude", '[ "$1" = --version ] && echo 2.1.197\necho "[]"\nexit 0')
     real = Path.replace
 
     def failing(self: Path, target: Path) -> Path:
@@ -261,3 +261,38 @@ def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
     for child in children.read_text().split():
         while not is_over(int(child)):
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "expected", "found"),
+    [
+        (
+            "claude",
+            "[ $1 = --version ] && echo '2.1.197 (Claude Code)' || echo '<html>'",
+            [
+                "a list in JSON in its answer to `claude plugin list",
+                "how it is used in its answer to `claude auth",
+            ],
+            "'<html>' (0)",
+        ),
+        ("gemini", "exit 1", ["its version in its answer to `gemini --version`"], "'' (1)"),
+        ("opencode", "echo what? >&2; exit 3", ["its version in its answer to `opencode"], "'what?' (3)"),
+        (
+            "claude",
+            "printf '1.0\\033]0;x\\007\\377'; head -c 3000000 /dev/zero",
+            ["its version in its answer to `claude --version`", "a list in JSON"],
+            "\\x1b]0;x\\x07",
+        ),
+    ],
+)
+def test_what_a_client_answers_in_place_of_what_was_expected_is_told(
+    name: str, lines: str, expected: list[str], found: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(home, name, lines)
+    assert main(["setup", name, "--no-verify"]) == 0
+    said = capsys.readouterr().out
+    for words in expected:
+        assert f"expected {words}" in said
+    assert found in said
+    assert len(said) < 5000
+    assert not set(said) & {"\x1b", "\x07", "\0"}

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 PATIENCE: Final = timedelta(seconds=20)
 """What a program has to answer; one that takes longer is ended."""
+_SHOWN: Final = 200
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 
 
@@ -74,7 +75,14 @@ def end(process: subprocess.Popen[Any]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def shown(code: int, said: str) -> str:
+    """Return an answer for a message: how it begins, with control characters escaped, and the exit code."""
+    return f"{said[:_SHOWN]!r} ({code})"
+
+
 def version_in(said: str) -> str:
-    """Return the version that a program tells; empty when it tells none."""
+    """Return the version that a program tells; empty when it tells none, or what it says is no text."""
+    if "\ufffd" in said or not all(one.isprintable() or one in "\r\n\t" for one in said):
+        return ""
     found = _VERSION.search(said)
     return found[0].rstrip(".") if found else ""
