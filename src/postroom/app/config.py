@@ -486,7 +486,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
     }
     for name in environment:
         if name.startswith(places.PREFIX):
-            _check_known(name, [*known, *places.CLIENT_NAMES], "in the environment")
+            _check_known(name, [*known, *places.CLIENT_NAMES, *places.RUN_NAMES], "in the environment")
     for older, name in _OLDER_NAMES.items():
         value = environment.get(older)
         if value and name not in found and not (name == "database" and "database_url" in found):

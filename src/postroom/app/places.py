@@ -21,8 +21,13 @@ CLIENT_NAMES: Final = (
     "POSTROOM_AGENT",
     "POSTROOM_AGENT_TOKEN",
     "POSTROOM_CONFIG",
-    "POSTROOM_DISPATCH",
     "POSTROOM_GUARD",
+    "POSTROOM_TOKEN",
+    "POSTROOM_URL",
+)
+"""Names with our prefix that clients read, and that are no settings of the server."""
+RUN_NAMES: Final = (
+    "POSTROOM_DISPATCH",
     "POSTROOM_HOUSE",
     "POSTROOM_INSTANCE",
     "POSTROOM_PROJECT",
@@ -30,10 +35,8 @@ CLIENT_NAMES: Final = (
     "POSTROOM_SERVER",
     "POSTROOM_STEERING",
     "POSTROOM_THREAD",
-    "POSTROOM_TOKEN",
-    "POSTROOM_URL",
 )
-"""Names with our prefix that are no settings of the server: what clients and runs of its own are told."""
+"""What a run of a server is told: commands that it calls find them, and they are no settings either."""
 
 _LARGEST_NOTE: Final = 16 * 1024
 
