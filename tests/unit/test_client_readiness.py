@@ -242,7 +242,7 @@ def is_over(child: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("name", ["claude", "codex"])
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
 def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
     name: str, home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,7 +276,7 @@ def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
             "'<html>' (0)",
         ),
         ("gemini", "exit 1", ["its version in its answer to `gemini --version`"], "'' (1)"),
-        ("opencode", "echo what? >&2; exit 3", ["its version in its answer to `opencode"], "'what?' (3)"),
+        ("copilot", "echo what? >&2; exit 3", ["its version in its answer to `copilot"], "'what?' (3)"),
         (
             "claude",
             "printf '1.0\\033]0;x\\007\\377'; head -c 3000000 /dev/zero",
