@@ -13,6 +13,7 @@ from typing import Final, Literal
 DEEPEST: Final = 200
 """Levels of nesting; no client's file has more, and the reader recurses for each."""
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
+_BEGINS_BLANK: Final = frozenset(" \t\r\n/")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _PLAIN: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])")
 _BYTE_ORDER: Final = "\ufeff"
@@ -104,6 +105,8 @@ class _Reader:
 
     def skip(self) -> None:
         """Skip whitespace and comments."""
+        if self._text[self.at : self.at + 1] not in _BEGINS_BLANK:  # as nearly everywhere
+            return
         found = _BLANK.match(self._text, self.at)
         self.at = found.end() if found else self.at
 
@@ -130,6 +133,9 @@ class _Reader:
         found = _STRING.match(self._text, self.at)
         if found is None:
             raise self.wrong("a text in quotes is missing, or does not end")
+        if "\\" not in found[0]:
+            self.at = found.end()
+            return found[0][1:-1]
         try:
             word = str(json.loads(found[0]))
         except ValueError as error:
@@ -158,6 +164,8 @@ class _Reader:
         """Skip whitespace and comments; return the end of the last comment, or `tail` without one."""
         begin = self.at
         self.skip()
+        if self.at == begin:
+            return tail
         passed = self._text[begin : self.at].rstrip(" \t\r\n")
         return begin + len(passed) if passed else tail
 

@@ -45,13 +45,12 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
     if target.scope == "user":
         _refuse_missing(client, target)
     made, program = client.asks, _program(client, target)
-    if made is None or program is None:
+    if made is None or program is None or not (hooks and made.oldest):
         return []
-    code, said = asked(target.environment, program, "--version", silent=target.silent)
-    version = version_in(said) if code == 0 else ""
-    if not version:
-        return [_unknown(made, f"its version in its answer to `{made.program} --version`", shown(code, said))]
-    if hooks and made.oldest and _numbers(version) < _numbers(made.oldest):
+    version, unclear = _version(made, program, target)
+    if unclear is not None:
+        return [unclear]
+    if _numbers(version) < _numbers(made.oldest):
         raise ClientUnfit(
             f"{client.title} {version} is too old: expected {made.oldest} or newer, found {version}; "
             f"{made.why_oldest}",
@@ -70,8 +69,11 @@ def to_do(client: Client, target: SetupScope, *, is_written: bool) -> list[ToDo]
     if made is None or program is None or program in target.silent:  # that is told already
         return []
     found = [_login(made, program, target)]
-    if program not in target.silent and is_written and target.scope == "project" and made.lists_servers:
-        found.append(_folder(made, program, target))
+    if is_written and made.lists_servers and program not in target.silent:
+        if target.scope == "project":
+            found.append(_folder(made, program, target))
+        elif not made.oldest:  # the others were asked before anything was written, or are asked for the login
+            found.append(_version(made, program, target)[1])
     return [one for one in found if one is not None]
 
 
@@ -95,6 +97,14 @@ def _refuse_missing(client: Client, target: SetupScope) -> None:
 
 def _numbers(version: str) -> list[int]:
     return [int(one) for one in re.findall(r"\d+", version)[:3]]
+
+
+def _version(made: ClientProgram, program: str, target: SetupScope) -> tuple[str, ToDo | None]:
+    """Return the version that a client tells, or what is said of one that tells none."""
+    code, said = asked(target.environment, program, "--version", silent=target.silent)
+    if version := version_in(said) if code == 0 else "":
+        return version, None
+    return "", _unknown(made, f"its version in its answer to `{made.program} --version`", shown(code, said))
 
 
 def _unknown(made: ClientProgram, expected: str, found: str) -> ToDo:
