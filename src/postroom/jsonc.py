@@ -14,6 +14,7 @@ from typing import Final, Literal
 DEEPEST: Final = 200
 """Levels of nesting; no client's file has more, and the reader recurses for each."""
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
+_BEGINS_BLANK: Final = frozenset(" \t\r\n/")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _PLAIN: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])")
 _BYTE_ORDER: Final = "\ufeff"
@@ -132,6 +133,8 @@ class _Reader:
 
     def skip(self) -> None:
         """Skip whitespace and comments."""
+        if self._text[self.at : self.at + 1] not in _BEGINS_BLANK:  # as nearly everywhere
+            return
         found = _BLANK.match(self._text, self.at)
         self.at = found.end() if found else self.at
 
@@ -147,8 +150,12 @@ class _Reader:
         found = _PLAIN.match(self._text, self.at)
         if found is None:
             raise self.wrong(f"a value is missing, or cannot be read: {self._text[start : start + 20]!r}")
+        try:
+            plain = json.loads(found[0])
+        except ValueError as error:  # Python reads no whole number of some thousand digits
+            raise self.wrong(f"a number has {len(found[0])} digits, more than can be read") from error
         self.at = found.end()
-        return Node(kind="plain", start=start, end=self.at, plain=json.loads(found[0]))
+        return Node(kind="plain", start=start, end=self.at, plain=plain)
 
     def _string(self) -> str:
         found = _STRING.match(self._text, self.at)
@@ -199,6 +206,8 @@ class _Reader:
         """Skip whitespace and comments; return the end of the last comment, or `tail` without one."""
         begin = self.at
         self.skip()
+        if self.at == begin:
+            return tail
         passed = self._text[begin : self.at].rstrip(" \t\r\n")
         return begin + len(passed) if passed else tail
 

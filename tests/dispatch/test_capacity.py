@@ -311,9 +311,65 @@ async def test_due_work_that_may_not_start_does_not_hide_what_may(room):
         return executor.now.get("other")
 
     assert await eventually(started) == 1
+    await mailbox.start_lifecycle_ready()
     for _ in range(13):
         executor.go.release()
     await all_acked(room, [*results, other])
+
+
+async def test_a_tenant_with_a_long_queue_does_not_hide_the_delayed_run_of_another(room):
+    executor = Gauge()
+    writer = room.mailbox(Counting(), consumer_id="writer", config=MailboxConfig(max_concurrent_runs=0))
+    async with asyncio.TaskGroup() as group:
+        for number in range(210):
+            request = RunActivation.new(f"a{number:03d}", ["go"]).delivered(tenant="acme")
+            group.create_task(writer.submit_background(request))
+    config = MailboxConfig(max_concurrent_runs=10, max_concurrent_runs_per_tenant=2)
+    mailbox = room.mailbox(executor, config=config)
+    await mailbox.poll()
+    late = RunActivation.new("late", ["go"]).delivered(tenant="other", delay_ms=1_000)
+    late_id = (await writer.submit_background(late)).dispatch_id
+    room.clock.advance(timedelta(seconds=2))
+    assert await mailbox.poll() == 1
+    assert (await dispatch_in(room.stores, late_id, RunDispatchStatus.CLAIMED)).tenant == "other"
+
+
+async def test_tenants_share_the_slots_also_without_a_bound_of_each(room):
+    executor = Gauge()
+    writer = room.mailbox(Counting(), consumer_id="writer", config=MailboxConfig(max_concurrent_runs=0))
+    for number in range(30):
+        request = RunActivation.new(f"a{number:02d}", ["go"]).delivered(tenant="acme")
+        await writer.submit_background(request)
+        await writer.submit_background(RunActivation.new(f"n{number:02d}", ["go"]))
+        room.clock.advance(timedelta(milliseconds=1))
+    for number in range(2):
+        request = RunActivation.new(f"b{number}", ["go"]).delivered(tenant="other")
+        await writer.submit_background(request)
+    mailbox = room.mailbox(executor, config=MailboxConfig(max_concurrent_runs=6))
+    await mailbox.poll()
+
+    async def all_slots_taken():
+        return sum(executor.now.values()) == 6 or None
+
+    await eventually(all_slots_taken)
+    assert executor.now == {"acme": 2, "": 2, "other": 2}
+
+
+async def test_a_thread_with_a_long_queue_gives_way_to_what_became_due_meanwhile(room):
+    """All slots are taken by one thread that always has more to do; another tenant's run was delayed."""
+    executor = Gauge()
+    mailbox = room.mailbox(executor, config=MailboxConfig(max_concurrent_runs=1))
+    for number in range(20):
+        await mailbox.submit_background(RunActivation.new("busy", [str(number)]).delivered(tenant="acme"))
+    late = RunActivation.new("late", ["go"]).delivered(tenant="other", delay_ms=500)
+    late_id = (await mailbox.submit_background(late)).dispatch_id
+    await mailbox.start_lifecycle_ready()
+    room.clock.advance(timedelta(seconds=2))
+    for _ in range(4):
+        executor.go.release()
+    await dispatch_in(room.stores, late_id, RunDispatchStatus.ACKED)
+    for _ in range(20):
+        executor.go.release()
 
 
 async def test_two_mailboxes_that_were_given_no_names_have_different_ones(memory_room):

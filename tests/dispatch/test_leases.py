@@ -190,3 +190,26 @@ async def test_a_clock_that_jumps_ahead_does_not_stop_a_run_whose_lease_can_be_r
     )
     executor.release.set()
     await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
+
+
+async def test_a_process_that_stood_still_takes_no_step_before_it_knows_that_its_claim_holds(room):
+    went_on = asyncio.Event()
+    woken = asyncio.Event()
+
+    class Waiting(Blocking):
+        async def execute(self, activation, sink):
+            self.started.put_nowait(activation)
+            await woken.wait()
+            went_on.set()
+            return done(activation)
+
+    executor = Waiting()
+    mailbox = room.mailbox(executor, config=SHORT)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await executor.started.get()
+    await room.stores.dispatches.interrupt("t")
+    room.clock.advance(timedelta(hours=1))
+    woken.set()  # what it waited for came meanwhile
+    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.SUPERSEDED)
+    await mailbox.settled()
+    assert not went_on.is_set()

@@ -259,6 +259,7 @@ async def test_without_room_for_its_settings_a_client_is_not_started_and_the_run
 def test_what_is_meant_for_a_terminal_is_taken_out() -> None:
     shown = "\x1b[1;31mred\x1b[0m \x1b]0;a title\x07and \x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ \x1b(Bend"
     assert without_escapes(shown) == "red and link end"
+    assert without_escapes("\x9b31mred\x9b0m \x9d0;a title\x9cand\x00 \x08\u202eend\r\n") == "red and end\n"
     assert without_escapes("plain\n\ttext [31m") == "plain\n\ttext [31m"
 
 

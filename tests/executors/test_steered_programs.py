@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from conformance import run_backends
-from dispatch_room import dispatch_in
+from dispatch_room import dispatch_in, dispatch_that
 from executors.room import HANG, script, shown
 from executors.test_with_a_mailbox import Application, number_in, pid_in
 from postroom.contracts.activation import RunActivation
@@ -22,7 +22,7 @@ from postroom.testing import ManualClock
 prepared_stores = run_backends.prepared_stores
 run_place = run_backends.run_place
 run_stores = run_backends.run_stores
-ACKED, DEAD = RunDispatchStatus.ACKED, RunDispatchStatus.DEAD_LETTER
+ACKED, DEAD, QUEUED = RunDispatchStatus.ACKED, RunDispatchStatus.DEAD_LETTER, RunDispatchStatus.QUEUED
 
 CLAUDE = """
 import json
@@ -155,6 +155,25 @@ async def test_what_a_program_had_taken_when_it_died_failed_with_it(
     assert run.input is not None
     assert len(run.input.trigger_message_ids) == 2
     assert await mailbox.pending("t") == ()
+
+
+async def test_what_a_program_had_taken_when_it_was_cut_off_it_is_asked_when_it_begins_again(
+    application: Application, at_work: Path, tmp_path: Path
+) -> None:
+    """Its next attempt is a program that knows of nothing."""
+    cut_off = tmp_path / "cut-off"
+    text = f"one = heard(); took(one)\nif os.path.exists({str(cut_off)!r}): result(text(one)); sys.exit()\n"
+    text += f"open({str(cut_off)!r}, 'w').close()\n{pid_in(at_work)}took(heard()); sys.exit(75)"
+    mailbox, first, second = await steered(application, claude(text), at_work)
+    assert first == second
+    row = await dispatch_that(
+        application.stores, first, lambda row: row.status is QUEUED and row.attempt_count == 1
+    )
+    application.clock.set(row.available_at)
+    async with mailbox:
+        await mailbox.start_lifecycle_ready()
+        await dispatch_in(application.stores, first, ACKED)
+    assert await application.texts() == ["first", "second", "first\n\nsecond"]
 
 
 async def test_a_program_that_never_reads_loses_nothing(application: Application, tmp_path: Path) -> None:

@@ -17,11 +17,19 @@ from executors.room import DEAF, FORKING, HANG, SERVER, OneRunner, lives, script
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, StoreUnavailable
+from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import Recipe, Runner
-from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.contracts.runs import (
+    RunStatus,
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationReason,
+    WaitingReason,
+)
+from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.executors.command import CommandExecutor, CommandLimits
@@ -239,6 +247,28 @@ async def test_a_session_that_the_client_has_lost_is_begun_anew(
     row = await application.settled(mailbox, "b")
     assert (row.run_response, row.attempt_count) == ("b after None", 0)
     assert (await application.settled(mailbox, "c")).run_response == "c after s2"
+
+
+async def test_a_program_without_a_session_is_asked_all_again_behind_an_answer(
+    application: Application,
+) -> None:
+    mailbox = application.open(script("sys.stdout.write(sys.stdin.read())"))
+    prepared = await mailbox.prepare_run_for_dispatch(
+        RunActivation.new("t", [Message.user("the lamp is 77", id="m")], agent_id="Ada")
+    )
+    run = await application.stores.threads.load_run(prepared.run_id)
+    assert run is not None
+    ticket = RunWaitingTicket(ticket_id="q", tool_call_id="q", tool_name="ask", reason="May I?")
+    waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=(ticket,))
+    waits = replace(run, status=RunStatus.WAITING, waiting=waiting)
+    await application.stores.coordinator.commit(ThreadCommit(thread_id="t", run=waits))
+    yes = ToolCallResume(decision_id="d", result={"approved": True})
+    answer = RunActivation.new(
+        "t", ["The answer is yes."], continue_run_id=run.run_id, decisions=[("q", yes)]
+    )
+    submitted = await mailbox.submit_background(answer)
+    row = await dispatch_that(application.stores, submitted.dispatch_id, lambda row: row.status.is_terminal)
+    assert row.run_response == "the lamp is 77\n\nThe answer is yes."
 
 
 async def test_a_rollback_begins_a_new_session(application: Application, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ class CuttingProxy:
         """Cut it when the server has heard it and before the client gets the answer."""
         self.swallow = False
         """Take what the server says and pass nothing on."""
+        self.is_cut_off = False
+        """Pass nothing on, and break nothing: as a cable that was pulled out."""
         self.refuse = False
         self.cuts = 0
 
@@ -50,7 +52,7 @@ class CuttingProxy:
                 if asked and self.cut_before and self.cut_before in data:
                     self.cut_before = None
                     return self._cut(pair)
-                if not asked and self.swallow:
+                if self.is_cut_off or (not asked and self.swallow):
                     continue
                 writer.write(data)
                 await writer.drain()

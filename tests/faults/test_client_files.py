@@ -18,7 +18,7 @@ from postroom.contracts.errors import ClientFileRefused, VersionConflict
 PROGRAM = Path(__file__).with_name("setting_up_process.py")
 TESTS = PROGRAM.parents[1]
 PATIENCE = 30
-OLD = '{"mcpServers": {"harbour": {"command": "x"}}} // mine'
+OLD = '{"mcpServers":   {"harbour": {"command": "x"}}} '
 SETTINGS = '{"model": "opus"}'
 
 
@@ -86,8 +86,9 @@ def test_a_file_that_was_made_before_the_failure_goes_again(
         return real(self, target)
 
     monkeypatch.setattr(Path, "replace", failing)
-    with pytest.raises(ClientFileRefused, match="no space left"):
+    with pytest.raises(ClientFileRefused, match="no space left") as told:
         room.set_up("codex")
+    assert told.value.remedy.startswith(f"free space on the disk of {room.home}/.codex")
     assert room.tree() == {}
 
 

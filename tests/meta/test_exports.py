@@ -51,6 +51,7 @@ EXPORTED = {
         "SendResult",
         "SessionSource",
     ],
+    "postroom.embedded": ["Answer", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"],
     "postroom.runtime": [
         "AgentResolver",
         "AgentRuntime",

@@ -50,8 +50,8 @@ FAULTS = {
     ),
     "4 renewal gives up after one error": Planted(
         "dispatch/worker.py",
-        "if await self._renewed(jobs) else min(interval, config.lease_retry_ms)\n",
-        "if await self._renewed(jobs) else config.lease_ms * 100\n",
+        "if await self.renewed(jobs) else min(interval, config.lease_retry_ms)\n",
+        "if await self.renewed(jobs) else config.lease_ms * 100\n",
         f"{MAILBOX}/test_leases.py::test_renewal_is_tried_again_when_the_store_fails_and_the_run_goes_on",
     ),
     "5 a phase error leaves its run as it was": Planted(
@@ -86,7 +86,7 @@ FAULTS = {
     ),
     "9 two rows of a thread are claimed": Planted(
         "stores/runs/dispatches.py",
-        "        if self._queue(found.thread_id)[0] is not None:\n            return None\n",
+        "        if claimed is not None or held_by not in (None, found.run_id):\n            return None\n",
         "",
         f"{PROMISES}[sqlite-a_thread_has_one_claim_at_a_time]",
     ),
@@ -134,7 +134,7 @@ FAULTS = {
     ),
     "17 a busy signal is the last look at a dispatch": Planted(
         "dispatch/worker.py",
-        "            self._rest(job)\n            if job.next is not None:\n                return await self._begin_next(job.next)\n",
+        "            self._rest(job)\n            if job.next is not None:\n                return await self._begin_next(job.next, job.kept_since)\n",
         "            self._rest(job)\n            return None\n",
         f"{MAILBOX}/test_dispatch_signals.py::test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current_finishes",
     ),

@@ -20,6 +20,7 @@ BROAD_EXCEPTS = {
     "postroom/app/clients/trial.py:try_out": "the edge around one trial call: whatever the library raises is what was seen",
     "postroom/cli/stdio.py:Proxy._run": "the edge around one request of a client",
     "postroom/dispatch/worker.py:isolated": "the worker around one run: whatever an executor raises is its result",
+    "postroom/dispatch/worker.py:_Held.__await__": "hands what comes on to the executor, which it stands around",
     "postroom/dispatch/worker.py:Dispatcher._guarded": "the worker around one run, for what nobody foresaw: it is put back",
     "postroom/dispatch/recovery.py:Lifecycle._kept_up": "the edge around one of the mailbox's rounds, callbacks included",
     "postroom/gateway/delivery.py:Delivery._sent": "the relay around one answer, whatever its adapter does",
@@ -32,6 +33,7 @@ BROAD_EXCEPTS = {
     "postroom/services/calls.py:Subscriptions.publish": "the edge around one listener",
     "postroom/stores/sqlite/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
     "postroom/stores/postgres/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
+    "postroom/embedded/running.py:Run._tried": "a step is the program's own code: its last failure is raised",
     "postroom/testing/conformance/mail_changes.py:_failure": "a promise about whatever a change raises",
 }
 """Where an `except` catches everything and does not raise it again, and what it does instead."""

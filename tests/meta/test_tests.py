@@ -8,7 +8,11 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 
 SLEEPS = {
+    "embedded/test_mailbox.py:nap": "the sleep of a run, which is what is tested",
     "dispatch/test_dispatch_signals.py:wait": "the sleep of a manual clock, which the test moves",
+    "faults/storm.py:weather": "how long a process is stopped and cut off, and a look at processes that wake nobody",
+    "faults/storm_worker.py:execute": "an executor in a process of its own that works for some milliseconds",
+    "faults/working_process.py:run": "an executor in a process of its own that works until it is stopped",
     "waking/test_waking.py:noted": "the sleep of a manual clock, which the test moves",
     "e2e/chaos_process.py:run": "an executor in a process of its own that works for some milliseconds",
     "e2e/chaos_process.py:a_moment": "a process of its own asks a database again that was killed; nobody wakes it",

@@ -72,6 +72,9 @@ CREATE INDEX run_dispatches_due ON run_dispatches (available_at, thread_id) WHER
 CREATE INDEX run_dispatches_ended ON run_dispatches (status, updated_at, dispatch_id, is_open)
   WHERE is_open = 0;
 
+CREATE INDEX run_dispatches_of_tenant ON run_dispatches (tenant, priority, created_at, dispatch_id)
+  WHERE status = 'Queued' AND tenant <> '';
+
 CREATE INDEX run_dispatches_of_thread ON run_dispatches (thread_id, priority, created_at, dispatch_id);
 
 CREATE INDEX run_dispatches_queue ON run_dispatches (thread_id, priority, created_at, dispatch_id)
@@ -89,6 +92,8 @@ CREATE UNIQUE INDEX run_messages_id ON run_messages (thread_id, message_id);
 CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
 CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
+
+CREATE INDEX run_starts_old ON run_starts (started_at);
 
 CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id);
 
@@ -443,7 +448,7 @@ CREATE TABLE run_dispatches (
   run_error            TEXT,
   completed_at         INTEGER,
   reconciled           INTEGER NOT NULL CHECK (reconciled IN (0, 1)),
-  is_open              INTEGER NOT NULL,
+  is_open              INTEGER NOT NULL, limit_key TEXT NOT NULL DEFAULT '',
   CHECK (attempt_count BETWEEN 0 AND max_attempts AND max_attempts >= 1),
   CHECK (run_status IN ('running', 'done') OR run_status IN ('waiting', 'created')),
   CHECK (CASE
@@ -492,6 +497,13 @@ CREATE TABLE run_spending (
   cost_micros INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE run_starts (
+  scope TEXT NOT NULL,
+  number INTEGER NOT NULL,
+  started_at INTEGER NOT NULL,
+  PRIMARY KEY (scope, number)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE run_threads (
   thread_id             TEXT NOT NULL PRIMARY KEY
                         CHECK (thread_id > '!' OR trim(thread_id, char(9, 10, 13, 32)) <> ''),
@@ -523,7 +535,7 @@ CREATE TABLE runs (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   body       TEXT NOT NULL
-) STRICT;
+, holds_others INTEGER NOT NULL DEFAULT 0 CHECK (holds_others IN (0, 1))) STRICT;
 
 CREATE TABLE schema_migrations (
   version    INTEGER PRIMARY KEY,

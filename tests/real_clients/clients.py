@@ -154,7 +154,7 @@ class Codex:
         "workspace-write",
     )
     trusting = ("--dangerously-bypass-hook-trust",)
-    drawn = ""
+    drawn = "Ask Codex to do anything"
 
     def prepare(self, home: Home) -> None:
         home.environment["SCRIPTED_KEY"] = KEY
@@ -178,8 +178,13 @@ class Codex:
     def edit(self, path: Path, text: str) -> CallTool:
         return CallTool("apply_patch", {"input": _patch(path, text)})
 
-    def person(self, _home: Home) -> Sequence[str]:
-        return ("codex",)
+    def person(self, home: Home) -> Sequence[str]:
+        home.environment["TERM"] = "xterm-256color"  # it asks before it starts in a plain one
+        settings = (home.path / ".codex" / "config.toml").read_text(encoding="utf-8")
+        settings = settings.replace("gpt-5.5", "gpt-6-sol")  # an older one is asked about at a terminal
+        trusted = f'\n[projects."{home.project}"]\ntrust_level = "trusted"\n'
+        home.write(".codex/config.toml", settings + trusted)
+        return ("codex", *self.trusting)
 
     def rewriting(self, _home: Home) -> Sequence[str]:
         return ("codex", "mcp", "add", "other", "--", "true")

@@ -38,7 +38,6 @@ class NotOffered:
 
 Cell = Yes | No | NotYet | NotOffered
 
-_WAKES_LATER = NotYet("set-up writes nothing that runs `codex queue`, which begins a turn of an idle session")
 _NOT_WOKEN = NotOffered("nothing begins a turn of its idle session")
 _NOT_STEERED = NotOffered("it takes no message while it works")
 
@@ -78,7 +77,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "turn_goes_on_for_mail": Yes(),
         "reserved_edit_refused": Yes(),
         "released_at_the_end": NotOffered("has no hook for the end of a session"),
-        "idle_session_woken": _WAKES_LATER,
+        "idle_session_woken": Yes(),
         "undone_to_the_byte": Yes(),
         "undone_after_a_rewrite": Yes(),
         "woken_and_answers": Yes(),

@@ -5,12 +5,14 @@ Five messages of three senders come meanwhile: each of the six has its own answe
 
 import json
 import re
+from functools import partial
 
 import pytest
 
 from e2e.test_acp_runners import shown
 from real_clients.asked import Asked, CallTool, Say, Script, Step
 from real_clients.bench import Bench
+from real_clients.home import Home
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -35,12 +37,12 @@ def asks_once(call: CallTool) -> Script:
 @pytest.mark.parametrize(("client", "call"), [
     ("codex", CallTool("exec_command", {"cmd": "touch dug.txt"})),
     ("claude", CallTool("Bash", {"command": "touch dug.txt", "description": "Dig"})),
+    ("opencode", CallTool("bash", {"command": "touch dug.txt", "description": "Dig"})),
+    ("gemini", CallTool("run_shell_command", {"command": "touch dug.txt", "description": "Dig"})),
 ])  # fmt: skip
 def test_six_messages_around_a_permission_are_six_answers(client: str, call: CallTool, bench: Bench) -> None:
     home, project = bench.home, str(bench.home.project)
-    if client == "codex":
-        config = home.path / ".codex" / "config.toml"
-        config.write_text(f'approval_policy = "untrusted"\n{config.read_text()}')
+    _have_it_ask(client, home)
     bench.model.script = asks_once(call)
     bench.team()
     for name in ("Cyd", "Dan"):
@@ -49,12 +51,16 @@ def test_six_messages_around_a_permission_are_six_answers(client: str, call: Cal
     _posted(bench, "PUT", "/admin/runners", {"project": project, "agent": "Bo", "runner": runner})
     bench.send("Ada", "Bo", "Quay", "Dig.", thread_id="dig")
     [question] = shown(lambda: _questions(bench))
-    for number, sender in enumerate(("Cyd", "Dan", "Ada", "Cyd", "Dan")):
+    greeters = ("Cyd", "Dan", "Ada", "Cyd", "Dan")
+    for number, sender in enumerate(greeters):
         bench.send(sender, "Bo", "Quay", f"Greet{number}.", thread_id=f"greet{number}")
     home.server.kill()
     home.server.start()
     assert [one["number"] for one in _questions(bench)] == [question["number"]]
     _posted(bench, "POST", "/admin/questions", {"number": question["number"], "answer": "yes"})
+    shown(lambda: _answers(bench, "Ada")["dig"][1:])
+    for number, sender in enumerate(greeters):  # between two runs none is at work
+        shown(partial(_answered, bench, sender, f"greet{number}"))
     shown(lambda: not [run for run in bench.runs() if not run["finished_at"]])
     assert _questions(bench) == []
     told = {one: _answers(bench, one) for one in ("Ada", "Cyd", "Dan")}
@@ -73,6 +79,17 @@ def test_six_messages_around_a_permission_are_six_answers(client: str, call: Cal
     assert (home.project / "dug.txt").exists()
 
 
+def _have_it_ask(client: str, home: Home) -> None:
+    """Have a client ask before it runs a command; Claude Code and Gemini CLI do so by themselves."""
+    if client == "codex":
+        config = home.path / ".codex" / "config.toml"
+        config.write_text(f'approval_policy = "untrusted"\n{config.read_text()}')
+    if client == "opencode":
+        config = home.path / ".config" / "opencode" / "opencode.json"
+        settings = json.loads(config.read_text())
+        config.write_text(json.dumps({**settings, "permission": {"bash": "ask"}}))
+
+
 def _questions(bench: Bench) -> list[dict[str, str]]:
     with bench.home.server.line() as line:
         found: list[dict[str, str]] = line.request("GET", "/admin/questions").json()["questions"]
@@ -85,6 +102,10 @@ def _answers(bench: Bench, name: str) -> dict[str, list[str]]:
     for one in bench.call("fetch_inbox", agent_name=name, after=0):
         found.setdefault(one["thread_id"], []).append(one["body_md"].splitlines()[-1])
     return found
+
+
+def _answered(bench: Bench, name: str, thread: str) -> bool:
+    return thread in _answers(bench, name)
 
 
 def _posted(bench: Bench, method: str, path: str, document: object) -> None:

@@ -64,3 +64,23 @@ def test_a_run_has_its_tools_also_when_it_is_the_first_to_speak_mcp(client: str,
 def _has_to_search(asked: Asked) -> bool:
     """Say whether the model is not given our tools before it has searched for them."""
     return asked.tool("tool_search") is not None and not asked.returned
+
+
+@pytest.mark.parametrize("client", ["codex"])
+def test_a_patch_that_codex_applies_from_its_shell_is_refused_like_its_other_edits(
+    client: str, bench: Bench
+) -> None:
+    """Models that are not offered the tool write so, and Codex applies the patch itself."""
+    bench.set_up()
+    bench.team()
+    bench.as_agent("Bo")
+    bench.reserve("Ada", "held.txt")
+    patch = "*** Begin Patch\n*** Add File: {}\n+Bo was here.\n*** End Patch"
+    calls = [
+        CallTool("exec_command", {"cmd": f"apply_patch <<'EOF'\n{patch.format(name)}\nEOF\n"})
+        for name in ("free.txt", "held.txt")
+    ]
+    done = bench.turn("Write both.", *calls, Say("So it is."), flags=bench.trusted)
+    assert (bench.home.project / "free.txt").exists(), bench.tell(done)
+    assert not (bench.home.project / "held.txt").exists(), bench.tell(done)
+    assert "Ada" in bench.model.conversation[2].new_text, bench.tell(done)

@@ -115,6 +115,10 @@ def read_responses(body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked
                 turns.append(Called(item["call_id"], item["name"], {"input": item["input"]}))
             case "function_call_output" | "custom_tool_call_output":
                 turns.append(Returned(item["call_id"], _texts(item["output"])))
+            case "additional_tools" if "format" not in (
+                body.get("text") or {}
+            ):  # with one it asks for a title
+                tools += _response_tools(item["tools"])
             case "tool_search_call":
                 turns.append(Called(item["call_id"], "tool_search", item["arguments"]))
             case "tool_search_output":

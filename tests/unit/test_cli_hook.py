@@ -352,19 +352,10 @@ def test_a_subagent_is_a_session_of_its_own() -> None:
     assert call["session_id"] == "s/inner"
 
 
-def test_at_most_so_many_files_are_asked_about(subtests: pytest.Subtests) -> None:
-    for client in EDIT_TOOLS:
-        with subtests.test(client=client):
-            patch = "\n".join(f"*** Add File: {number}" for number in range(3_000))
-            tool = EDIT_TOOLS[client][0]
-            call = call_of(client, "edit", {**SESSION, "tool_name": tool, "tool_input": {"patch": patch}})
-            assert call is not None
-            assert len(call["paths"]) == 1_000  # type: ignore[arg-type]  # a list
-
-
-def edited(client: str, cwd: str, given: object) -> object:
+def edited(client: str, cwd: str, given: object, tool: str = "") -> object:
     """Return the files about which a hook asks."""
-    call = call_of(client, "edit", {"cwd": cwd, "tool_name": EDIT_TOOLS[client][0], "tool_input": given})
+    tool = tool or EDIT_TOOLS[client][0]
+    call = call_of(client, "edit", {"cwd": cwd, "tool_name": tool, "tool_input": given})
     return call and call["paths"]
 
 
@@ -402,6 +393,27 @@ def test_a_patch_names_its_files_behind_blanks_too(lead: str) -> None:
     patch = f"{lead}*** Begin Patch\n{lead}*** Update File: a.py\n@@\n-x\n+y\n*** End Patch"
     assert edited("codex", "/w", {"command": patch}) == ["a.py"]
     assert edited("codex", "/w", patch) == ["a.py"]
+
+
+def test_a_patch_that_codex_applies_from_its_shell_names_its_files() -> None:
+    patch = "apply_patch <<'EOF'\n*** Begin Patch\n*** Update File: a.py\n@@\n-x\n+y\n*** End Patch\nEOF\n"
+    assert edited("codex", "/w", {"command": patch}, "Bash") == ["a.py"]
+    assert edited("codex", "/w", {"cmd": ["bash", "-lc", f"cd src && {patch}"]}, "exec_command") == [
+        "a.py",
+        "src/a.py",
+    ]
+    assert edited("codex", "/w", {"cmd": patch, "workdir": "/w/src"}, "exec_command") == [
+        "a.py",
+        "/w/src/a.py",
+    ]
+    assert edited("codex", "/w", {"command": "cat apply_patch.txt"}, "Bash") is None
+    assert edited("claude", "/w", {"command": patch}, "Bash") is None
+
+
+def test_every_file_of_a_patch_is_asked_about() -> None:
+    files = [f"{number}.py" for number in range(2_000)]
+    patch = "\n".join(["*** Begin Patch", *(f"*** Add File: {one}" for one in files), "*** End Patch"])
+    assert edited("codex", "/w", {"command": patch}) == files
 
 
 EDIT = {**SESSION, "tool_name": "Write", "tool_input": {"file_path": "/w/a"}}

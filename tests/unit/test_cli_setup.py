@@ -211,3 +211,89 @@ def test_over_http_and_without_hooks_no_command_is_needed(
     monkeypatch.setenv("PATH", "/nowhere")
     assert run("cursor", "--http", "--no-hooks").code == 0
     assert (home / ".cursor/mcp.json").exists()
+
+
+def _own_loop(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.symlink_to(file)
+
+
+def _long_number(file: Path) -> None:
+    name = "n = " if file.suffix == ".toml" else '{"n": '
+    file.write_text(f"{name}{'7' * 5000}{'' if file.suffix == '.toml' else '}'}")
+
+
+@pytest.mark.parametrize("spoil", [_own_loop, _long_number])
+@pytest.mark.parametrize("already", [False, True])
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [
+        ("gemini", ".gemini/settings.json"),
+        ("codex", ".codex/config.toml"),
+        ("claude", ".claude/settings.json"),
+    ],
+)
+def test_a_file_that_python_cannot_read_is_named_and_the_others_are_done(
+    client: str, name: str, already: bool, spoil: Callable[[Path], None], home: Path, run: Run
+) -> None:
+    file = home / name
+    file.parent.mkdir()
+    if client == "gemini":
+        file.write_text("{}")  # the folder alone may be of another program
+    if already:
+        run(client, "cursor", "--no-verify")
+    spoil(file)
+    for words in ((client, "cursor", "--no-verify"), ("status",), ("remove", client, "cursor")):
+        done = run(*words)
+        assert str(file) in done.out or (words == ("status",) and not already)
+        assert done.code == (78 if words != ("status",) else int(already))
+        assert (home / ".cursor/mcp.json").exists() is (words[0] != "remove")
+
+
+def test_an_inline_table_of_toml_is_told_with_what_to_do(home: Path, run: Run) -> None:
+    file = home / ".codex/config.toml"
+    file.parent.mkdir()
+    text = 'model = "x"\nmcp_servers = { a = { command = "x" } }\n'
+    file.write_text(text)
+    done = run("codex", "--json")
+    assert done.code == 78
+    error = done.document["clients"][0]["error"]
+    for words in (
+        str(file),
+        "line 2: found `mcp_servers` as an inline table",
+        "expected its entries as tables",
+    ):
+        assert words in error["message"]
+    assert "[mcp_servers.x]" in error["remedy"]
+    assert file.read_text() == text
+    entry = error["remedy"].partition("by hand: ")[2]
+    file.write_text(text.replace("} }", "}, " + entry + " }"))  # what the remedy says
+    assert run("codex", "--no-verify").code == 0
+
+
+@pytest.mark.parametrize("name", [".claude/settings.json", ".claude.json"])
+@pytest.mark.parametrize(
+    "text", ['{\n  // mine\n  "x": 1\n}', '{\n  "x": 1,\n}', '{\n  "x": 1 /* mine */\n}']
+)
+def test_a_file_that_the_client_itself_ignores_is_refused(name: str, text: str, home: Path, run: Run) -> None:
+    (home / ".claude").mkdir()
+    (home / name).write_text(text)
+    before = sorted(home.rglob("*"))
+    done = run("claude", "--json")
+    assert done.code == 78
+    message = done.document["clients"][0]["error"]["message"]
+    for words in (str(home / name), "found a comment", "Claude Code expects JSON without", "ignores"):
+        assert words in message
+    assert (home / name).read_text() == text
+    assert sorted(home.rglob("*")) == before
+
+
+def test_what_was_written_beside_comments_is_taken_out_of_a_file_that_the_client_ignores(
+    home: Path, run: Run
+) -> None:
+    file = home / ".claude/settings.json"
+    file.parent.mkdir()
+    assert run("claude", "--no-verify").code == 0
+    file.write_text("// mine\n" + file.read_text())
+    assert run("remove", "claude").code == 0
+    assert file.read_text().strip() == "// mine"

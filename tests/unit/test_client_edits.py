@@ -199,18 +199,6 @@ def test_toml_that_cannot_hold_our_table_is_refused(subtests: pytest.Subtests) -
             toml_edit.put(text, TABLE, "codex")
 
 
-def test_an_inline_table_is_refused_with_what_was_found_and_what_to_do(subtests: pytest.Subtests) -> None:
-    for inline in ["{}", '{x = {command = "y"}}']:
-        for name in ("mcp_servers", '"mcp_servers"', " mcp_servers "):
-            text = f"note = '''\nmcp_servers\n'''\n{name} = {inline} # mine\n"
-            with subtests.test(text=text), pytest.raises(NotToml) as caught:
-                toml_edit.put(text, TABLE, "codex")
-            told = str(caught.value)
-            assert told.startswith("line 4: found `mcp_servers = {...}`, an inline table")
-            assert "expected a table for each server, [mcp_servers.NAME]" in told
-            assert "run `postroom setup` again" in told
-
-
 def test_a_table_that_was_there_is_mended_and_given_back(subtests: pytest.Subtests) -> None:
     for head in [
         "[mcp_servers.postroom]",

@@ -12,7 +12,10 @@ from postroom.cli.main import main
 
 SETTINGS = '{\n    "permissions": {"allow": ["Read"]}\n}\n\n'
 Run = Callable[..., Any]
-TELLS_ITS_VERSION = '[ "$1" = --version ] && echo "2.1.197 (Claude Code)" && exit'
+TELLS_ITS_VERSION = """[ "$1" = --version ] && echo "2.1.197 (Claude Code)" && exit
+[ "$*" = "auth status --help" ] && echo "Usage: claude auth status [options]" && exit
+[ "$1" = auth ] && echo '{"loggedIn": true}' && exit"""
+TAKES_PLUGINS = '[ "$2" = list ] && echo "[]"; exit 0'
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def program(home: Path, name: str, lines: str) -> None:
     file.chmod(0o755)
 
 
-def claude(home: Path, lines: str = "exit 0") -> None:
+def claude(home: Path, lines: str = TAKES_PLUGINS) -> None:
     """Put a program of the client's name on the path, which notes with what it was started."""
     program(home, "claude", f'echo "$@" >> {home}/started\n{TELLS_ITS_VERSION}\n{lines}')
 
@@ -149,5 +152,24 @@ def test_a_dry_run_writes_nothing_and_tells_the_client_nothing(home: Path, run: 
     assert told["form"] == "plugin"
     assert (home / ".claude/settings.json").read_text() == SETTINGS
     assert not list(home.rglob("marketplace.json"))
-    questions = {"plugin list --json", "--version", "auth status --help"}
+    questions = {"plugin list --json", "--version", "auth status --help", "auth status"}
     assert set((home / "started").read_text().splitlines()) == questions
+
+
+def test_a_marketplace_and_a_plugin_of_the_user_under_our_name_come_back_byte_for_byte(
+    home: Path, run: Run
+) -> None:
+    file = home / ".claude/settings.json"
+    claude(
+        home, f'[ "$3" = remove ] && echo "{{}}" > {file}\n{TAKES_PLUGINS}'
+    )  # as Claude drops what bears the name
+    for theirs in (
+        '{"extraKnownMarketplaces":{"postroom":{"source":{"source":"github","repo":"x/y"}}},'
+        '"enabledPlugins":{"postroom@postroom":false},"x":1}',
+        '{"enabledPlugins":{"postroom@postroom":false},"x":1}',
+    ):
+        file.write_text(theirs)
+        assert set_up(run)["form"] == "plugin"
+        assert settings(home)["enabledPlugins"] == {"postroom@postroom": True}
+        run("remove", "claude")
+        assert file.read_text() == theirs

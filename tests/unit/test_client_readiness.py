@@ -4,14 +4,17 @@ The clients here are programs of our own that answer as the real ones do; `tests
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from postroom.cli.main import main
+from postroom.executors.processes import asking
 
 Run = Callable[..., tuple[int, Any]]
 LOGGED_OUT = '{"loggedIn": false, "authMethod": "none"}'
@@ -147,7 +150,10 @@ def test_a_client_that_is_logged_out_is_set_up_and_told(
 
 
 def test_an_old_client_is_not_asked_what_it_would_take_for_a_prompt(home: Path, run: Run) -> None:
-    program(home, "claude", f'[ "$1" = --version ] && echo 2.1.90 && exit\necho "$@" >> {home}/asked\nexit 1')
+    usage = "echo 'Usage: claude [options] [command] [prompt]'"
+    program(
+        home, "claude", f'[ "$1" = --version ] && echo 2.1.90 && exit\necho "$@" >> {home}/asked\n{usage}'
+    )
     assert run("claude", "--no-verify")[1]["clients"][0]["to_do"] == []
     assert "auth status" not in (home / "asked").read_text().splitlines()
 
@@ -207,7 +213,7 @@ def test_where_the_new_form_cannot_be_written_the_old_one_stays(
     claude(home, login='{"loggedIn": true}')
     run("claude", "--no-verify")
     before = {path: path.read_bytes() for path in home.rglob("*.json") if "machine" not in path.parts}
-    program(home, "claude", '[ "$1" = --version ] && echo 2.1.197\nexit 0')
+    program(home, "claude", '[ "$1" = --version ] && echo 2.1.197\necho "[]"\nexit 0')
     real = Path.replace
 
     def failing(self: Path, target: Path) -> Path:
@@ -226,3 +232,60 @@ def test_where_the_new_form_cannot_be_written_the_old_one_stays(
     monkeypatch.chdir(home)
     assert run("remove", "claude")[0] == 0
     assert not (home / ".claude").exists()
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
+    name: str, home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", timedelta(seconds=1))
+    asked, held = home / "asked", home / "held"
+    asked.touch()
+    os.mkfifo(held)
+    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    program(home, name, f'exec 3<>{held}\necho "$@" >> {asked}\nsleep 600 &\nwait')
+    code, document = run(name, "--no-verify")
+    assert code == 0
+    assert "no answer within 1 seconds" in json.dumps(document)
+    assert len(asked.read_text().splitlines()) <= 1  # on a busy machine it may not even have begun
+    asked.write_text("")
+    assert "no answer within 1 seconds" in json.dumps(run("status")[1])
+    assert len(asked.read_text().splitlines()) <= 1
+    os.set_blocking(reader, True)
+    assert os.read(reader, 1) == b""  # comes when nothing that it started holds the pipe any more
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "expected", "found"),
+    [
+        (
+            "claude",
+            "[ $1 = --version ] && echo '2.1.197 (Claude Code)' || echo '<html>'",
+            [
+                "a list in JSON in its answer to `claude plugin list",
+                "how it is used in its answer to `claude auth",
+            ],
+            "'<html>' (0)",
+        ),
+        ("gemini", "exit 1", ["its version in its answer to `gemini --version`"], "'' (1)"),
+        ("copilot", "echo what? >&2; exit 3", ["its version in its answer to `copilot"], "'what?' (3)"),
+        (
+            "claude",
+            "printf '1.0\\033]0;x\\007\\377'; head -c 3000000 /dev/zero",
+            ["its version in its answer to `claude --version`", "a list in JSON"],
+            "\\x1b]0;x\\x07",
+        ),
+    ],
+)
+def test_what_a_client_answers_in_place_of_what_was_expected_is_told(
+    name: str, lines: str, expected: list[str], found: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(home, name, lines)
+    assert main(["setup", name, "--no-verify"]) == 0
+    said = capsys.readouterr().out
+    for words in expected:
+        assert f"expected {words}" in said
+    assert found in said
+    assert len(said) < 5000
+    assert not set(said) & {"\x1b", "\x07", "\0"}

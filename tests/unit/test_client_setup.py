@@ -66,14 +66,6 @@ def test_only_a_person_s_own_file_lets_the_tools_run_unasked(
     assert room.drifts(name) == []
 
 
-def test_a_file_with_an_inline_table_of_servers_stays_and_the_refusal_says_what_to_do(room: Room) -> None:
-    text = 'model = "m"\nmcp_servers = {x = {command = "y"}}\n'
-    room.write(".codex/config.toml", text)
-    with pytest.raises(ClientFileRefused, match=r"line 2: found .* expected .*: write it so"):
-        room.set_up("codex")
-    assert room.read(".codex/config.toml") == text
-
-
 def test_a_client_without_a_project_file_says_so(room: Room) -> None:
     room.scope = "project"
     with pytest.raises(InvalidArgument, match="Windsurf has no configuration of a project"):

@@ -1,7 +1,6 @@
 """Settings: where values come from, what is refused, and in which words."""
 
 import json
-import re
 import stat
 from datetime import timedelta
 from pathlib import Path
@@ -11,10 +10,9 @@ from pydantic import ValidationError
 
 from postroom.app import places
 from postroom.app.config import Settings, explain, load_settings
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import ConfigError
-
-SOURCES = Path(places.__file__).parents[1]
-RUNNERS = SOURCES.parents[1] / "docs" / "runners.md"
+from postroom.executors.processes.child_environment import marks
 
 
 @pytest.fixture
@@ -221,16 +219,10 @@ def test_names_that_clients_use_are_no_settings_and_no_mistakes(home: dict[str, 
     assert load_settings(environment=home | clients | {"PATH": "/bin"}).port == 8765
 
 
-def test_what_the_server_sets_for_its_runs_is_no_setting_and_no_mistake(home: dict[str, str]) -> None:
-    section = RUNNERS.read_text().partition("## The environment")[2].partition("\n## ")[0]
-    told = re.findall(r"`(POSTROOM_[A-Z_]+)`", section)
-    sources = "".join(one.read_text() for one in (SOURCES / "executors").rglob("*.py"))
-    set_for_runs = {*told, *re.findall(r'"(POSTROOM_[A-Z_]+)"', sources)}
-    assert len(set_for_runs) > 10
-    settings = {"POSTROOM_DATA_DIR": "/d", "POSTROOM_MCP_PATH": "/tools"}
-    values = {name: settings.get(name, "x") for name in set_for_runs}
-    assert load_settings(environment=home | values).mcp_path == "/tools"
-    assert refusal(home | values | {"POSTROOM_RUNS": "1"}).value == "POSTROOM_RUNS"
+def test_what_a_run_of_the_server_is_told_is_no_setting_and_no_mistake(home: dict[str, str]) -> None:
+    told = marks(RunActivation(thread_id="t"), server_name="s", instance="i")
+    told |= {"POSTROOM_AGENT": "Bo", "POSTROOM_PROJECT": "harbour", "POSTROOM_STEERING": "/tmp/s"}
+    assert load_settings(environment=home | told).port == 8765
 
 
 @pytest.mark.parametrize(

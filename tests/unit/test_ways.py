@@ -28,7 +28,7 @@ async def test_the_hook_of_a_client_comes_before_the_inbox(room: Room) -> None:
     await room.store.write(lambda tx: tx.bind_client_session("claude", "s", ada, tx.now()))
     [*_, (way, taken, why)] = await told(room, "Ada")
     assert (way, taken) == ("hook at next step", True)
-    assert "an idle Claude Code begins a turn" in why
+    assert "an idle Claude Code or Codex begins a turn" in why
     assert (await told(room, "Ben"))[-1][0] == "inbox only"
 
 

@@ -1,6 +1,7 @@
 """A question stays open whatever else is written to the agent, on both engines; what comes meanwhile waits."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +376,41 @@ async def test_what_waits_behind_a_question_is_not_told_to_the_run_that_goes_on_
     assert seen == [(), ()]
     assert len(room.agents.prompts) == 3
     assert [text for _, text in await room.texts("Ada")].count("about And this") == 1
+
+
+async def test_what_is_tried_again_while_a_run_is_at_work_waits_behind_the_question_that_it_asks(room):
+    asking = room.agents.act
+
+    async def fails(activation):
+        raise Unauthorized("the model's key is not known")
+
+    room.agents.act = fails
+    await room.send("Ben", "Bo", subject="second")
+    await room.turn()
+    [dead] = await room.mailbox.dead_letters()
+
+    async def is_tried_again_meanwhile(activation):
+        if len(room.agents.prompts) == 1:
+            tried.append(await room.mailbox.replay_dead_letter(dead.dispatch_id))
+        return await asking(activation)
+
+    tried: list[Any] = []
+
+    room.agents.act, room.agents.prompts = is_tried_again_meanwhile, []
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    asked = await waiting(room)
+    for _ in range(3):
+        room.clock.advance(timedelta(hours=1))
+        await room.mailbox.poll()
+        await room.turn()
+    assert (await waiting(room)) == asked
+    assert len(room.agents.prompts) == 1
+    why = await room.mailbox.why_not(tried[0].dispatch_id)
+    assert why.text.startswith(f"run {asked.run_id} of its thread has an open question since ")
+    await answered(room, asked)
+    room.clock.advance(timedelta(hours=1))
+    await room.mailbox.poll()
+    await room.turn()
+    assert len(room.agents.prompts) == 3
+    assert "about second" in await bodies(room, "Ben")

@@ -22,7 +22,7 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Rules
 from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
 from postroom.mail.waking.completion import MOST_ANSWERS
-from postroom.mail.waking.prompts import agent_thread
+from postroom.mail.waking.prompts import agent_thread, clipped
 from postroom.relay import Relay
 from waking_room import PROJECT, number
 
@@ -359,7 +359,7 @@ async def test_of_an_answer_that_is_longer_than_a_message_the_end_is_kept_and_it
     await room.turn()
     [(_, text)] = await room.texts("Ada")
     assert len(text.encode()) <= 2_000
-    assert text.startswith("[the beginning was cut off: the answer is longer than a message may be]\néé")
+    assert text.startswith("(The beginning was cut off: the answer is longer than a message may be.)\n\néé")
     assert text.endswith("éé the end")
 
 
@@ -516,3 +516,11 @@ async def test_of_two_answers_to_a_question_the_first_counts_also_before_the_run
     await room.turn()
     assert room.agents.prompts[1][1] == ["You asked a person: May I?\nThe answer is yes.\nGo on from there."]
     assert (await room.runs.threads.load_run(run.run_id)).answered == waiting.answered
+
+
+def test_a_text_that_is_too_long_for_a_message_loses_its_beginning_and_says_so() -> None:
+    assert clipped("short", 100) == "short"
+    cut = clipped("é" * 1_000 + "the end", 100)
+    assert cut.startswith("(The beginning was cut off")
+    assert cut.endswith("é" + "the end")
+    assert len(cut.encode()) <= 100

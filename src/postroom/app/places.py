@@ -25,7 +25,7 @@ CLIENT_NAMES: Final = (
     "POSTROOM_TOKEN",
     "POSTROOM_URL",
 )
-"""Names with our prefix that are no settings of the server."""
+"""Names with our prefix that clients read, and that are no settings of the server."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
     "POSTROOM_HOUSE",
@@ -36,7 +36,7 @@ RUN_NAMES: Final = (
     "POSTROOM_STEERING",
     "POSTROOM_THREAD",
 )
-"""What the server tells its runs; a server that a run starts keeps them, and is found as a part of it."""
+"""What a run of a server is told: commands that it calls find them, and they are no settings either."""
 
 _LARGEST_NOTE: Final = 16 * 1024
 

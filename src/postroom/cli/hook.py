@@ -12,7 +12,7 @@ import sys
 
 from postroom.cli.hook_input import call_of, read_input
 from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment, read, written
-from postroom.contracts.clients import EVENTS, MODES, WAIT, WAKING, unchecked
+from postroom.contracts.clients import EVENTS, MODES, WAIT, WAKE, unchecked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,13 +30,17 @@ def run(client: str, event: str) -> int:
     """
     try:
         raw = read_input(sys.stdin.fileno())
-        if event == WAIT and client in WAKING:
+        if event == WAIT and client == "claude":
             from postroom.cli.hook_waiting import awaited
 
             line = awaited(client, raw, hook_environment())[:LONGEST_TEXT]
             return WOKEN if line and os.write(sys.stderr.fileno(), line.encode()) else 0
         if answer := answered(client, event, raw, hook_environment()):
             os.write(sys.stdout.fileno(), answer)
+        if client == "codex" and EVENTS[client].get(event) in ("start", "stop"):
+            from postroom.cli.hook_waiting import leave_waiter
+
+            leave_waiter(raw, hook_environment())
     except Exception:  # noqa: S110 - the edge around one event: a hook that fails must not stop its client
         pass
     return 0
@@ -56,17 +60,26 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     endpoint = endpoint_of(environment)
     if endpoint is None and not (kind == "edit" and mode == "block"):
         return b""
-    call = call_of(client, kind, read(raw))
+    sent = read(raw)
+    call = call_of(client, kind, sent)
     if call is None:
         return b""
+    queued = _queued(client, kind, sent)
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
     try:
-        status, found = ask(endpoint, f"/hooks/{client}/{event}", written(call).encode())
+        status, found = ask(endpoint, f"/hooks/{client}/{WAKE if queued else event}", written(call).encode())
         outcome, text = _understood(kind, status, read(found), mode)
     except (Unreachable, ValueError):
         outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
-    shaped = _shaped(client, event, kind, outcome, text[:LONGEST_TEXT])
+    text = "" if text == queued else text[:LONGEST_TEXT]  # the prompt says it
+    shaped = _shaped(client, event, kind, outcome, text)
     return written(shaped).encode() if shaped else b""
+
+
+def _queued(client: str, kind: str, sent: object) -> str:
+    """Return the prompt with which mail woke an idle Codex: that it is here confirms that it was told."""
+    prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
+    return prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
 
 
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LARGEST_INPUT = 64 * 1024 * 1024
 PATIENCE = 2.0
 """Seconds in which the client must have sent everything; some leave the pipe open behind it."""
-MOST_PATHS = 1_000
+MOST_IDS = 1_000
 LONGEST_PATH = 4_096
 DEEPEST = 6
 """Levels of a tool's answer that are looked through for an agent's name."""
@@ -107,7 +107,7 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
     tool = _text(sent.get("tool_name")) or _text(sent.get("toolName"))
     given = _values(sent.get("tool_input", sent.get("toolArgs")))
     if kind == "edit":
-        paths = list(_paths(given))[:MOST_PATHS] if tool in EDIT_TOOLS[client] else []
+        paths = list(_paths(given)) if tool in EDIT_TOOLS[client] else list(_patched_by_shell(client, given))
         spelled = dict.fromkeys(one for path in paths for one in _spellings(path, _folder(sent)))
         return {**call, "paths": list(spelled)} if paths else None
     if kind == "tool":
@@ -142,6 +142,20 @@ def _paths(given: Values) -> Iterator[str]:
             for lead in _PATCHED:
                 if line.lstrip().startswith(lead):  # as Codex reads it
                     yield line.lstrip()[len(lead) :].strip()
+
+
+def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
+    """Yield the files of a patch that Codex applies itself where its shell is asked to, also in a folder."""
+    words = _patch(given.get("cmd", given.get("command"))) if client == "codex" else ""
+    before, command, _ = words.partition("apply_patch")
+    if not command:
+        return
+    moved = before.replace("&&", ";").partition("cd ")[2].partition(";")[0].strip().strip("'\"")
+    for path in _paths({"patch": words}):
+        yield path
+        for folder in (moved, _text(given.get("workdir"))):
+            if folder:
+                yield os.path.join(folder, path)  # noqa: PTH118 - no pathlib here
 
 
 def _spellings(path: str, folder: str) -> Iterator[str]:
@@ -212,7 +226,7 @@ def _reserved_in(answer: object, depth: int = 0) -> list[int]:
         return []
     granted = answer.get("granted")
     if isinstance(granted, list):
-        found: list[object] = [one.get("id") for one in granted[:MOST_PATHS] if isinstance(one, dict)]
+        found: list[object] = [one.get("id") for one in granted[:MOST_IDS] if isinstance(one, dict)]
         return [one for one in found if isinstance(one, int) and one > 0]
     wrapped = ("reservations", *_WRAPPINGS)
     return next((ids for key in wrapped if (ids := _reserved_in(answer.get(key), depth + 1))), [])

@@ -1,4 +1,7 @@
-"""`postroom hook claude wait`: waits behind an idle session until mail comes for the agent that it acts as.
+"""Waits behind an idle session until mail comes for the agent that it acts as.
+
+Claude Code runs `postroom hook claude wait` in the background, and begins a turn with what it says. Codex
+waits for its hooks: behind those the waiter goes on as a process of its own, and queues a turn.
 
 It lives as long as the session is idle, so it loads next to nothing. The server says who the agent is,
 whether the session is at work, and whether another waits in its place.
@@ -16,13 +19,23 @@ from postroom.contracts.clients import WAIT, WAKE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from psutil import Process
 
 PATIENCE = 40.0
 """Seconds for one question; the server answers within 25 or so."""
 SHORTEST_PAUSE = 1.0
 """Seconds before a question. The client's other hook of the same moment is quicker: it tells first."""
 LONGEST_PAUSE = 10.0
+
+
+WEEK = 7 * 24 * 3600.0
+"""Seconds after which nobody waits any more behind a client that tells no end of its sessions."""
+QUEUING = 60.0
+"""Seconds that `codex queue` may take."""
+_BUILDS = ("codex-x86_64", "codex-aarch64")
+"""How the program's name begins where it is installed as it was built; `codex-acp` is another one."""
 
 
 def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
@@ -35,20 +48,66 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
     Raises:
         Exception: what the client sent cannot be read, or the server's answer cannot.
     """
+    parent = os.getppid()
+    return _line(client, raw, environment, lambda seconds: _gone_within(seconds, parent), last=WAKE)
+
+
+def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
+    """Leave a process behind a hook of Codex that queues a turn when mail comes; it returns at once.
+
+    The process has a session of its own and nothing of the client's open. It delivers once: what begins with
+    the turn leaves the next. It ends with the client, after a week, or as `awaited` does. The messages are
+    announced when the hook of the turn's prompt says so; what is queued and lost is told by the next hook.
+
+    Raises:
+        Exception: what the client sent cannot be read, or there is no process to leave.
+    """
+    sent = read(raw)
+    if not isinstance(sent, dict) or "agent_id" in sent or environment.get("POSTROOM_RUN"):
+        return
+    session = sent.get("session_id")
+    if not isinstance(session, str):
+        return
+    codex = _codex_around()
+    if codex is None or os.fork():
+        return
+    try:
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(nothing, descriptor)
+        os.closerange(3, 256)
+        until = time.monotonic() + WEEK
+        line = _line("codex", raw, environment, lambda seconds: _ended_within(seconds, codex, until))
+        if line:
+            _queue(codex, session, line)
+    finally:
+        os._exit(0)
+
+
+def _line(
+    client: str,
+    raw: bytes,
+    environment: Mapping[str, str],
+    is_gone: Callable[[float], bool],
+    *,
+    last: str = "",
+) -> str:
+    """Return the line when mail has come; `last` is what is asked for it where telling it is certain."""
     sent = read(raw)
     call = call_of(client, WAIT, sent)
     if call is None or not isinstance(sent, dict) or environment.get("POSTROOM_RUN"):
         return ""
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=time.monotonic_ns())
     body = written(call).encode()
-    parent, pause = os.getppid(), SHORTEST_PAUSE
+    pause = SHORTEST_PAUSE
     is_patient = sent.get("hook_event_name") == "SessionStart"
     while True:
-        if _gone_within(pause, parent):
+        if is_gone(pause):
             return ""
         outcome, text = _asked(environment, client, WAIT, body)
-        if outcome == "tell" and not _gone_within(0, parent):
-            outcome, text = _asked(environment, client, WAKE, body)
+        if outcome == "tell" and not is_gone(0):
+            outcome, text = _asked(environment, client, last, body) if last else (outcome, text)
             if outcome == "tell":
                 return text
         if outcome == "unknown" or (outcome == "away" and not is_patient):
@@ -83,3 +142,37 @@ def _gone_within(seconds: float, parent: int) -> bool:
     poll = select.poll()
     poll.register(sys.stderr.fileno(), select.POLLERR)
     return bool(poll.poll(seconds * 1000)) or os.getppid() != parent  # a socket tells of a hang-up
+
+
+def _codex_around() -> Process | None:
+    """Return the Codex whose hook this process is; there may be a shell between."""
+    import psutil
+
+    for one in psutil.Process().parents():
+        name = one.name().removesuffix(".exe")
+        if name == "codex" or name.startswith(_BUILDS):
+            return one
+    return None
+
+
+def _ended_within(seconds: float, codex: Process, until: float) -> bool:
+    """Wait that long; return whether the client is gone then, or the time to wait is over."""
+    import psutil
+
+    time.sleep(seconds)  # noqa: TID251 - a client that is gone tells nobody: it is looked for, now and then
+    try:
+        is_there = codex.is_running() and codex.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+    return not is_there or time.monotonic() > until
+
+
+def _queue(codex: Process, session: str, line: str) -> None:
+    """Queue a turn by the same program; whether it begins is seen by the turn's own hook alone."""
+    import subprocess
+
+    program = codex.exe()
+    if "codex" not in os.path.basename(program):  # noqa: PTH119 - a script: its interpreter is the program
+        program = "codex"
+    words = [program, "queue", f"--thread={session}", f"--message={line}"]
+    subprocess.run(words, timeout=QUEUING, check=False)  # noqa: S603 - the words are ours, the id is one word

@@ -147,6 +147,8 @@ class DeliveryOptions(Record, frozen=True, kw_only=True):
     max_attempts: int | None = None
     dedupe_key: str | None = None
     tenant: str = ""
+    limit_key: str = ""
+    """What the run counts for besides its tenant, where limits are set for each key: a provider, say."""
 
 
 class RunHints(Record, frozen=True, kw_only=True):

@@ -57,8 +57,8 @@ EVENTS = {
 }
 """By client and by the client's own name of the event."""
 
-WAKING = ("claude",)
-"""The clients in which a hook behind an idle session can begin a turn."""
+WAKING = ("claude", "codex")
+"""The clients in which what waits behind an idle session can begin a turn."""
 WAIT = "wait"
 """What such a hook asks while it waits: whether mail came for a session that is idle."""
 WAKE = "wake"

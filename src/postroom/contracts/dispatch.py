@@ -118,6 +118,8 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     run_error: str | None = None
     completed_at: int | None = None
     reconciled: bool = True
+    limit_key: str = ""
+    """What it counts for besides its tenant, where limits are set for each key."""
 
     def __post_init__(self) -> None:
         """Refuse a shape that no dispatch can have.
@@ -165,6 +167,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         dedupe_key: str | None = None,
         deadline_at: int | None = None,
         tenant: str = "",
+        limit_key: str = "",
     ) -> "RunDispatch":
         """Return a dispatch to enqueue; it is due at once, and stays so, unless `available_at` says later."""
         return cls(
@@ -179,6 +182,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             dedupe_key=dedupe_key,
             deadline_at=deadline_at,
             tenant=tenant,
+            limit_key=limit_key,
         )
 
     @property

@@ -8,14 +8,14 @@
     │   ├── NameTaken, ToolNotListed
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
     │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume
-    │   └── InvalidRunner, RunnerNotFound
+    │   └── InvalidRunner, RunnerNotFound, InvalidStep
     ├── StateError            the caller, at another time or in another way
     │   ├── IdempotencyConflict, AgentRetired, ContactRequired, ContactBlocked
     │   ├── AlreadyRead, NotHolder, CursorExpired, CursorAhead
     │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
     │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull
     │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, LifecycleBusy, ThreadAlreadyRunning
-    │   └── ResultConflict, StaleResult, ResultTooEarly
+    │   └── ResultConflict, StaleResult, ResultTooEarly, RunUnsuccessful
     ├── AccessError           the caller proves who it is
     │   ├── TokenRequired, WrongToken, IdentityMismatch, WrongSignature, NotPermitted, InsufficientScope
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
@@ -261,6 +261,12 @@ class RunnerNotFound(InputError):
     default_remedy = "declare a runner for this agent: its recipe, its command and its working folder"
 
 
+class InvalidStep(InputError):
+    """A step of a run has no name, or one that the run has used before."""
+
+    code = "invalid_step"
+
+
 class StateError(PostroomError):
     """The call is well formed but does not fit the present state."""
 
@@ -440,6 +446,12 @@ class ResultTooEarly(StateError):
     code = "result_too_early"
     retryable = True
     default_remedy = "send it again in some seconds"
+
+
+class RunUnsuccessful(StateError):
+    """The run that somebody waited for failed, or was cancelled; the text says why."""
+
+    code = "run_unsuccessful"
 
 
 class AccessError(PostroomError):

@@ -172,9 +172,9 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
     starts_run: bool = False
     resumes: bool = True
 
-    def may_resume(self, run_id: str) -> bool:
-        """Say whether such a message lets this run go on, which waits."""
-        return self.resumes or self.target_run_id == run_id
+    def may_resume(self, run_id: str, *, asks: bool) -> bool:
+        """Say whether such a message lets this run go on, which waits; one that asks is to be named."""
+        return (self.resumes and not asks) or self.target_run_id == run_id
 
     def is_read_at(self, boundary: Boundary, run_id: str | None) -> bool:
         """Say whether `run_id` reads such a message at this boundary."""

@@ -296,7 +296,8 @@ class DispatchStore(_RunPort):
 
     async def due_thread_ids(self, *, limit: int = 100, now: int | None = None) -> tuple[str, ...]:
         """Return threads that have a due dispatch and no claimed one, the most urgent first."""
-        return await self._look(lambda runs: runs.dispatches.due_threads(page(limit)), now=now)
+        due = await self._look(lambda runs: runs.dispatches.due_threads(page(limit)), now=now)
+        return tuple(one.thread_id for one in due)
 
     async def next_due_at(self) -> int | None:
         """Return when the next dispatch of a thread without a claimed one is due; 0 for at once."""

@@ -47,6 +47,8 @@ class SubmissionFacts(Record, frozen=True, kw_only=True):
     """The thread's claimed dispatch."""
     queued: int = 0
     """How many dispatches wait on it, counted as far as was asked."""
+    held_by: str | None = None
+    """The run that waits with questions, behind which the thread's others wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

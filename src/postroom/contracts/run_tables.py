@@ -5,7 +5,7 @@ effects), all in one call; the instant is read after that, when it is first need
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchStatus
@@ -28,6 +28,14 @@ from postroom.contracts.run_stores import (
     ThreadQuery,
 )
 from postroom.contracts.runs import RunRecord, Thread
+
+
+class DueThread(NamedTuple):
+    """A thread with a due dispatch, and what that counts for."""
+
+    thread_id: str
+    tenant: str
+    limit_key: str
 
 
 class DispatchTables(Protocol):
@@ -131,8 +139,33 @@ class DispatchTables(Protocol):
         """Record that the runs of these were told."""
         ...
 
-    def due_threads(self, limit: int) -> tuple[str, ...]:
-        """Return threads that have a due dispatch and no claimed one, in the order of those dispatches."""
+    def due_threads(
+        self, limit: int, *, tenant: str | None = None, full_keys: Sequence[str] = ()
+    ) -> tuple[DueThread, ...]:
+        """Return threads that have a due dispatch and no claimed one, in the order of those dispatches.
+
+        Those of one tenant where it is given, '' for none, and those of keys that are not full.
+        """
+        ...
+
+    def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        """Return how much is claimed for each tenant and key; to be counted on under the lock of limits."""
+        ...
+
+    def starts(self, scope: str, most: int) -> tuple[int, int | None]:
+        """Return the number of the scope's last start, and the instant of the one `most` before the next."""
+        ...
+
+    def note_start(self, scope: str, most: int) -> None:
+        """Note that something of the scope begins now; no more than the last `most` are kept."""
+        ...
+
+    def forget_starts(self, older_than: int) -> None:
+        """Remove the starts of scopes that were before this instant."""
+        ...
+
+    def due_tenants(self, limit: int) -> tuple[str, ...]:
+        """Return the names of tenants that have something queued."""
         ...
 
     def next_due_at(self) -> int | None:

@@ -218,6 +218,11 @@ class RunRecord(Record, frozen=True, kw_only=True):
         return self.status is not RunStatus.DONE
 
     @property
+    def holds_others(self) -> bool:
+        """Whether its thread's other runs wait until it has ended: it asks something, or was just told."""
+        return self.waiting is not None and bool(self.waiting.tickets)
+
+    @property
     def open_tickets(self) -> tuple[RunWaitingTicket, ...]:
         """The questions that it waits on and that nobody has answered; it may be about to go on otherwise."""
         told = [one.ticket for one in self.answered]

@@ -30,6 +30,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.limits import LIMITS, Limit
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_queue import RunEffects
@@ -42,11 +43,12 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.contracts.transactions import Transaction
+from postroom.contracts.transactions import WORK, Transaction
 from postroom.dispatch.capture import CapturingSink, RunCoordinator
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
+from postroom.dispatch.shared_limits import Held, held_back, note_start
 from postroom.dispatch.sinks import SuspensionAwareSink
 from postroom.log import get_logger
 
@@ -177,6 +179,19 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | N
         return None
     claimed = due.claim(token=tx.new_id(), consumer=request.consumer, lease_ms=request.lease_ms, now=tx.now())
     return begun_in(tx, claimed, asks)
+
+
+def claimed_within(
+    tx: Transaction, thread_id: str, asks: ClaimAsk, limits: tuple[Limit, ...]
+) -> Claimed | Held | None:
+    """Claim the thread's next due dispatch and begin it, or return what keeps it from that."""
+    tx.lock(thread_lock(thread_id), LIMITS)
+    due = tx.runs.dispatches.due(thread_id)
+    held = None if due is None else held_back(tx, limits, due)
+    if due is None or held is not None:
+        return held
+    note_start(tx, limits, due)
+    return claimed_next(tx, thread_id, asks)
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
@@ -417,6 +432,7 @@ class Completion:
         def cancel(tx: Transaction) -> None:
             tx.lock(thread_lock(run.thread_id))
             tx.runs.commit(commit)
+            tx.tell(WORK)  # what waited behind it is due
             if effects is not None:
                 effects.write(tx, ended, None)
                 effects.withdraw(tx, run)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from postroom.contracts.budgets import Budget
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.limits import Limit
 
 ACTIVE_RUN_CONFLICT_MESSAGE = "thread has an active run; cannot claim inline"
 RECONCILE_PAGE = 100
@@ -70,7 +71,9 @@ class MailboxConfig:
     max_run_ms: int | None = None
     """After which a run that does not end is stopped for good; None: its lease is renewed for ever."""
     max_concurrent_runs: int = 256
+    """In this process; so is the bound of each tenant. `limits` hold for all workers of the database."""
     max_concurrent_runs_per_tenant: int | None = None
+    limits: tuple[Limit, ...] = ()
     max_queued_per_thread: int | None = 1_000
     drain_grace: timedelta = timedelta(seconds=30)
     event_channel_capacity: int = 256

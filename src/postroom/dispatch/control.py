@@ -7,7 +7,7 @@ from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatu
 from postroom.contracts.errors import AlreadyConsumed
 from postroom.contracts.live import LiveCommandKind, LiveDeliveryOutcome, LiveRunCommand, LiveRunTarget
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.run_stores import thread_lock
+from postroom.contracts.run_stores import RunQuery, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction
@@ -41,23 +41,26 @@ class Control:
         self._workers = workers
 
     async def cancel(self, id: str) -> bool:
-        """Cancel what has this dispatch, run or thread id.
+        """Cancel what has this dispatch, run or thread id; of a thread what is at work, waits, or is next.
 
         Queued work and a run that waits for a person at once, a run at work by asking it.
         """
         core = self._core
-        cancelled = await core.observed("cancel", self._cancelled(id))
-        if cancelled is not None:
-            await self._events.dispatch_happened("RunCancelled", cancelled)
-            await self._completion.after_run(cancelled.thread_id)
+        run = await core.threads.load_run(id)
+        if await self._withdrawn(run.dispatch_id or id if run is not None else id):
             return True
         if core.executor.cancel(id) or self._workers.stop(id):
             return True
         target = await self._target(id)
         if target is not None and await self._sent(target, _CANCEL):
             return True
-        run = await core.threads.load_run(id) or await core.threads.latest_run(id)
-        return run is not None and await self._completion.cancel_waiting(run)
+        if run is not None:
+            return await self._completion.cancel_waiting(run)
+        for waiting in await core.threads.list_runs(RunQuery(thread_id=id, statuses=(RunStatus.WAITING,))):
+            if await self._completion.cancel_waiting(waiting):
+                return True
+        queued = await core.dispatches.list_dispatches(id, (RunDispatchStatus.QUEUED,), limit=1)
+        return bool(queued) and await self._withdrawn(queued[0].dispatch_id)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
         """Supersede what the thread has queued and ask its active run to end, without waiting for it."""
@@ -149,6 +152,15 @@ class Control:
         target = await self._active_target(thread_id)
         if target is not None:
             await self._sent(target, _WAKE)
+
+    async def _withdrawn(self, dispatch_id: str) -> bool:
+        """Withdraw a queued dispatch, tell it, and look what is next; False when it is not queued."""
+        cancelled = await self._core.observed("cancel", self._cancelled(dispatch_id))
+        if cancelled is None:
+            return False
+        await self._events.dispatch_happened("RunCancelled", cancelled)
+        await self._completion.after_run(cancelled.thread_id)
+        return True
 
     async def _cancelled(self, dispatch_id: str) -> RunDispatch | None:
         """Withdraw a queued dispatch and end its run, in one step; None when it is not queued."""

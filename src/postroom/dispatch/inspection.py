@@ -6,12 +6,14 @@ from enum import StrEnum
 from typing import Final
 
 from postroom.contracts.activation import RunActivation, RunHints, RunMode
+from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import MAX_PAGE
-from postroom.contracts.runs import RunStatus
+from postroom.contracts.run_stores import MAX_PAGE, RunQuery
+from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket
 from postroom.dispatch.core import Core
+from postroom.dispatch.shared_limits import held_back
 from postroom.dispatch.submission import MailboxDispatchStatus, MailboxSubmitResult, Submissions
 from postroom.dispatch.worker import Dispatcher
 
@@ -30,10 +32,12 @@ class WhyNot(StrEnum):
     ENDED = "ended"
     NOT_DUE = "not_due"
     THREAD_BUSY = "thread_busy"
+    BEHIND_QUESTION = "behind_question"
     BEHIND_OTHERS = "behind_others"
     SUPERSEDED = "superseded"
     NO_FREE_SLOT = "no_free_slot"
     TENANT_AT_LIMIT = "tenant_at_limit"
+    AT_LIMIT = "at_limit"
     DRAINING = "draining"
     LEASE_ENDED = "lease_ended"
     ABOUT_TO_START = "about_to_start"
@@ -155,6 +159,10 @@ class Inspection:
                 until=claimed.lease_until,
                 by_dispatch_id=claimed.dispatch_id,
             )
+        waiting = RunQuery(thread_id=row.thread_id, statuses=(RunStatus.WAITING,))
+        for run in await self._core.threads.list_runs(waiting):
+            if run.waiting is not None and run.holds_others and run.run_id != row.run_id:
+                return _behind(run, run.waiting.tickets[0])
         queued = await dispatches.list_dispatches(row.thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE)
         first = next((one for one in queued if one.available_at <= now), row)
         if first.dispatch_id != row.dispatch_id:
@@ -163,6 +171,10 @@ class Inspection:
                 text="others of its thread are before it",
                 by_dispatch_id=first.dispatch_id,
             )
+        if limits := self._core.config.limits:
+            held = await self._core.store.read(lambda tx: held_back(tx, limits, row))
+            if held is not None:
+                return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
         return self._of_capacity(row)
 
     def _of_capacity(self, row: RunDispatch) -> Reason:
@@ -190,3 +202,13 @@ class Inspection:
                 f"dispatch {dispatch_id!r} is {row.status.label}, not a dead letter", value=dispatch_id
             )
         return row
+
+
+def _behind(run: RunRecord, ticket: RunWaitingTicket) -> Reason:
+    since = iso(ticket.updated_at)
+    what = f"has an open question since {since}: {ticket.reason}"
+    if ticket not in run.open_tickets:
+        what = "was answered, and goes on first"
+    return Reason(
+        why=WhyNot.BEHIND_QUESTION, text=f"run {run.run_id} of its thread {what}", until=ticket.expires_at
+    )

@@ -6,7 +6,7 @@ The step from Idle to Claiming has no await in it: two callers cannot both make 
 """
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -89,6 +89,11 @@ class MailboxWorker:
         self.dispatch_id, self.run_id, self.tenant, self.sink = dispatch_id, run_id, tenant, sink
         self.lease = lease
 
+    def expect(self, tenant: str) -> None:
+        """Know whose work is next, where nothing runs."""
+        if self.status is WorkerStatus.IDLE:
+            self.tenant = tenant
+
     def rest(self) -> None:
         """Run nothing."""
         self.status = WorkerStatus.IDLE
@@ -144,21 +149,22 @@ def _rests(worker: MailboxWorker) -> bool:
 class Slots:
     """How many runs execute at once, in all and for each tenant, and which threads wait for their turn.
 
-    A thread that finds no slot stands in a line; the next free slot goes to the first in line that may have
-    it, so that a busy thread cannot keep others waiting.
+    A thread that finds no slot stands in the line of its tenant. The next free slot goes to the tenant that
+    has the fewest, so that neither a busy thread nor a busy tenant keeps others waiting.
     """
 
     def __init__(self, total: int, per_tenant: int | None) -> None:
         self._total = total
         self._per_tenant = per_tenant
         self._by_tenant: Counter[str] = Counter()
-        self._line: OrderedDict[str, str | None] = OrderedDict()
+        self._lines: dict[str, dict[str, None]] = {}
+        self._waiting: dict[str, str] = {}
         self._freed = asyncio.Event()
         self.used = 0
         """How many runs execute or are being claimed."""
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._waiting)
 
     @property
     def free(self) -> int:
@@ -168,20 +174,24 @@ class Slots:
     @property
     def may_be_kept(self) -> bool:
         """Whether who has a slot may go on with it: nobody waits, and no more execute than may."""
-        return not self._line and self.used <= self._total
+        return not self._waiting and self.used <= self._total
+
+    def used_by(self, tenant: str) -> int:
+        """How many of them are a tenant's."""
+        return self._by_tenant[tenant]
 
     def waits(self, thread_id: str) -> bool:
-        """Whether the thread stands in the line."""
-        return thread_id in self._line
+        """Whether the thread stands in a line."""
+        return thread_id in self._waiting
 
-    def take(self, thread_id: str, tenant: str | None) -> bool:
-        """Take a slot, or stand in the line. A tenant of None is not known yet."""
+    def take(self, thread_id: str, tenant: str) -> bool:
+        """Take a slot, or stand in the line. A tenant that is not known yet is ''."""
         if self.used < self._total and self.has_room(tenant):
-            self._line.pop(thread_id, None)
+            self._leave(thread_id)
             self.used += 1
-            self._by_tenant[tenant or ""] += 1
+            self._by_tenant[tenant] += 1
             return True
-        self._line.setdefault(thread_id, tenant)
+        self.stand_in_line(thread_id, tenant)
         return False
 
     def overdraw(self, tenant: str) -> None:
@@ -189,11 +199,9 @@ class Slots:
         self.used += 1
         self._by_tenant[tenant] += 1
 
-    def has_room(self, tenant: str | None) -> bool:
+    def has_room(self, tenant: str) -> bool:
         """Whether the tenant may have one more."""
-        if self._per_tenant is None or not tenant:
-            return True
-        return self._by_tenant[tenant] < self._per_tenant
+        return self._per_tenant is None or not tenant or self._by_tenant[tenant] < self._per_tenant
 
     def move(self, tenant: str, other: str) -> bool:
         """Give one tenant's slot to another; False when that one is at its bound."""
@@ -216,18 +224,32 @@ class Slots:
         await self._freed.wait()
         self._freed.clear()
 
-    def stand_in_line(self, thread_id: str, tenant: str | None) -> None:
-        """Put a thread at the end of the line, if it does not stand in it."""
-        self._line.setdefault(thread_id, tenant)
+    def stand_in_line(self, thread_id: str, tenant: str) -> None:
+        """Put a thread at the end of its tenant's line, if it does not stand in one."""
+        if thread_id not in self._waiting:
+            self._waiting[thread_id] = tenant
+            self._lines.setdefault(tenant, {})[thread_id] = None
 
     def next_in_line(self) -> str | None:
-        """Take the first thread out of the line that could have a slot now."""
+        """Take the first thread out of the line whose tenant has the fewest slots and may have one more."""
         if not self.free:
             return None
-        found = next((thread_id for thread_id, tenant in self._line.items() if self.has_room(tenant)), None)
-        if found is not None:
-            del self._line[found]
+        may = [tenant for tenant in self._lines if self.has_room(tenant)]
+        if not may:
+            return None
+        tenant = min(may, key=self.used_by)
+        found = next(iter(self._lines[tenant]))
+        self._leave(found)
+        if tenant in self._lines:  # among tenants that have as many, it comes last now
+            self._lines[tenant] = self._lines.pop(tenant)
         return found
+
+    def _leave(self, thread_id: str) -> None:
+        tenant = self._waiting.pop(thread_id, None)
+        if tenant is not None:
+            del self._lines[tenant][thread_id]
+            if not self._lines[tenant]:
+                del self._lines[tenant]
 
 
 _WHOSE: Final = {

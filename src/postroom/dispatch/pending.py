@@ -37,7 +37,8 @@ class PendingInput:
         pending = await self.core.threads.pending_messages(self.thread_id)
         run = await self.core.threads.load_run(self.run_id) if pending else None
         if run is not None and run.status is RunStatus.WAITING:
-            pending = tuple(entry for entry in pending if entry.mode.may_resume(run.run_id))
+            asks = bool(run.open_tickets)
+            pending = tuple(entry for entry in pending if entry.mode.may_resume(run.run_id, asks=asks))
         return tuple(one.message for one in select_pending(pending, boundary, self.run_id, group=group))
 
     async def freeze(

@@ -162,7 +162,7 @@ class Plan:
 
 
 def reusable_waiting_run(facts: SubmissionFacts) -> RunRecord | None:
-    """Return the run that new input lets go on: the one that the thread calls open, else the latest."""
+    """Return the run that waits for input: the one that the thread calls open, else the latest."""
     thread_id = facts.thread.id if facts.thread else None
     for run in (facts.open_run, facts.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
@@ -185,9 +185,17 @@ def _refuse_beside_question(facts: SubmissionFacts) -> None:
         )
 
 
+def goes_on(run: RunRecord, request: RunActivation) -> bool:
+    """Say whether a request lets a run go on that waits; what does not answer its questions comes behind."""
+    is_for_it = request.run_id is not None or bool(request.decisions)
+    return is_for_it or not run.open_tickets or not request.messages
+
+
 def seen_by(run: RunRecord, facts: SubmissionFacts) -> SubmissionFacts:
     """Return the facts without the pending messages that leave a run that waits as it is."""
-    pending = tuple(entry for entry in facts.pending if entry.mode.may_resume(run.run_id))
+    pending = tuple(
+        entry for entry in facts.pending if entry.mode.may_resume(run.run_id, asks=bool(run.open_tickets))
+    )
     return replace(facts, pending=pending)
 
 
@@ -353,6 +361,7 @@ def build_dispatch(
         dedupe_key=options.dedupe_key,
         deadline_at=options.deadline_at,
         tenant=options.tenant,
+        limit_key=options.limit_key,
     )
 
 

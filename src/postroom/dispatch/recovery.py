@@ -11,6 +11,7 @@ Recovery closes what a crash left open; what it costs grows with open work, neve
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
@@ -21,12 +22,14 @@ from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord, LifecycleBusy, PostroomError, RunNotOpen, StaleClaim
 from postroom.contracts.messages import TASKS_UPDATED, Message
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery, thread_lock
+from postroom.contracts.run_tables import DueThread
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEvents
+from postroom.dispatch.shared_limits import room_in
 from postroom.dispatch.submission import Submissions
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 from postroom.log import get_logger
@@ -195,6 +198,7 @@ class Recovery:
             dedupe_key=options.dedupe_key if options else None,
             deadline_at=options.deadline_at if options else None,
             tenant=options.tenant if options else "",
+            limit_key=options.limit_key if options else "",
         )
         try:
             queued = await self._core.observed("enqueue", self._core.dispatches.enqueue(dispatch))
@@ -245,10 +249,35 @@ class Rounds:
             return 0
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
-        due = await self._core.dispatches.due_thread_ids(limit=limit)
-        started = await self._recovery.look_at(due)
-        self._is_held_up = bool(due) and not started
+        due = await self._core.store.read(lambda tx: self._due(tx, limit))
+        for one in due:
+            self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
+        started = await self._recovery.look_at([one.thread_id for one in due])
+        self._is_held_up = not started and bool(due or self._core.config.limits)
         return started
+
+    def _due(self, tx: Transaction, limit: int) -> list[DueThread]:
+        """Look which threads are due and may begin, in the order in which they are to have slots."""
+        slots, queue, room = self._dispatcher.slots, tx.runs.dispatches, None
+        full_keys: Sequence[str] = ()
+        if limits := self._core.config.limits:
+            room = room_in(tx, limits, self._dispatcher.closed_scopes())
+            full_keys = room.full_keys()
+        found = queue.due_threads(limit, full_keys=full_keys)
+        if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
+            # There are more than were looked at, and they may be of others.
+            each = max(limit // (len(tenants) + 1), 1)
+            may = [tenant for tenant in ("", *tenants) if room is None or room.has(tenant, "")]
+            parts = [
+                queue.due_threads(each, tenant=tenant, full_keys=full_keys)
+                for tenant in sorted(may, key=slots.used_by)[: limit + 1]
+            ]
+            found = tuple(one for part in parts for one in part)
+        used, shares = Counter[str](), list[tuple[int, int, DueThread]]()
+        for place, one in enumerate(found):
+            shares.append((slots.used_by(one.tenant) + used[one.tenant], place, one))
+            used[one.tenant] += 1
+        return [one for *_, one in sorted(shares) if room is None or room.take(one.tenant, one.limit_key)]
 
     async def until_due(self) -> None:
         """Return when something may be started: a slot is free again, a hint came, or an instant did."""
@@ -263,6 +292,8 @@ class Rounds:
             pause = max(pause, claim_error_pause_ms(failures)) if failures else pause
         elif due_at is not None:
             pause = min(max(due_at - core.now(), 1), pause)
+        if self._dispatcher.closed_scopes():
+            pause = min(max(min(self._dispatcher.held.values()) - core.now(), 1), pause)
         await core.stores.wakeups.wait(pause)
 
     async def sweep(self) -> None:
@@ -290,6 +321,9 @@ class Rounds:
         )
         try:
             purged = await self._core.observed("purge_terminal", purge)
+            if periods := [limit.period for limit in config.limits if limit.period is not None]:
+                gone = now - milliseconds(max(periods))
+                await self._core.store.write(lambda tx: tx.runs.dispatches.forget_starts(gone))
             if purged:
                 _LOG.info("mailbox.purged", dispatches=purged)
         except PostroomError as error:

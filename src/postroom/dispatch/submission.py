@@ -31,6 +31,7 @@ from postroom.contracts.errors import (
     StoreError,
     SubmissionRejected,
 )
+from postroom.contracts.limits import LIMITS
 from postroom.contracts.messages import (
     Boundary,
     DeliveryMode,
@@ -60,19 +61,20 @@ from postroom.dispatch.planning import (
     Plan,
     build_dispatch,
     existing_run,
+    goes_on,
     normalized_mode,
     plan_submission,
     refuse_bad_delivery,
     seen_by,
     validate_run_inputs,
 )
+from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
-_DEFAULT = DeliveryMode()
 
 
 class MailboxDispatchStatus(StrEnum):
@@ -268,9 +270,10 @@ class Submissions:
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> _Arrival:
         """Take worker and slot for a request where they are free, so that it is claimed as it is stored."""
-        dispatcher = self._dispatcher
+        dispatcher, limits = self._dispatcher, self._core.config.limits
         worker = dispatcher.workers.get_or_create(request.thread_id)
-        reserved = dispatcher.reserve(request.thread_id, worker, request.delivery.tenant)
+        # Under limits it is stored first: a claim waits for those of other workers.
+        reserved = not limits and dispatcher.reserve(request.thread_id, worker, request.delivery.tenant)
         options = DispatchOptions(
             policy=policy,
             claims=dispatcher.asks() if reserved else None,
@@ -309,7 +312,8 @@ class Submissions:
         finally:  # what is claimed is begun, also when the caller has gone meanwhile
             if prepared.claimed is not None:
                 await dispatcher.begin_or_release(prepared.claimed)
-        if not arrival.is_reserved or prepared.dispatch is None:
+        others_first = self._core.config.limits and dispatcher.is_polled  # the rounds know whose turn it is
+        if (not arrival.is_reserved or prepared.dispatch is None) and not others_first:
             await dispatcher.try_dispatch_next(arrival.request.thread_id)  # it may be free by now
         run = prepared.plan.run
         runs = worker.dispatch_id == run.dispatch_id and prepared.dispatch is not None  # or an older one
@@ -552,12 +556,18 @@ class Submissions:
             ActiveRunConflict, QueueFull, DedupeKeyInUse: the options cannot be had.
         """
         core, parent = self._core, request.trace.parent_thread_id
+        limits = core.config.limits if options is not None and options.is_now else ()
         locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id)})
+        if limits:
+            locks.append(LIMITS)
         ids = await self._ids(request, is_new=request.continue_run_id is None)
 
         def submit(tx: Transaction) -> Prepared:
             tx.lock(*locks)
-            return self._submitted_in(tx, request, options, ids)
+            done = self._submitted_in(tx, request, options, ids)
+            if limits and done.claimed is not None:
+                note_start(tx, limits, done.claimed.dispatch)
+            return done
 
         try:
             prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
@@ -589,9 +599,9 @@ class Submissions:
         request: RunActivation,
         options: DispatchOptions | None,
         ids: _Ids,
-        mode: DeliveryMode = _DEFAULT,
+        mode: DeliveryMode | None = None,
     ) -> Prepared:
-        """Look, decide and write, under the lock of the thread; `mode` is that of the messages."""
+        """Look, decide and write, under the lock of the thread; `mode` is that of messages that may wait."""
         interrupt: Interrupt | None = None
         ended: EndedRuns = []
         cap = None if options is None else options.queue_cap
@@ -611,7 +621,8 @@ class Submissions:
             if options is not None and options.claims is not None:
                 claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
         else:
-            is_free = facts.claimed is None and not facts.queued
+            is_held = facts.held_by not in (None, plan.run.run_id)
+            is_free = facts.claimed is None and not facts.queued and not is_held
             plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
         return Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt, ended=ended)
 
@@ -671,13 +682,19 @@ class Submissions:
         return None if row is None else begun_in(tx, row, claims)
 
     def _plan(
-        self, tx: Transaction, request: RunActivation, facts: SubmissionFacts, ids: _Ids, mode: DeliveryMode
+        self,
+        tx: Transaction,
+        request: RunActivation,
+        facts: SubmissionFacts,
+        ids: _Ids,
+        mode: DeliveryMode | None,
     ) -> Plan:
         existing, row = existing_run(request, facts), None
         if existing is not None and existing.status is RunStatus.WAITING:
-            if not mode.may_resume(existing.run_id):
+            if mode is not None and not mode.may_resume(existing.run_id, asks=bool(existing.open_tickets)):
                 raise _LeftWaiting
-            facts = seen_by(existing, facts)
+            existing = existing if mode is not None or goes_on(existing, request) else None
+            facts = facts if existing is None else seen_by(existing, facts)
         if existing is not None and existing.dispatch_id is not None:
             row = tx.runs.dispatches.load(existing.dispatch_id)
             if row is not None and (row.run_id != existing.run_id or row.status not in OPEN):

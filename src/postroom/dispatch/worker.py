@@ -10,10 +10,11 @@ cancellation is left behind with its task; what follows from the end is done wit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Any, cast
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
 from postroom.contracts.agent_events import EventSink
@@ -52,6 +53,7 @@ from postroom.dispatch.completion import (
     OutcomeKind,
     as_result,
     claimed_next,
+    claimed_within,
     classify,
     is_left_open,
 )
@@ -59,6 +61,7 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Budgets, Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
 from postroom.dispatch.pending import PendingInput
+from postroom.dispatch.shared_limits import Held
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, SuspensionAwareSink
 from postroom.log import get_logger
 
@@ -89,7 +92,10 @@ class Job:
     sink: ReconnectableEventSink
     lease: Lease
     watched: SuspensionAwareSink
-    lease_until: int
+    stops_at: int
+    """When the work is to stop whose claim was not renewed: shortly before another may take it."""
+    kept_since: int
+    """When it took the slot in which runs of the thread follow one another."""
     asks_next: Callable[[], ClaimAsk | None]
     """Says what the end is to claim of the thread; None: nothing."""
     attempt: Attempt | None = None
@@ -129,6 +135,8 @@ class Dispatcher:
         """Whether somebody looks for due work on all threads; a freed slot is used without a try here."""
         self.failed_claims = 0
         """How often in a row the store failed when something was to be claimed."""
+        self.held: dict[str, int] = {}
+        """Scopes of limits in which nothing may begin before an instant."""
         self._readers: dict[str, ReconnectableEventSink] = {}
         """Who reads along when a queued dispatch executes here, by dispatch."""
         self._executing = 0
@@ -144,11 +152,14 @@ class Dispatcher:
             return DispatchAttempt.BUSY
         asks = self.asks()
 
-        def claim(tx: Transaction) -> Claimed | None:
+        core, limits = self._core, self._core.config.limits
+
+        def claim(tx: Transaction) -> Claimed | Held | None:
+            if limits:
+                return claimed_within(tx, thread_id, asks, limits)
             tx.lock(thread_lock(thread_id))
             return claimed_next(tx, thread_id, asks)
 
-        core = self._core
         try:
             claimed = await core.observed("claim", core.store.write(claim, key=thread_id))
         except PostroomError as error:
@@ -160,8 +171,9 @@ class Dispatcher:
             self.unreserve(worker)
             raise
         self.failed_claims = 0
-        if claimed is not None:
+        if isinstance(claimed, Claimed):
             return await self.begin_or_release(claimed)
+        self.hold(claimed)
         if self.unreserve(worker):
             return await self.try_dispatch_next(thread_id)
         return DispatchAttempt.NO_ELIGIBLE
@@ -171,7 +183,7 @@ class Dispatcher:
         worker.is_wanted = worker.status is not WorkerStatus.IDLE
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
             return False
-        if not self.slots.take(thread_id, tenant or worker.tenant or None):
+        if not self.slots.take(thread_id, tenant or worker.tenant):
             self._core.metrics.waiting_threads.set(len(self.slots))
             return False
         worker.status, worker.tenant = WorkerStatus.CLAIMING, tenant or worker.tenant
@@ -195,11 +207,20 @@ class Dispatcher:
             effects=None if core.config.budgets else core.effects,
         )
 
-    def asks_next(self, thread_id: str) -> ClaimAsk | None:
-        """Return what the end of a run is to claim of its thread; None when others come first."""
-        asks = self.asks()
+    def asks_next(self, thread_id: str, kept_since: int) -> ClaimAsk | None:
+        """Return what the end of a run is to claim of its thread; None when others come first.
+
+        Where all slots are taken, a thread with much to do keeps its own for a while: then those who wait
+        unknown to this process, for an instant or from elsewhere, have their turn.
+        """
+        asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(thread_id)
         if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
+            return None
+        if core.config.limits:
+            return None
+        kept_ms = core.now() - kept_since
+        if self.is_polled and not self.slots.free and kept_ms >= milliseconds(core.config.poll_interval):
             return None
         worker.is_wanted = False
         return asks
@@ -258,6 +279,17 @@ class Dispatcher:
             if row is None or row.status is not RunDispatchStatus.QUEUED:
                 self.stop_reading(dispatch_id)
 
+    def hold(self, held: Held | None) -> None:
+        """Know until when nothing may begin in the scope of a limit."""
+        if held is not None and held.until is not None:
+            self.held[held.scope] = held.until
+
+    def closed_scopes(self) -> frozenset[str]:
+        """Return the scopes of limits in which nothing may begin yet."""
+        now = self._core.now()
+        self.held = {scope: until for scope, until in self.held.items() if until > now}
+        return frozenset(self.held)
+
     async def idle(self) -> None:
         """Return when nothing executes here."""
         while self._executing:
@@ -270,9 +302,14 @@ class Dispatcher:
             job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
 
     def _begin(
-        self, worker: MailboxWorker, begun: Claimed, sink: ReconnectableEventSink | None = None
+        self,
+        worker: MailboxWorker,
+        begun: Claimed,
+        sink: ReconnectableEventSink | None = None,
+        kept_since: int | None = None,
     ) -> None:
         core, claimed = self._core, begun.dispatch
+        kept_since = core.now() if kept_since is None else kept_since
         sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
         job = Job(
             claimed=claimed,
@@ -280,8 +317,9 @@ class Dispatcher:
             sink=sink,
             lease=Lease(),
             watched=SuspensionAwareSink(sink),
-            lease_until=claimed.lease_until or core.now(),
-            asks_next=partial(self.asks_next, claimed.thread_id),
+            stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
+            asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
+            kept_since=kept_since,
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self._executing += 1
@@ -315,6 +353,8 @@ class Dispatcher:
             task.cancel()
             alarms.append(self._core.tasks.start(self._leave_behind(job), name="stop of an execution"))
 
+        if self._leases.is_late(job):
+            await self._leases.renewed([job])
         if job.lease.end is not None:
             return
         job.is_executing, job.lease.stops = True, stop
@@ -322,7 +362,7 @@ class Dispatcher:
             attempt = job.attempt
             assert attempt is not None  # noqa: S101 - it has begun
             run = partial(self._core.executor.run, attempt.activation, attempt.sink)
-            job.ended = await isolated(run, job.lease)
+            job.ended = await isolated(lambda: _Held(run, job, self._leases), job.lease)
         finally:
             job.is_executing, job.lease.stops = False, None
             for alarm in alarms:
@@ -376,23 +416,24 @@ class Dispatcher:
         try:
             self._rest(job)
             if job.next is not None:
-                return await self._begin_next(job.next)
+                return await self._begin_next(job.next, job.kept_since)
             if not self.accepting:
                 return None
             if not job.comes_again and job.leaves_waiting:
                 await self._after_run(thread_id)
             if len(self.slots):
-                self.slots.stand_in_line(thread_id, None)
+                self.slots.stand_in_line(thread_id, job.claimed.tenant)
                 await self.next_in_line()
                 return None
-            if self._was_full and self.is_polled and not job.comes_again:
+            others_first = self._was_full or self._core.config.limits
+            if others_first and self.is_polled and not job.comes_again:
                 return None
             if not job.has_looked or self.workers.get_or_create(thread_id).is_wanted:
                 await self.try_dispatch_next(thread_id)
         finally:
             self._over()
 
-    async def _begin_next(self, begun: Claimed) -> None:
+    async def _begin_next(self, begun: Claimed, kept_since: int) -> None:
         """Execute what the end of a run has claimed, in the slot of that run."""
         claimed = begun.dispatch
         if not self.accepting:
@@ -400,7 +441,8 @@ class Dispatcher:
             return
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
-        self._begin(self.workers.get_or_create(claimed.thread_id), begun)
+        worker = self.workers.get_or_create(claimed.thread_id)
+        self._begin(worker, begun, kept_since=kept_since)
 
     def _over(self) -> None:
         self._executing -= 1
@@ -434,7 +476,7 @@ async def isolated(run: Callable[[], Awaitable[AgentRunResult]], lease: Lease) -
 class LeaseKeeper:
     """Renews the claims of what executes here, all by one timer, and stops a run whose claim is lost.
 
-    renewed ──▶ renewed ──▶ …          the store fails: tried again until shortly before the lease ends
+    renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease ends
        └──▶ refused, or ended ──▶ lost: the run is stopped before another worker can begin it
     """
 
@@ -455,14 +497,23 @@ class LeaseKeeper:
         interval = pause = milliseconds(config.lease_renewal_interval)
         try:
             while self.jobs:
-                await self._core.timer.sleep(pause)
+                held = (job.stops_at for job in self.jobs.values() if job.lease.end is None)
+                now = self._core.now()
+                await self._core.timer.sleep(min(pause, max(min(held, default=now + pause) - now, 1)))
                 jobs = [job for job in self.jobs.values() if job.lease.end is None]
-                pause = interval if await self._renewed(jobs) else min(interval, config.lease_retry_ms)
+                pause = interval if await self.renewed(jobs) else min(interval, config.lease_retry_ms)
         finally:
             self._keeper = None
 
-    async def _renewed(self, jobs: list[Job]) -> bool:
-        """Renew these claims in one change, whenever they began; False when the store failed."""
+    def is_late(self, job: Job) -> bool:
+        """Whether its work goes on only when it is sure that nobody else has the claim by now."""
+        return job.lease.end is None and self._core.now() >= job.stops_at
+
+    async def renewed(self, jobs: list[Job]) -> bool:
+        """Renew these claims in one change, whenever they began; False when the store failed.
+
+        It takes no longer than the claims hold: work whose claim is not renewed by then is stopped.
+        """
         if not jobs:
             return True
         core, config, asked_at = self._core, self._core.config, self._core.now()
@@ -470,28 +521,39 @@ class LeaseKeeper:
             job.claimed.claim_proof: config.suspended_lease_ms if job.watched.suspended else config.lease_ms
             for job in jobs
         }
+        until = min(job.stops_at for job in jobs)
+        if until <= asked_at:  # the process stood still, and its work waits: there is time for the question
+            until = asked_at + config.lease_ms // 2
 
         def renew_leases(tx: Transaction) -> frozenset[str]:
+            if tx.now() > until:  # it comes so late that the work was stopped
+                return frozenset()
             return tx.runs.dispatches.renew(lengths)
 
         try:
-            renewed = await core.observed("lease_renewal", core.store.write(renew_leases, key=_LEASES))
-            lost = [job for job in jobs if job.claimed.dispatch_id not in renewed]
-            for job in lost:
-                await self._superseded(job)
-        except PostroomError as error:
-            _LOG.warning("leases.not_renewed", count=len(jobs), reason=error.describe())
-            for job in jobs:
-                length = lengths[job.claimed.claim_proof]
-                if core.now() >= job.lease_until - min(length // 10, _MOST_SAFETY_MS):
-                    self._lost(job, "the lease ended and could not be renewed")
+            async with asyncio.timeout((until - asked_at) / 1_000):
+                write = core.store.write(renew_leases, key=_LEASES)
+                renewed = await core.observed("lease_renewal", write)
+                lost = [job for job in jobs if job.claimed.dispatch_id not in renewed]
+                for job in lost:
+                    await self._superseded(job)
+        except (PostroomError, TimeoutError) as error:
+            is_silent = isinstance(error, TimeoutError)
+            self._not_renewed(jobs, until if is_silent else core.now(), str(error) or "no answer in time")
             return False
         for job in jobs:
-            job.lease_until = asked_at + lengths[job.claimed.claim_proof]
+            length = lengths[job.claimed.claim_proof]
+            job.stops_at = _stops_at(asked_at + length, length)
         for job in lost:
             core.metrics.happened("lease_renewal", "lost")
             self._lost(job, "the claim was taken away")
         return True
+
+    def _not_renewed(self, jobs: list[Job], now: int, reason: str) -> None:
+        _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
+        for job in jobs:
+            if job.stops_at <= now:
+                self._lost(job, "the lease ends and could not be renewed")
 
     async def _superseded(self, job: Job) -> None:
         """End the dispatch of a claim that an interrupt has made stale, under the lock of its thread."""
@@ -509,6 +571,42 @@ class LeaseKeeper:
         self._core.metrics.lease_lost()
         _LOG.warning("lease.lost", dispatch_id=job.claimed.dispatch_id, reason=reason)
         job.lease.stop(LeaseEnd.LOST, reason)
+
+
+class _Held:
+    """Work of an executor that makes no step while it is not sure that its claim holds.
+
+    A process that stood still, or was cut off, goes on anywhere in its work, and another may have it by then:
+    before it makes the next step it asks.
+    """
+
+    def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
+        self._run = run
+        self._job = job
+        self._leases = leases
+
+    def __await__(self) -> Generator[Any, Any, AgentRunResult]:
+        """Make the steps of the work one after another."""
+        work = cast("Generator[Any, None, AgentRunResult]", self._run().__await__())
+        step = partial(work.send, None)
+        while True:
+            try:
+                waits_for = step()
+            except StopIteration as ended:
+                return cast("AgentRunResult", ended.value)
+            try:
+                yield waits_for
+                if self._leases.is_late(self._job):
+                    yield from self._leases.renewed([self._job]).__await__()
+                    if self._job.lease.end is not None:
+                        yield  # the cancellation comes here
+                step = partial(work.send, None)
+            except BaseException as error:
+                step = partial(work.throw, error)
+
+
+def _stops_at(lease_until: int, length: int) -> int:
+    return lease_until - min(length // 10, _MOST_SAFETY_MS)
 
 
 class Execution:

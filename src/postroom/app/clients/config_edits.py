@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from filelock import FileLock, Timeout
 
 from postroom.app import places
+from postroom.app.clients.files import remedy_of
 from postroom.contracts.errors import ConfigError, VersionConflict
 
 NAME: Final = "postroom"
@@ -173,7 +174,10 @@ class Records:
         except Timeout as error:
             raise VersionConflict("another `postroom setup` is at work", remedy="run it again") from error
         except OSError as error:
-            raise ConfigError(f"the folder {self._lock.parent} cannot be written: {error}") from error
+            raise ConfigError(
+                f"the folder {self._lock.parent} cannot be written: {error}",
+                remedy=remedy_of(error, self._lock),
+            ) from error
         try:
             self.load()
             yield
@@ -201,7 +205,11 @@ class Records:
             else:
                 self._file.unlink(missing_ok=True)
         except OSError as error:
-            raise ConfigError(f"{self._file} cannot be written: {error}", value=str(self._file)) from error
+            raise ConfigError(
+                f"{self._file} cannot be written: {error}",
+                value=str(self._file),
+                remedy=remedy_of(error, self._file),
+            ) from error
 
     def pass_on(self, folders: list[Path]) -> None:
         """Pass folders on to the record of a file in them, which removes them later.

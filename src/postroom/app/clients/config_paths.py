@@ -26,6 +26,8 @@ class SetupScope:
     scope: Scope = "user"
     project: Path = field(default_factory=Path.cwd)
     platform: str = sys.platform
+    silent: set[str] = field(default_factory=set)
+    """The programs that left a question without an answer, which are asked nothing more."""
 
 
 @dataclass(frozen=True, slots=True)

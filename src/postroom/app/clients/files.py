@@ -4,6 +4,7 @@ What is refused is refused before anything is touched: a file that leads elsewhe
 text, or that its owner made read-only.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -38,6 +39,11 @@ class Found:
         return (self.content or b"").decode("utf-8")
 
 
+def real(path: Path) -> Path:
+    """Return a path with all links followed; of a ring, which `Path.resolve` refuses, one of its links."""
+    return Path(os.path.realpath(path))
+
+
 def look(path: Path, base: Path) -> Found:
     """Return the file at a path, which must lie in the folder `base` when all links are followed.
 
@@ -45,38 +51,45 @@ def look(path: Path, base: Path) -> Found:
         ClientFileRefused: it lies elsewhere, is no plain file of UTF-8 text, or may not be written.
     """
     try:
-        real = path.resolve()
-        if not real.is_relative_to(base.resolve()):
-            raise refused(path, f"it is a link that leads out of {base}, to {real}")
+        place = real(path)
+        if not place.is_relative_to(real(base)):
+            raise refused(path, f"it is a link that leads out of {base}, to {place}")
         try:
-            found = real.stat()
+            found = place.stat()
         except FileNotFoundError:
-            return Found(path=real, content=None)
-        return _looked_into(path, real, found)
-    except (OSError, RuntimeError) as error:  # how a ring of links is told differs between versions of Python
+            return Found(path=place, content=None)
+        return _looked_into(path, place, found)
+    except OSError as error:
         raise refused(path, f"it cannot be read: {error}") from error
 
 
-def _looked_into(path: Path, real: Path, found: os.stat_result) -> Found:
+def _looked_into(path: Path, place: Path, found: os.stat_result) -> Found:
     if not stat.S_ISREG(found.st_mode):
         raise refused(path, "it is no plain file")
     if found.st_size > LARGEST:
         raise refused(path, f"it has {found.st_size} bytes, over {LARGEST}")
-    if not found.st_mode & stat.S_IWUSR or not os.access(real, os.W_OK):
+    if not found.st_mode & stat.S_IWUSR or not os.access(place, os.W_OK):
         raise refused(path, "it is read-only")
-    content = real.read_bytes()
+    content = place.read_bytes()
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise refused(path, f"it is no UTF-8 text: {error.reason} at byte {error.start}") from error
     return Found(
-        path=real, content=content, mode=stat.S_IMODE(found.st_mode), owner=(found.st_uid, found.st_gid)
+        path=place, content=content, mode=stat.S_IMODE(found.st_mode), owner=(found.st_uid, found.st_gid)
     )
 
 
-def refused(path: Path, why: str) -> ClientFileRefused:
-    """Return the error that says why a file is not changed."""
-    return ClientFileRefused(f"{path} was left as it is: {why}", value=str(path))
+def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
+    """Return the error that says why a file is not changed, and what to do unless that is to mend it."""
+    return ClientFileRefused(f"{path} was left as it is: {why}", value=str(path), remedy=remedy or None)
+
+
+def remedy_of(error: OSError, path: Path) -> str:
+    """Return what helps when the system refuses to write a file."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"free space on the disk of {path.parent}, and run the command again"
+    return f"see that the disk works and this user may write in {path.parent}, and run the command again"
 
 
 def backup_place(found: Found, now: int) -> Path:
@@ -237,7 +250,7 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise refused(path, f"the system refused: {error}") from error
+        raise refused(path, f"the system refused: {error}", remedy_of(error, path)) from error
 
 
 def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:

@@ -5,14 +5,20 @@ the plugin on are written, so that taking them out leaves the file as it was.
 """
 
 import json
+import re
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from postroom.app.clients.config_edits import NAME, Records
-from postroom.app.clients.config_paths import SetupScope, config_file, servers_file
+from postroom.app.clients import json_edit
+from postroom.app.clients.config_edits import NAME, ConfigEdit, Records
+from postroom.app.clients.config_paths import ConfigFile, SetupScope, config_file, servers_file, switch
+from postroom.app.clients.files import look, real
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile
-from postroom.executors.processes.asking import asked
+from postroom.contracts.errors import ClientFileRefused
+from postroom.executors.processes.asking import asked, shown
+from postroom.jsonc import NotJson
 from postroom.version import __version__
 
 _MARKET: Final = "claude-marketplace"
@@ -84,7 +90,7 @@ def forms(client: Client, target: SetupScope) -> list[Client]:
 def form_in_place(client: Client, target: SetupScope, records: Records) -> Client:
     """Return the form in which setup wrote a client; its usual one when it did not."""
     for form in forms(client, target):
-        if client.name in records.get(servers_file(form, target).path.resolve()).clients:
+        if client.name in records.get(real(servers_file(form, target).path)).clients:
             return form
     return forms(client, target)[-1]
 
@@ -104,30 +110,56 @@ def _why_no_plugin(client: Client, target: SetupScope) -> str:
     if program is None:
         return f"{client.title} is not on the PATH, so its settings were written"
     code, said = _run(target, program, "plugin", "list", "--json")
-    if code == 0:
+    if code == 0 and _holds_list(said):
         return ""
     return (
-        f"{client.title} has no plugins: `{client.programs[0]} plugin list` ended with {code}, {said[:200]!r}"
+        f"{client.title} has no plugins, so its settings were written: expected a list in JSON in its answer "
+        f"to `{client.programs[0]} plugin list --json`, found {shown(code, said)}"
     )
+
+
+def _holds_list(said: str) -> bool:
+    """Return whether an answer has a list in JSON, perhaps below lines of warnings."""
+    for begin in re.finditer(r"^\[", said, re.MULTILINE):
+        with suppress(ValueError, RecursionError):
+            json.JSONDecoder().raw_decode(said, begin.start())
+            return True
+    return False
 
 
 def make_known(client: Client, target: SetupScope) -> str:
     """Have the client read the marketplace now, or its first session would begin without the plugin.
 
     It is declared in a folder that is thrown away: the client would write its user's settings anew. Returns
-    what it said when it refused.
+    what was expected and found when it refused.
     """
     assert client.market is not None  # noqa: S101 - a form as a plugin has one
     folder = config_file(client.market, target).path
-    code, said = _run(
-        target, client.programs[0], "plugin", "marketplace", "add", "--scope", "local", str(folder)
-    )
-    return "" if code == 0 else said
+    words = (client.programs[0], "plugin", "marketplace", "add", "--scope", "local", str(folder))
+    code, said = _run(target, *words)
+    if code == 0:
+        return ""
+    return f"{client.title}: expected that `{' '.join(words)}` ends with 0, found {shown(code, said)}"
 
 
 def forget(client: Client, target: SetupScope) -> None:
-    """Have the client forget the marketplace; else a folder that is gone stays listed, and does nothing."""
+    """Have the client forget the marketplace; else a folder that is gone stays listed, and does nothing.
+
+    It would drop every entry of that name, so it is not told when one stands in the file: that is the user's.
+    """
+    switched = switch(client, target)
+    if switched is None or _is_any_there(*switched):
+        return
     _run(target, client.programs[0], "plugin", "marketplace", "remove", NAME)
+
+
+def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
+    """Return whether a file holds an entry at the place of one of the edits, or cannot tell."""
+    try:
+        text = look(file.path, file.base).text
+        return any(json_edit.find(text, (*edit.path, edit.key)) is not None for edit in edits)
+    except (ClientFileRefused, NotJson):
+        return True
 
 
 def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
@@ -135,4 +167,4 @@ def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
     found = shutil.which(program, path=target.environment.get("PATH"))
     if found is None:
         return 127, f"{program} is not on the PATH"
-    return asked(target.environment, found, *words)
+    return asked(target.environment, found, *words, silent=target.silent)

@@ -7,8 +7,8 @@ not here, or too old. That nobody is logged in, or a folder is not trusted, is s
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from postroom.app.clients.config_edits import NAME
@@ -17,7 +17,7 @@ from postroom.app.clients.table import Client
 from postroom.app.clients.trust import account
 from postroom.contracts.client_programs import CLAUDE, CODEX, ClientProgram
 from postroom.contracts.errors import ClientUnfit
-from postroom.executors.processes.asking import asked, version_in
+from postroom.executors.processes.asking import asked, shown, version_in
 
 _NOWHERE: Final = {"POSTROOM_URL": "http://127.0.0.1:9"}
 """A client that is asked for its servers starts ours, which so starts no post room."""
@@ -47,12 +47,9 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
     made, program = client.asks, _program(client, target)
     if made is None or program is None or not (hooks and made.oldest):
         return []
-    code, said = asked(target.environment, program, "--version")
-    version = version_in(said) if code == 0 else ""
-    if not version:
-        return [
-            _unknown(made, f"its version in its answer to `{made.program} --version`", f"{said!r} ({code})")
-        ]
+    version, unclear = _version(made, program, target)
+    if unclear is not None:
+        return [unclear]
     if _numbers(version) < _numbers(made.oldest):
         raise ClientUnfit(
             f"{client.title} {version} is too old: expected {made.oldest} or newer, found {version}; "
@@ -69,11 +66,14 @@ def to_do(client: Client, target: SetupScope, *, is_written: bool) -> list[ToDo]
     A folder is asked about only where a project's files were written.
     """
     made, program = client.asks, _program(client, target)
-    if made is None or program is None:
+    if made is None or program is None or program in target.silent:  # that is told already
         return []
     found = [_login(made, program, target)]
-    if is_written and target.scope == "project" and made.lists_servers:
-        found.append(_folder(made, program, target))
+    if is_written and made.lists_servers and program not in target.silent:
+        if target.scope == "project":
+            found.append(_folder(made, program, target))
+        elif not made.oldest:  # the others were asked before anything was written, or are asked for the login
+            found.append(_version(made, program, target)[1])
     return [one for one in found if one is not None]
 
 
@@ -99,10 +99,18 @@ def _numbers(version: str) -> list[int]:
     return [int(one) for one in re.findall(r"\d+", version)[:3]]
 
 
+def _version(made: ClientProgram, program: str, target: SetupScope) -> tuple[str, ToDo | None]:
+    """Return the version that a client tells, or what is said of one that tells none."""
+    code, said = asked(target.environment, program, "--version", silent=target.silent)
+    if version := version_in(said) if code == 0 else "":
+        return version, None
+    return "", _unknown(made, f"its version in its answer to `{made.program} --version`", shown(code, said))
+
+
 def _unknown(made: ClientProgram, expected: str, found: str) -> ToDo:
     return ToDo(
         kind="client_unknown",
-        detail=f"{made.title}: expected {expected}, found {found[:_SHOWN]}",
+        detail=f"{made.title}: expected {expected}, found {found}",
         remedy=f"see that `{made.program}` starts; `{made.install}`, or a newer postroom",
     )
 
@@ -110,9 +118,9 @@ def _unknown(made: ClientProgram, expected: str, found: str) -> ToDo:
 def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
     environment = target.environment
     if made is CLAUDE:
-        is_in, expected, said = _login_of_claude(program, environment)
+        is_in, expected, said = _login_of_claude(program, target)
     elif made is CODEX and not environment.get("CODEX_API_KEY"):
-        is_in, expected, said = account(program, environment)
+        is_in, expected, said = account(program, target)
     else:
         return None
     if is_in is None:
@@ -123,31 +131,35 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
     return ToDo(kind="logged_out", detail=detail, remedy=f"run `{made.log_in}`, or give it a key")
 
 
-def _login_of_claude(program: str, environment: Mapping[str, str]) -> tuple[bool | None, str, str]:
+def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
     """Return whether somebody is logged in, else what was expected and found; empty when it was not asked."""
-    if "auth status" not in asked(environment, program, "auth", "status", "--help")[1]:
-        return None, "", ""  # an older one takes the question for a prompt, and asks its model
-    said = asked(environment, program, "auth", "status")[1]
+    ask = partial(asked, target.environment, program, silent=target.silent)
+    code, said = ask("auth", "status", "--help")
+    if "auth status" not in said:
+        if code == 0 and "usage:" in said.lower():  # an older one, which would take the question for a prompt
+            return None, "", ""
+        return None, "how it is used in its answer to `claude auth status --help`", shown(code, said)
+    code, said = ask("auth", "status")
     expected = "`loggedIn` in its answer to `claude auth status`"
     try:
         found = json.loads(said)["loggedIn"]
     except (ValueError, KeyError, TypeError):
-        return None, expected, repr(said)
-    return (found, expected, said) if isinstance(found, bool) else (None, expected, repr(said))
+        found = None
+    return (found if isinstance(found, bool) else None), expected, shown(code, said)
 
 
 def _folder(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
     words = (program, "mcp", "list")
-    code, said = asked({**target.environment, **_NOWHERE}, *words, cwd=target.project)
+    code, said = asked({**target.environment, **_NOWHERE}, *words, cwd=target.project, silent=target.silent)
     if code != 0:
-        return _unknown(made, f"a list in its answer to `{made.program} mcp list`", f"{said!r} ({code})")
+        return _unknown(made, f"a list in its answer to `{made.program} mcp list`", shown(code, said))
     lines = [line.strip() for line in said.splitlines() if re.match(rf"\W*{NAME}\b", line)]
     if any(not _HELD_BACK.search(line) for line in lines):
         return None
-    found = lines[0] if lines else "no such line"
+    found = repr(lines[0][:_SHOWN]) if lines else "no such line"
     return ToDo(
         kind="folder_untrusted",
         detail=f"written, folder not trusted: expected that `{made.program} mcp list` names {NAME} in "
-        f"{target.project}, found {found[:_SHOWN]}",
+        f"{target.project}, found {found}",
         remedy=f"start `{made.program}` there, and say that you trust the folder and its server",
     )

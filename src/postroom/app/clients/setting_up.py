@@ -6,6 +6,7 @@
 A full disk shows before the first rename. When a later one fails, the earlier files are given back.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,7 +180,8 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
             text, made = put(text, edit, client.name)
             applied_edits += made
     except (NotJson, NotToml) as error:
-        raise files.refused(part.file.path, str(error)) from error
+        remedy = error.remedy if isinstance(error, NotToml) else ""
+        raise files.refused(part.file.path, str(error), remedy) from error
     known = {(applied.path, applied.sign) for applied in old.applied_edits if applied.kind in _CONTENT}
     fresh = [one for one in applied_edits if one.kind != "replaced" or (one.path, one.sign) not in known]
     record = replace(
@@ -227,6 +229,14 @@ def _require_own_form(client: Client, text: str) -> None:
     if client.never_with and json_edit.find(text, client.never_with) is not None:
         where = ".".join(client.never_with)
         raise NotJson(f"`{where}` stands in it: it is in the form of another version of {client.title}")
+    if client.plain_json and json_edit.find(text, ()) is not None:
+        try:
+            json.loads(text.removeprefix("\ufeff"))
+        except json.JSONDecodeError as error:
+            raise NotJson(
+                f"line {error.lineno}: found a comment, or a comma before a closing bracket; {client.title} "
+                "expects JSON without, and ignores the whole of such a file"
+            ) from error
 
 
 def _still_true(record: Record, found: Found) -> Record:

@@ -100,7 +100,7 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
     """
     found = [servers_file(client, target), hooks_file(client, target)]
     found += [where for _, where in own_files(client, target)]
-    paths = [file.path.resolve() for file in found if file is not None]
+    paths = [files.real(file.path) for file in found if file is not None]
     return any(client.name in records.get(path).clients for path in paths)
 
 
@@ -165,7 +165,7 @@ class _Look:
         except ClientFileRefused as error:
             return None, [self._unreadable(file.path, error)]
         if found is None:
-            recorded = self.client.name in self.records.get(file.path.resolve()).clients
+            recorded = self.client.name in self.records.get(files.real(file.path)).clients
             detail = f"there is no entry {NAME} any more"
             return None, [self._finding("missing", file.path, detail)] if recorded else []
         if self._stands_twice(file):
@@ -185,7 +185,7 @@ class _Look:
         file = hooks_file(self.client, self.target)
         if file is None:
             return False, []
-        applied_edits = self.records.get(file.path.resolve()).of(self.client.name)
+        applied_edits = self.records.get(files.real(file.path)).of(self.client.name)
         expected = any(applied.path[:1] == ("hooks",) for applied in applied_edits)
         wanted = [edit for edit in self.client.hook_edits() if edit.sign]
         try:
@@ -235,7 +235,7 @@ class _Look:
         """Return whether files of ours do the work of hooks here, and what differs in those that are ours."""
         serves, findings = False, []
         for own, where in own_files(self.client, self.target):
-            expected = self.client.name in self.records.get(where.path.resolve()).clients
+            expected = self.client.name in self.records.get(files.real(where.path)).clients
             try:
                 found = files.look(where.path, where.base)
             except ClientFileRefused as error:

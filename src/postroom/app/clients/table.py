@@ -117,6 +117,8 @@ class Client:
     """Taken by itself only when this stands in its file, since another row has the same file."""
     never_with: tuple[str, ...] = ()
     """What stands in the file of another row's version, so that ours would break it."""
+    plain_json: bool = False
+    """Whether it ignores a whole file of JSON that has a comment, or a comma before a closing bracket."""
     hooks: Hooks | None = None
     asks_trust: bool = False
     """Whether it runs no hook that its user did not trust."""
@@ -226,6 +228,7 @@ CLIENTS: Final = (
         token=_SHELL,
         programs=(client_programs.CLAUDE.program,),
         asks=client_programs.CLAUDE,
+        plain_json=True,
         folders=(ConfigPath(folder=".claude", names=("",), variable="CLAUDE_CONFIG_DIR"),),
         hooks=Hooks(
             user=ConfigPath(folder=".claude", names=("settings.json",), variable="CLAUDE_CONFIG_DIR"),

@@ -20,7 +20,11 @@ _ASSIGNED: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 
 
 class NotToml(ValueError):
-    """The text is not TOML, or our table has a form that we do not edit."""
+    """The text is not TOML, or our table has a form that we do not edit; `remedy` may say what to do."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
@@ -38,7 +42,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
     if found is None:
         before = _separator(text, end)
         result = f"{text}{before}[{'.'.join(path)}]{end}{lines}"
-        _require_open(text, result, path)
+        _require_open(text, result, edit)
         applied = AppliedEdit(client=client, kind="table", path=path, before=before)
     else:
         start, stop = _body(text, path)
@@ -85,10 +89,37 @@ def find(text: str, path: tuple[str, ...]) -> object:
     return found
 
 
+def _require_open(text: str, result: str, edit: ConfigEdit) -> None:
+    """Refuse a text whose table around ours is written in braces, which TOML closes.
+
+    Raises:
+        NotToml: it is such a one; `result`, with our table at its end, cannot be read.
+    """
+    try:
+        _read(result)
+    except NotToml as error:
+        name = ".".join(edit.path)
+        braces = re.search(rf"^[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*=", text, re.MULTILINE)
+        if braces is None:
+            raise
+        line = text.count("\n", 0, braces.end()) + 1
+        raise NotToml(
+            f"line {line}: found `{name}` as an inline table, in braces, and TOML lets nobody add "
+            f"[{name}.{edit.key}] to one; expected its entries as tables, like [{name}.x]",
+            remedy=f"write each entry in the braces as a table, [{name}.x] with its lines below, and run "
+            f"this again; or add ours in the braces by hand: {edit.key} = {_inline(edit.value)}",
+        ) from error
+
+
+def _inline(value: object) -> str:
+    """Return a table of plain values in braces."""
+    return "{ " + _lines(value, "\n").strip().replace("\n", ", ") + " }"
+
+
 def _read(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, or a number with more digits than Python reads
         raise NotToml(str(error)) from error
 
 
@@ -161,25 +192,6 @@ def _without_tables(text: str, applied: AppliedEdit) -> str:
         joined = text[:start].endswith(("\n", "\ufeff")) or not text[:start] or rest[:1] in ("", "\r", "\n")
         text = text[:start] + ("" if joined else _line_end(text)) + rest
     return text
-
-
-def _require_open(text: str, result: str, path: tuple[str, ...]) -> None:
-    """Refuse to add a table below one that is closed: TOML lets nothing be added to an inline table.
-
-    Raises:
-        NotToml: it says what was found, what was expected and what to do.
-    """
-    try:
-        _read(result)
-    except NotToml as error:
-        above = ".".join(path[:-1])
-        form = re.compile(rf"""^[ \t]*["']?{re.escape(path[0])}\b""", re.MULTILINE)
-        found = form.search(_without_long_texts(text))
-        line = "" if found is None else f"line {text.count(chr(10), 0, found.start()) + 1}: "
-        raise NotToml(
-            f"{line}found `{above} = {{...}}`, an inline table, to which nothing can be added; expected "
-            f"a table for each server, [{above}.NAME]: write it so, and run `postroom setup` again"
-        ) from error
 
 
 def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:

@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from threading import Timer
 from typing import IO, Any, Final
@@ -14,8 +13,8 @@ from typing import IO, Any, Final
 from postroom.app.clients.config_edits import NAME
 from postroom.app.clients.config_paths import SetupScope
 from postroom.app.clients.table import Client
+from postroom.executors.processes import asking
 
-PATIENCE: Final = timedelta(seconds=20)
 TRUSTED: Final = frozenset({"trusted", "managed"})
 HOW_TO_TRUST: Final = "start `{}` in a terminal and trust the hooks where it says that they need review"
 _LIST: Final = "hooks/list"
@@ -41,7 +40,7 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
         return None
     folder = target.project
     try:
-        with _app_server(program, target.environment) as server:
+        with _app_server(program, target) as server:
             version = _version(
                 _asked(server, 0, "initialize", {"clientInfo": {"name": NAME, "version": "1"}})
             )
@@ -66,11 +65,11 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
     )
 
 
-def account(program: str, environment: Mapping[str, str]) -> tuple[bool | None, str, str]:
+def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
     """Return whether Codex has an account or needs none, else what was expected and what was found."""
     expected = f"an account in its answer to {_ACCOUNT}"
     try:
-        with _app_server(program, environment) as server:
+        with _app_server(program, target) as server:
             _asked(server, 0, "initialize", {"clientInfo": {"name": NAME, "version": "1"}})
             _send(server, {"method": "initialized"})
             found = _asked(server, 1, _ACCOUNT, {})
@@ -103,27 +102,43 @@ def _version(greeting: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _app_server(program: str, environment: Mapping[str, str]) -> Iterator[tuple[IO[str], IO[str]]]:
-    """Start the client's server on pipes, and end it; one that takes too long is ended as well."""
+def _app_server(program: str, target: SetupScope) -> Iterator[tuple[IO[str], IO[str]]]:
+    """Start the client's server on pipes, and end it; one that takes too long is not asked again.
+
+    Raises:
+        ValueError: it took too long, now or before.
+    """
+    if program in target.silent:
+        raise ValueError(asking.no_answer())
     with subprocess.Popen(  # noqa: S603 - the client's own program, found on the PATH of this user
         [program, "app-server"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=dict(environment),
-        cwd=Path(environment.get("HOME", "/")),
+        env=dict(target.environment),
+        cwd=Path(target.environment.get("HOME", "/")),
         text=True,
         encoding="utf-8",
+        start_new_session=True,
     ) as process:
         assert process.stdin is not None  # noqa: S101 - it was asked for
         assert process.stdout is not None  # noqa: S101 - as above
-        watch = Timer(PATIENCE.total_seconds(), process.kill)
+
+        def give_up() -> None:
+            target.silent.add(program)
+            asking.end(process)
+
+        watch = Timer(asking.PATIENCE.total_seconds(), give_up)
         watch.start()
         try:
             yield process.stdin, process.stdout
+        except (OSError, ValueError) as error:
+            if program in target.silent:
+                raise ValueError(asking.no_answer()) from error
+            raise
         finally:
             watch.cancel()
-            process.kill()
+            asking.end(process)
 
 
 def _send(server: tuple[IO[str], IO[str]], message: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
@@ -30,7 +30,7 @@ from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.advice import LastWords
 from postroom.executors.processes.child_environment import secrets_in
 from postroom.executors.processes.connecting import opencode_plugin
-from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
+from postroom.executors.processes.executor import ProgramExecutor, from_the_start, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
 from postroom.executors.processes.output import Stream, Tail
@@ -296,15 +296,21 @@ class CommandExecutor(ProgramExecutor):
 
     async def _attempted(self, work: Work) -> Outcome | None:
         """Run the program; once more without its session when it does not know that any more."""
-        execution = Execution(self.process_runner, work)
         session = await _sessions(work).former() if work.runner.resume else None
-        outcome = await execution.run(session)
-        if session is not None and outcome is not None and outcome.refuses_session:
+        if session is None:
+            return await self._executed_anew(work)
+        outcome = await Execution(self.process_runner, work).run(session)
+        if outcome is not None and outcome.refuses_session:
             _LOG.info("command.session_refused", run_id=work.active.identity.run_id)
             await work.sink.emit(StreamReset(reason="the client does not know its session; it begins anew"))
             work.active.stop.open()
-            outcome = await execution.run(None)
+            return await self._executed_anew(work)
         return outcome
+
+    async def _executed_anew(self, work: Work) -> Outcome | None:
+        """Run the program without a session, and ask it all that its run was asked."""
+        asked = await from_the_start(work.activation, work.control)
+        return await Execution(self.process_runner, replace(work, activation=asked)).run(None)
 
     async def _keep(self, work: Work, finished: Outcome) -> None:
         if work.runner.resume and finished.ended.stopped is None:

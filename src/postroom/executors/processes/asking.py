@@ -1,43 +1,88 @@
 """Asks a program one thing, as its version or whether it is logged in. Everything here blocks."""
 
+import os
 import re
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 PATIENCE: Final = timedelta(seconds=20)
 """What a program has to answer; one that takes longer is ended."""
+_SHOWN: Final = 200
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 
 
-def asked(environment: Mapping[str, str], *words: str, cwd: Path | None = None) -> tuple[int, str]:
+def asked(
+    environment: Mapping[str, str], *words: str, cwd: Path | None = None, silent: set[str] | None = None
+) -> tuple[int, str]:
     """Return a program's exit code and what it said; 127 when it is not there, 126 when it does not answer.
 
-    Without `cwd` it runs in a folder that is thrown away.
+    Without `cwd` it runs in a folder that is thrown away. A program that does not answer is ended with all
+    that it started, and put into `silent`; one that is in there is not asked.
     """
+    silent = set() if silent is None else silent
+    if words[0] in silent:
+        return 126, no_answer()
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run(  # noqa: S603 - a client's own program, found on the PATH of its user
-                words,
-                cwd=cwd or Path(folder),
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=PATIENCE.total_seconds(),
-                check=False,
-            )
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            _started(words, cwd or Path(folder), environment) as one,
+        ):
+            try:
+                said, _ = one.communicate(timeout=PATIENCE.total_seconds())
+            except BaseException:  # whatever ended the wait, the program does not outlive it
+                end(one)
+                raise
     except FileNotFoundError:
         return 127, f"{words[0]} was not found"
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        silent.add(words[0])
+        return 126, no_answer()
+    except OSError as error:
         return 126, str(error)
-    return done.returncode, done.stdout.decode(errors="replace").strip()
+    return one.returncode, said.decode(errors="replace").strip()
+
+
+def no_answer() -> str:
+    """Return what is said of a program that let its time pass."""
+    return f"no answer within {PATIENCE.total_seconds():g} seconds"
+
+
+def _started(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - a client's own program, found on the PATH of its user
+        words,
+        cwd=cwd,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a program with the processes that it started; it leads a session of its own."""
+    if sys.platform == "win32":
+        process.kill()
+        return
+    with suppress(ProcessLookupError, PermissionError):  # none is left; macOS says the latter
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def shown(code: int, said: str) -> str:
+    """Return an answer for a message: how it begins, with control characters escaped, and the exit code."""
+    return f"{said[:_SHOWN]!r} ({code})"
 
 
 def version_in(said: str) -> str:
-    """Return the version that a program tells; empty when it tells none."""
+    """Return the version that a program tells; empty when it tells none, or what it says is no text."""
+    if "\ufffd" in said or not all(one.isprintable() or one in "\r\n\t" for one in said):
+        return ""
     found = _VERSION.search(said)
     return found[0].rstrip(".") if found else ""

@@ -70,16 +70,35 @@ async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None
 
 
 async def _with_taken(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request with what the run took when it was at work before: a new program knows it not."""
-    if activation.attempt == 1:
-        return activation
+    """Return the request with what the run took when it was at work before: a new program knows it not.
+
+    That is what came on its thread after the request, whatever the request brought: messages, or an answer.
+    """
+    if control.is_noted:
+        return activation  # it begins now
     run = await control.threads.load_run(activation.run_id or "")
-    ids = run.input.trigger_message_ids if run is not None and run.input is not None else ()
-    given = {message.id for message in activation.messages}
-    last = max((at for at, one in enumerate(ids) if one in given), default=len(ids))
-    records = await control.threads.load_message_records(activation.thread_id, ids[last + 1 :])
-    taken = tuple(record.message for record in records if control.shows(record.message))
+    if run is None or run.input is None or run.activation is None:
+        return activation
+    known = {*run.activation.trigger_message_ids, *(message.id for message in activation.messages)}
+    ids = [one for one in run.input.trigger_message_ids if one not in known]
+    asked_at = run.activation.range.to_seq if run.activation.range is not None else 0
+    records = await control.threads.load_message_records(activation.thread_id, ids) if ids else ()
+    taken = (one.message for one in records if one.seq > asked_at and control.shows(one.message))
     return replace(activation, messages=(*activation.messages, *taken))
+
+
+async def from_the_start(activation: RunActivation, control: RunControl) -> RunActivation:
+    """Return the request with all that its run was asked before, for a program without a session."""
+    if activation.continue_run_id is None:
+        return activation
+    run = await control.threads.load_run(activation.continue_run_id)
+    if run is None or run.input is None:
+        return activation
+    given = {message.id for message in activation.messages}
+    ids = [one for one in run.input.trigger_message_ids if one not in given]
+    records = await control.threads.load_message_records(activation.thread_id, ids)
+    before = (record.message for record in records if control.shows(record.message))
+    return replace(activation, messages=(*before, *activation.messages))
 
 
 class ProgramExecutor(RunDispatchExecutor):

@@ -29,7 +29,7 @@ STOPS = {
 }
 """What the stops of the built-in loop mean to whoever waits for an answer."""
 NO_WORDS = "(It ended without a word.)"
-CUT = "[the beginning was cut off: the answer is longer than a message may be]\n"
+CUT = "(The beginning was cut off: the answer is longer than a message may be.)\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +115,9 @@ def asks(name: str, said: str, questions: Sequence[str], *, by_reply: bool = Tru
 
 
 def clipped(text: str, most: int) -> str:
-    """Return the end of a text that fits into so many bytes, with a note where its beginning is missing."""
+    """Return a text that fits into so many bytes: its end, behind a note that the rest was cut off."""
     raw = text.encode()
     if len(raw) <= most:
         return text
-    return CUT + raw[len(raw) - max(most - len(CUT.encode()), 0) :].decode(errors="ignore")
+    kept = max(most - len(CUT.encode()), 0)
+    return CUT + raw[len(raw) - kept :].decode(errors="ignore")

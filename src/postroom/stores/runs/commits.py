@@ -127,9 +127,10 @@ def delivered(
     """
     asked, asks, cap = delivery.dispatch, delivery.claim, delivery.queue_cap
     thread_id = asked.thread_id
-    [[busy, epoch, queued, _]] = found["dispatches.queue_of_thread", thread_id, max(cap or 1, 1)]
-    if busy is not None or queued:
-        _refuse_busy(delivery, step.thread_id, busy)
+    [[busy, epoch, queued, _, held_by]] = found["dispatches.queue_of_thread", thread_id, max(cap or 1, 1)]
+    is_held = held_by not in (None, asked.run_id)
+    if busy is not None or queued or is_held:
+        _refuse_busy(delivery, step.thread_id, busy, held_by if is_held else None)
     if thread_id != step.thread_id:
         raise ForeignThread(f"the dispatch is of thread {thread_id!r}", value=asked.run_id)
     stored = asked.prepared_for_enqueue(epoch=epoch + delivery.interrupt)
@@ -140,7 +141,7 @@ def delivered(
     if cap is not None and (0 if interrupt else queued) >= cap:
         raise QueueFull(f"{cap} dispatches wait on thread {thread_id!r}", value=thread_id)
     first = stored if delivery.claim_needed else _first(stored, delivery, found, now)
-    if asks is None or busy is not None or first is None:
+    if asks is None or busy is not None or is_held or first is None:
         return stored, None, interrupt
     claimed = first.claim(token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
     if step.begins is not None:
@@ -148,9 +149,16 @@ def delivered(
     return claimed if first is stored else stored, claimed, interrupt
 
 
-def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None) -> None:
-    """Refuse a delivery that a thread with something claimed or queued is not free for."""
-    if busy is not None and (delivery.interrupt or (delivery.claim and delivery.claim_needed)):
+def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None, held_by: str | None) -> None:
+    """Refuse a delivery that a thread with something claimed, queued or asked is not free for."""
+    is_now = delivery.claim is not None and delivery.claim_needed
+    if held_by is not None and is_now:
+        raise ActiveRunConflict(
+            f"run {held_by!r} of thread {thread_id!r} waits for an answer, and others behind it",
+            value=thread_id,
+            remedy="answer it, or cancel that run",
+        )
+    if busy is not None and (delivery.interrupt or is_now):
         raise ActiveRunConflict(
             f"thread {thread_id!r} has an active run: dispatch {busy!r} is claimed",
             value=thread_id,

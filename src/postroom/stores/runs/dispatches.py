@@ -28,7 +28,7 @@ from postroom.contracts.errors import (
     UnknownDispatch,
 )
 from postroom.contracts.run_stores import ClaimRequest
-from postroom.contracts.run_tables import DispatchTables
+from postroom.contracts.run_tables import DispatchTables, DueThread
 from postroom.contracts.transactions import WORK
 from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import Look, Row, Tables, Values
@@ -64,7 +64,7 @@ class Dispatches(Tables, DispatchTables):
 
     @override
     def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
-        [[_, epoch, _, _]], against = self._sql.ask(queue_look(dispatch.thread_id), against_look(dispatch))
+        [[_, epoch, *_]], against = self._sql.ask(queue_look(dispatch.thread_id), against_look(dispatch))
         stored = dispatch.prepared_for_enqueue(epoch=epoch)
         refuse_taken(dispatch, against)
         return self.insert(stored)
@@ -94,7 +94,8 @@ class Dispatches(Tables, DispatchTables):
         if found.dispatch_epoch < row[-1]:
             self.put(found.superseded(reason=STALE_EPOCH, now=now))
             return None
-        if self._queue(found.thread_id)[0] is not None:
+        claimed, *_, held_by = self._queue(found.thread_id)
+        if claimed is not None or held_by not in (None, found.run_id):
             return None
         return self._taken(found, asks, now)
 
@@ -157,7 +158,7 @@ class Dispatches(Tables, DispatchTables):
     @override
     def interrupt(self, thread_id: str) -> Interrupt:
         named = {"thread_id": thread_id}
-        [[_, epoch, _, _]], claimed, queue = self._sql.ask(
+        [[_, epoch, *_]], claimed, queue = self._sql.ask(
             queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
         )
         return self.write_interrupt(thread_id, interrupted(epoch, queue, claimed, self._now()))
@@ -234,17 +235,47 @@ class Dispatches(Tables, DispatchTables):
         self._sql.run("dispatches.mark_reconciled", {"dispatch_ids": dispatch_ids})
 
     @override
-    def due_threads(self, limit: int) -> tuple[str, ...]:
-        found: dict[str, None] = {}
+    def due_threads(
+        self, limit: int, *, tenant: str | None = None, full_keys: Sequence[str] = ()
+    ) -> tuple[DueThread, ...]:
+        found: dict[str, DueThread] = {}
         behind = {"priority": -1, "created_at": _EARLIEST[0], "dispatch_id": ""}
-        asked = {"now": self._now(), "limit": 2 * limit}
+        asked: dict[str, object] = {"now": self._now(), "limit": 2 * limit, "full_keys": full_keys}
+        statement = "due_threads"
+        if tenant is not None:
+            statement = "due_threads_of_tenant" if tenant else "due_threads_of_nobody"
+            asked |= {"tenant": tenant} if tenant else {}
         while len(found) < limit:
-            part = self._sql.all("dispatches.due_threads", {**asked, **behind})
-            found.update(dict.fromkeys(row[0] for row in part))
+            part = self._sql.all(f"dispatches.{statement}", {**asked, **behind})
+            for row in part:
+                found.setdefault(row[0], DueThread(*row[:3]))
             if len(part) < 2 * limit:
                 break
-            behind = dict(zip(behind, part[-1][1:], strict=True))
-        return tuple(found)[:limit]
+            behind = dict(zip(behind, part[-1][3:], strict=True))
+        return tuple(found.values())[:limit]
+
+    @override
+    def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
+
+    @override
+    def starts(self, scope: str, most: int) -> tuple[int, int | None]:
+        row = self._sql.one("dispatches.starts", {"scope": scope, "most": most})
+        return (row[0], row[1]) if row else (0, None)
+
+    @override
+    def note_start(self, scope: str, most: int) -> None:
+        number = self.starts(scope, most)[0] + 1
+        self._sql.run("dispatches.note_start", {"scope": scope, "number": number, "started_at": self._now()})
+        self._sql.run("dispatches.forget_start", {"scope": scope, "number": number - most})
+
+    @override
+    def forget_starts(self, older_than: int) -> None:
+        self._sql.run("dispatches.forget_starts", {"older_than": older_than})
+
+    @override
+    def due_tenants(self, limit: int) -> tuple[str, ...]:
+        return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     @override
     def next_due_at(self) -> int | None:

@@ -76,6 +76,7 @@ def dispatch_values(record: RunDispatch) -> Values:
         "run_error": kept(record.run_error),
         "completed_at": record.completed_at,
         "reconciled": record.reconciled,
+        "limit_key": record.limit_key,
         "is_open": record.status in OPEN,
     }
 

@@ -103,7 +103,7 @@ class RunTables(Tables, run_tables.RunTables):
             message_count=after.message_count, dispatch=moved, claimed=claimed, interrupt=interrupt
         )
         if step.ends is not None:
-            [[_, _, queued, waiting]] = found["dispatches.queue_of_thread", thread_id, 1]
+            [[_, _, queued, waiting, _]] = found["dispatches.queue_of_thread", thread_id, 1]
             left = waiting > len(set(step.consumes))
             done = replace(done, leaves_queued=queued > 0, leaves_waiting=left)
         return done if drafts is None else drafts.written(done)

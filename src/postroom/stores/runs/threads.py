@@ -111,6 +111,7 @@ class Threads(Tables, ThreadTables):
             "run_id": run.run_id,
             "thread_id": run.thread_id,
             "status": run.status.value,
+            "holds_others": int(run.holds_others),
             "created_at": run.created_at,
             "updated_at": run.updated_at,
             "body": encode(run),
@@ -151,7 +152,7 @@ class Threads(Tables, ThreadTables):
             looks.append(("threads.run", {"run_id": run_id}))
         found = self._asked(looks)
         known, pending = found["threads.thread", thread_id], found["threads.pending", thread_id]
-        claimed, _, queued, _ = found[queue[0], *queue[1].values()][0]
+        claimed, _, queued, _, held_by = found[queue[0], *queue[1].values()][0]
         runs, parts = dict[str, RunRecord](), dict[str, RunRecord]()
         for part, name, body in found["threads.last_runs", thread_id]:
             if name not in runs:
@@ -172,6 +173,7 @@ class Threads(Tables, ThreadTables):
             latest_started_run=parts.get("started"),
             claimed=claimed,
             queued=queued,
+            held_by=held_by,
         )
 
     @override

@@ -5,7 +5,7 @@
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled,
+       completed_at, reconciled, limit_key,
        coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
   FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 
@@ -17,11 +17,11 @@ INSERT INTO run_dispatches
       (dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, is_open)
+       completed_at, reconciled, limit_key, is_open)
 VALUES (:dispatch_id, :thread_id, :run_id, :created_at, :available_at, :updated_at, :status, :priority, :dedupe_key,
         :dispatch_epoch, :attempt_count, :max_attempts, :deadline_at, :tenant, :last_error, :claim_token, :claimed_by,
         :claimed_at, :lease_until, :dispatch_instance_id, :run_status, :termination, :run_response, :run_error,
-        :completed_at, :reconciled, :is_open);
+        :completed_at, :reconciled, :limit_key, :is_open);
 
 -- against
 SELECT 0 AS rule, dispatch_id FROM run_dispatches WHERE dispatch_id = :dispatch_id
@@ -58,11 +58,13 @@ ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued' AND available_at <= :now
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
 
@@ -70,7 +72,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -80,7 +82,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued' AND dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id);
@@ -89,7 +91,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE status = 'Claimed' AND lease_until < :now
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -99,14 +101,14 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed';
 
 -- queued_of_thread
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -116,7 +118,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status IN {texts :statuses}
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -126,7 +128,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE is_open = 1 AND status = :status AND (updated_at, dispatch_id) > (:at, :id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -136,7 +138,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -146,7 +148,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled
+       completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE reconciled = 0
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -156,17 +158,53 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_ids} AND reconciled = 0;
 
 -- due_threads
-SELECT thread_id, priority, created_at, dispatch_id FROM run_dispatches
+SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
  WHERE status = 'Queued' AND available_at <= :now
+   AND NOT (limit_key IN {texts :full_keys})
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+
+-- due_threads_of_tenant
+SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
+ WHERE status = 'Queued' AND available_at <= :now AND tenant = :tenant AND tenant <> ''
+   AND NOT (limit_key IN {texts :full_keys})
+   AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+
+-- due_threads_of_nobody
+SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
+ WHERE status = 'Queued' AND available_at <= :now AND tenant = ''
+   AND NOT (limit_key IN {texts :full_keys})
+   AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+
+-- due_tenants
+WITH RECURSIVE found (tenant) AS (
+  SELECT (SELECT min(tenant) FROM run_dispatches WHERE status = 'Queued' AND tenant <> '')
+   UNION ALL
+  SELECT (SELECT min(o.tenant) FROM run_dispatches o
+           WHERE o.status = 'Queued' AND o.tenant <> '' AND o.tenant > found.tenant)
+    FROM found WHERE found.tenant IS NOT NULL)
+SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT :limit;
 
 -- next_due_at
 SELECT available_at FROM run_dispatches
  WHERE status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY available_at LIMIT 1;
 
@@ -183,7 +221,8 @@ SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND 
                                WHERE thread_id = :thread_id AND status = 'Queued'
                                  AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
                                LIMIT :at_most) AS found),
-       (SELECT count(*) FROM pending_messages WHERE thread_id = :thread_id);
+       (SELECT count(*) FROM pending_messages WHERE thread_id = :thread_id),
+       (SELECT min(run_id) FROM runs WHERE thread_id = :thread_id AND status <> 'done' AND holds_others = 1);
 
 -- count_queued
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches
@@ -208,3 +247,21 @@ DELETE FROM run_dispatches
 -- forget_gone
 DELETE FROM run_quarantine
  WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = run_quarantine.id);
+
+-- claimed_by_limit
+SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key;
+
+-- starts
+SELECT coalesce(max(number), 0),
+       (SELECT started_at FROM run_starts
+         WHERE scope = :scope AND number = (SELECT max(number) FROM run_starts WHERE scope = :scope) + 1 - :most)
+  FROM run_starts WHERE scope = :scope;
+
+-- note_start
+INSERT INTO run_starts (scope, number, started_at) VALUES (:scope, :number, :started_at);
+
+-- forget_start
+DELETE FROM run_starts WHERE scope = :scope AND number <= :number;
+
+-- forget_starts
+DELETE FROM run_starts WHERE started_at < :older_than;

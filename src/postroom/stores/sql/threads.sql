@@ -105,10 +105,10 @@ SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, o
 SELECT run_id, body FROM runs WHERE run_id = :run_id;
 
 -- put_run
-INSERT INTO runs (run_id, thread_id, status, created_at, updated_at, body)
-VALUES (:run_id, :thread_id, :status, :created_at, :updated_at, :body)
+INSERT INTO runs (run_id, thread_id, status, holds_others, created_at, updated_at, body)
+VALUES (:run_id, :thread_id, :status, :holds_others, :created_at, :updated_at, :body)
 ON CONFLICT (run_id) DO UPDATE
-   SET status = excluded.status, created_at = excluded.created_at, updated_at = excluded.updated_at,
+   SET status = excluded.status, holds_others = excluded.holds_others, created_at = excluded.created_at, updated_at = excluded.updated_at,
        body = excluded.body;
 
 -- last_runs

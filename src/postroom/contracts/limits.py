@@ -1,0 +1,56 @@
+"""How many runs may execute at once, and how many may begin in a time: in all workers of one database."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from postroom.contracts.errors import ConfigError
+
+LIMITS: Final = "limits"
+"""Locked by each change that counts before it claims: two never count the same room."""
+
+
+class LimitScope(StrEnum):
+    """Which runs a limit counts together."""
+
+    ALL = "all"
+    TENANT = "tenant"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """How many runs of all, of each tenant or of each key; every worker of a database is to have the same.
+
+    `at_once` counts what is claimed. `starts` counts executions, also those that are tried again: in any span
+    of `period` no more begin. A run without a tenant, or without a key, is not counted by such a limit. A run
+    that somebody waits for (`submit`) counts, and begins also where a limit is reached.
+
+    Raises:
+        ConfigError: it limits nothing, a number is less than 1, or `starts` comes without `period`.
+    """
+
+    per: LimitScope
+    at_once: int | None = None
+    starts: int | None = None
+    period: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what limits nothing."""
+        problem = None
+        if self.at_once is None and self.starts is None:
+            problem = "a limit needs at_once, or starts and period"
+        elif (self.starts is None) != (self.period is None):
+            problem = "starts and period of a limit are given together"
+        elif any(number is not None and number < 1 for number in (self.at_once, self.starts)):
+            problem = "the numbers of a limit must be at least 1"
+        elif self.period is not None and self.period < timedelta(milliseconds=1):
+            problem = "the period of a limit must be at least a millisecond"
+        if problem is not None:
+            raise ConfigError(problem, value=str(self))
+
+    def scope(self, tenant: str, key: str) -> str | None:
+        """Return what a run is counted in; None when it is not counted."""
+        name = {LimitScope.ALL: "*", LimitScope.TENANT: tenant, LimitScope.KEY: key}[self.per]
+        return f"{self.per}:{name}" if name else None

@@ -1,0 +1,7 @@
+"""The run queue as a library: a mailbox that a program opens, runs as coroutines, and handles to wait by."""
+
+from postroom.embedded.handle import RunEvent, RunHandle, RunState, State
+from postroom.embedded.mailbox import Mailbox
+from postroom.embedded.running import Answer, Run
+
+__all__ = ["Answer", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"]

@@ -1,0 +1,97 @@
+"""What the end of a run tells those who wait for it, and the waking of one that sleeps, in one change."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from postroom.contracts.accepting import Accept
+from postroom.contracts.activation import DeliveryOptions
+from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
+from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
+from postroom.contracts.messages import Json, Message
+from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import Delivery, ThreadCommit
+from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket
+from postroom.contracts.transactions import Transaction
+from postroom.embedded.running import SLEEP
+
+ENDED: Final = "RunEnded"
+WAITS: Final = "RunWaits"
+_WRITER: Final = "embedded"
+
+
+class Ends:
+    """Writes an event when a run has ended or waits, so that handles hear of it in every process."""
+
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Write nothing."""
+        return False
+
+    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
+        """Write the event of a run that is done, or waits, and have one that sleeps begun again in time."""
+        is_done = run.status is RunStatus.DONE
+        asked = run.waiting.tickets if run.waiting is not None else ()
+        if asked and asked[0].tool_name == SLEEP:
+            _wake_later(tx, run, asked[0])
+            return
+        if not is_done and not asked:
+            return
+        kind = ENDED if is_done else WAITS
+        key = f"{kind}/{run.run_id}/{asked[0].ticket_id if asked else ''}"
+        tx.events.append((_event(run, kind, key, _told_of(run)),))
+
+    def put_back(self, tx: Transaction, run_id: str) -> None:
+        """Write nothing: the run goes on."""
+
+    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
+        """Write nothing: its end is written."""
+
+    def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
+        """Return nothing: there are no effects outside the database."""
+        return ()
+
+    def stored(self, run: RunRecord) -> None:
+        """Do nothing."""
+
+
+def _told_of(run: RunRecord) -> dict[str, Json]:
+    if run.waiting is not None:
+        return {"question": run.waiting.tickets[0].reason, "ask": run.waiting.tickets[0].tool_call_id}
+    end = run.termination
+    return {
+        "text": run.final_output or "",
+        "termination": end.type.value if end else None,
+        "error": run.error,
+    }
+
+
+def _event(run: RunRecord, kind: str, key: str, payload: dict[str, Json]) -> CanonicalEventDraft:
+    return CanonicalEventDraft(
+        scopes=(EventScope.thread(run.thread_id), EventScope.run(run.run_id)),
+        event_kind=kind,
+        payload=payload,
+        correlation_id=run.dispatch_id,
+        options=AppendOptions(writer_id=_WRITER, idempotency_key=key),
+    )
+
+
+def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> None:
+    """Queue the run again, due when it has slept; once, however often its end is written."""
+    waiting = run.waiting
+    if waiting is None or run.dispatch_id != waiting.since_dispatch_id:
+        return
+    options = run.activation.delivery if run.activation is not None else DeliveryOptions()
+    now = tx.now()
+    dispatch = RunDispatch(
+        dispatch_id=tx.new_id(),
+        thread_id=run.thread_id,
+        run_id=run.run_id,
+        created_at=now,
+        available_at=ticket.expires_at or 0,
+        updated_at=now,
+        priority=options.priority,
+        tenant=options.tenant,
+        max_attempts=options.max_attempts or DEFAULT_MAX_ATTEMPTS,
+    )
+    again = replace(run, dispatch_id=dispatch.dispatch_id)
+    tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=again, delivery=Delivery(dispatch=dispatch)))

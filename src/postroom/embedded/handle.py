@@ -1,0 +1,219 @@
+"""A handle: what a program holds of a run that it has enqueued, or that another process has."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, overload
+from uuid import uuid4
+
+import msgspec
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
+from postroom.contracts.events import CanonicalEvent, EventScope
+from postroom.contracts.messages import Json
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.sinks import RESET, TEXT
+from postroom.embedded.effects import ENDED, WAITS
+from postroom.embedded.running import LOGGED, STEP
+from postroom.embedded.values import T
+
+if TYPE_CHECKING:
+    from postroom.embedded.mailbox import Mailbox
+
+_PAGE: Final = 200
+
+
+class State(StrEnum):
+    """Where a run is: `queued`, `running`, `waiting` for a person or an instant, or how it has ended."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run as it is now; instants are milliseconds since the epoch."""
+
+    state: State
+    text: str = ""
+    """What it has answered."""
+    error: str | None = None
+    question: str | None = None
+    """What it asks, while it waits for a person."""
+    enqueued_at: int = 0
+    finished_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """Something that a run told; `cursor` is where to go on behind it.
+
+    `text`: more of the answer. `reset`: what was told of the answer so far does not count. `step`: a step's
+    result is stored. `log`: a line of its log. `question`: it waits for a person. `end`: it is over, with its
+    whole answer.
+    """
+
+    cursor: int
+    type: str
+    text: str = ""
+    data: Json = None
+
+
+class RunHandle:
+    """Waits for a run, looks at it, answers it and ends it, from any process that has the database."""
+
+    def __init__(self, mailbox: "Mailbox", thread_id: str, run_id: str) -> None:
+        self._mailbox = mailbox
+        self.thread_id = thread_id
+        self.id = run_id
+
+    def __repr__(self) -> str:
+        return f"RunHandle({self.thread_id!r}, {self.id!r})"
+
+    @overload
+    async def result(self, *, timeout: float | None = None) -> str: ...
+
+    @overload
+    async def result(self, *, timeout: float | None = None, type: type[T]) -> T: ...
+
+    async def result(self, *, timeout: float | None = None, type: Any = None) -> Any:
+        """Return what the run answered: text, or with `type` a value of that type; `timeout` is in seconds.
+
+        Raises:
+            TimeoutError: it was not over in time; it goes on.
+            RunUnsuccessful: it failed, or was cancelled.
+            InvalidArgument: the answer is no value of that type.
+            UnknownRun: there is no such run any more.
+        """
+        async with asyncio.timeout(timeout):
+            run = await self._ended()
+        text = run.final_output or ""
+        if _state(run) is not State.DONE:
+            what = (
+                f"run {self.id} was cancelled" if _state(run) is State.CANCELLED else f"run {self.id} failed"
+            )
+            why = run.error or (run.termination.value if run.termination else None)
+            raise RunUnsuccessful(f"{what}: {why}" if why else what, value=self.id)
+        return text if type is None else _decoded(text, type)
+
+    async def status(self) -> RunState:
+        """Return the run as it is now.
+
+        Raises:
+            UnknownRun: there is no such run any more.
+        """
+        run = await self._loaded()
+        asked = run.open_tickets
+        return RunState(
+            state=_state(run),
+            text=run.final_output or "",
+            error=run.error,
+            question=asked[0].reason if asked and run.status is RunStatus.WAITING else None,
+            enqueued_at=run.created_at,
+            finished_at=run.finished_at,
+        )
+
+    async def cancel(self) -> bool:
+        """End the run, whether it is queued, at work or waits; False when it is over already."""
+        return await self._mailbox.cancel(self.id)
+
+    async def answer(self, text: str = "", *, approved: bool | None = None, by: str = "") -> None:
+        """Answer what the run asks; it goes on with that.
+
+        Raises:
+            StaleDecision: it asks nothing, or was answered before.
+        """
+        run = await self._loaded()
+        asked = [ticket for ticket in run.open_tickets if run.status is RunStatus.WAITING]
+        if not asked:
+            raise StaleDecision(f"run {self.id} asks nothing", value=self.id)
+        result: dict[str, Json] = {"text": text} | ({} if approved is None else {"approved": approved})
+        decision = ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
+        request = RunActivation.new(
+            self.thread_id, [], continue_run_id=self.id, decisions=[(asked[0].tool_call_id, decision)]
+        )
+        try:
+            await self._mailbox.admin.submit_background(request)
+        except StaleDecision:
+            raise
+        except StateError as error:
+            raise StaleDecision(f"run {self.id} asks nothing any more", value=self.id) from error
+
+    async def events(self, *, after: int = 0) -> AsyncIterator[RunEvent]:
+        """Yield what the run told behind a cursor and tells from now on, until it is over.
+
+        Raises:
+            CursorAhead: the cursor is beyond the newest event.
+        """
+        store, scope = self._mailbox.stores.events, EventScope.run(self.id)
+        while True:
+            page = await store.list(scope, after=after, limit=_PAGE)
+            for event in page.events:
+                after = event.sequences[scope.key]
+                if (told := _told(event, after)) is not None:
+                    yield told
+                    if told.type == "end":
+                        return
+            if not page.events:
+                await self._loaded()
+                await store.wait(scope, after=after)
+            after = max(after, page.cursor)
+
+    async def _ended(self) -> RunRecord:
+        store, scope = self._mailbox.stores.events, EventScope.run(self.id)
+        while True:
+            newest = await store.count(scope)
+            run = await self._loaded()
+            if run.status is RunStatus.DONE:
+                return run
+            await store.wait(scope, after=newest)
+
+    async def _loaded(self) -> RunRecord:
+        run = await self._mailbox.stores.threads.load_run(self.id)
+        if run is None:
+            raise UnknownRun(f"there is no run {self.id!r}", value=self.id)
+        return run
+
+
+def _state(run: RunRecord) -> State:
+    if run.status is RunStatus.DONE:
+        end = run.termination.type if run.termination else TerminationKind.NATURAL_END
+        if end is TerminationKind.CANCELLED:
+            return State.CANCELLED
+        return State.FAILED if end is TerminationKind.ERROR else State.DONE
+    return {
+        RunStatus.CREATED: State.QUEUED,
+        RunStatus.RUNNING: State.RUNNING,
+        RunStatus.WAITING: State.WAITING,
+    }[run.status]
+
+
+def _decoded(text: str, type: Any) -> Any:
+    try:
+        return text if type is str else msgspec.json.decode(text, type=type)
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(f"the answer is no {getattr(type, '__name__', type)}: {error}") from error
+
+
+def _told(event: CanonicalEvent, cursor: int) -> RunEvent | None:
+    facts = event.payload
+    if event.event_kind == TEXT:
+        return RunEvent(cursor=cursor, type="text", text=facts.get("delta", ""))
+    if event.event_kind == RESET:
+        return RunEvent(cursor=cursor, type="reset", text=facts.get("reason", ""))
+    if event.event_kind == STEP:
+        return RunEvent(cursor=cursor, type="step", text=facts["name"], data=facts["value"])
+    if event.event_kind == LOGGED:
+        return RunEvent(cursor=cursor, type="log", text=facts["text"], data=facts)
+    if event.event_kind == WAITS:
+        return RunEvent(cursor=cursor, type="question", text=facts["question"], data=facts)
+    if event.event_kind == ENDED:
+        return RunEvent(cursor=cursor, type="end", text=facts["text"], data=facts)
+    return None

@@ -1,0 +1,410 @@
+"""Runs as functions: a coroutine answers a run, step by step, and what it has done is not done again.
+
+    begun ─▶ step ─▶ ask ─▶ (waits, holds nothing) ─▶ begun again: stored steps return at once ─▶ answer
+
+The result of a step is an event in the log of its run, written with the proof that its worker owns the run.
+"""
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.agent_events import EventSink, TextDelta
+from postroom.contracts.clock import Clock, Timer, milliseconds
+from postroom.contracts.errors import InvalidActivation, InvalidArgument, InvalidStep, PostroomError
+from postroom.contracts.events import (
+    AppendOptions,
+    CanonicalEvent,
+    CanonicalEventDraft,
+    EventScope,
+    EventVisibility,
+)
+from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.messages import Json, Message, MessageRecord
+from postroom.contracts.records import replace
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import MessageQuery, ThreadCommit
+from postroom.contracts.runs import (
+    RunRecord,
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationReason,
+    WaitingReason,
+)
+from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
+from postroom.contracts.transactions import Transaction
+from postroom.dispatch.sinks import OutputLog
+from postroom.embedded.values import as_text, data_of, plain, text_of, typed
+
+STEP: Final = "StepStored"
+LOGGED: Final = "Logged"
+ASK: Final = "ask"
+SLEEP: Final = "sleep"
+_WRITER: Final = "run"
+_PAGE: Final = 500
+
+T = TypeVar("T")
+Function = Callable[["Run"], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a person said to a question; `approved` is None where it was no yes and no no."""
+
+    text: str
+    approved: bool | None
+    by: str = ""
+
+    @classmethod
+    def of(cls, decision: ToolCallResume) -> "Answer":
+        """Return a decision as an answer."""
+        said = decision.result.get("text") if isinstance(decision.result, dict) else decision.result
+        text = said if isinstance(said, str) else decision.reason or ""
+        return cls(text=text, approved=decision.approved, by=decision.by)
+
+
+class Suspended(BaseException):
+    """Unwinds a function whose run waits; no `except Exception` of a program holds it up."""
+
+    def __init__(self, ticket: RunWaitingTicket) -> None:
+        super().__init__(ticket.reason)
+        self.ticket = ticket
+
+
+@dataclass(slots=True, kw_only=True)
+class _Memory:
+    """What a run did before, and what it has used in this execution."""
+
+    steps: dict[str, Json]
+    answers: Mapping[str, ToolCallResume]
+    """By the call that asked."""
+    waited: Mapping[str, RunWaitingTicket]
+    """What the run waited on when it was let go on."""
+    used: set[str] = field(default_factory=set)
+    unnamed: Counter[str] = field(default_factory=Counter)
+    """How many of a kind had no name of their own."""
+
+
+class Run:
+    """One run as its function sees it: what it is to answer, and what it may do durably."""
+
+    def __init__(
+        self,
+        activation: RunActivation,
+        control: RunControl,
+        sink: EventSink,
+        memory: _Memory,
+        *,
+        clock: Clock,
+        timer: Timer,
+    ) -> None:
+        self.id = activation.run_id or ""
+        self.thread_id = activation.thread_id
+        self.agent_id = activation.agent_id or ""
+        self.attempt = activation.attempt
+        """Counts executions after failures from 1."""
+        self.messages: Sequence[Message] = activation.messages
+        """What it is to answer, in order."""
+        self._activation = activation
+        self._control = control
+        self._sink = sink
+        self._memory = memory
+        self._clock = clock
+        self._timer = timer
+        self._count = 0
+
+    @property
+    def text(self) -> str:
+        """What it is to answer, as text; of several messages, one a line."""
+        return "\n".join(map(text_of, self.messages))
+
+    @property
+    def data(self) -> Json:
+        """What was enqueued, as plain data: of several messages, the last."""
+        return data_of(self.messages[-1]) if self.messages else None
+
+    def input(self, type: type[T]) -> T:
+        """Return what was enqueued as a value of a type.
+
+        Raises:
+            InvalidArgument: it is no such value; the run fails with it.
+        """
+        return typed(self.data, type, "what was enqueued")
+
+    async def history(self) -> tuple[Message, ...]:
+        """Return the conversation up to what this run answers, oldest first."""
+        asked = {message.id for message in self.messages}
+        found: list[MessageRecord] = []
+        while page := await self._control.threads.list_message_records(
+            self.thread_id, MessageQuery(after=found[-1].seq if found else 0)
+        ):
+            found.extend(page)
+        messages = (record.message for record in found)
+        return tuple(one for one in messages if one.id not in asked and self._control.shows(one))
+
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: object,
+        attempts: int = 1,
+        delay: timedelta = timedelta(seconds=1),
+        returns: Any = None,
+        **kwargs: object,
+    ) -> Any:
+        """Call a function once for this run: when the run comes again, its stored result is returned.
+
+        The result is durable when this returns. A crash between the call and that has it called again. It is
+        plain data when it comes from the store; with `returns` it is a value of that type both times. A
+        failure is tried `attempts` times, after `delay`, doubled each time; then it is raised.
+
+        Raises:
+            InvalidStep: the name is blank, or was used in this run before.
+            InvalidArgument: the result cannot be stored.
+            StaleClaim: the run is not this worker's any more.
+        """
+        if attempts < 1:
+            raise InvalidArgument("a step has at least one attempt", value=attempts)
+        if self._is_done(name):
+            value = self._memory.steps[name]
+        else:
+            result = await self._tried(name, function, args, kwargs, attempts=attempts, delay=delay)
+            value = plain(result, f"the result of step {name!r}")
+            await self._keep(STEP, name, {"name": name, "value": value})
+            if returns is None:
+                return result
+        return value if returns is None else typed(value, returns, f"the result of step {name!r}")
+
+    async def ask(self, question: str, *, name: str | None = None) -> Answer:
+        """Ask a person, and return the answer. Until it comes the run waits, and holds no worker.
+
+        The function is begun again with the answer: what comes before is to be in steps. Questions are told
+        apart by `name`, or by their order.
+
+        Raises:
+            InvalidStep: the name is blank, or was used in this run before.
+        """
+        name = name or self._numbered(ASK)
+        self._claim_name(name)
+        call_id = f"{self.id}/{name}"
+        decision = self._memory.answers.get(call_id)
+        if decision is not None:
+            return Answer.of(decision)
+        raise Suspended(
+            RunWaitingTicket(
+                ticket_id=call_id,
+                tool_call_id=call_id,
+                tool_name=ASK,
+                arguments={"question": question},
+                resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL,
+                reason=question,
+                updated_at=self._clock.now(),
+            )
+        )
+
+    async def sleep(self, until: timedelta | datetime, *, name: str | None = None) -> None:
+        """Go on later, after a time or at an instant; meanwhile the run holds no worker.
+
+        The function is begun again then: what comes before is to be in steps.
+
+        Raises:
+            InvalidStep: the name is blank, or was used in this run before.
+            InvalidArgument: the instant has no time zone.
+        """
+        name = name or self._numbered(SLEEP)
+        if self._is_done(name):
+            return
+        call_id, now = f"{self.id}/{name}", self._clock.now()
+        before = self._memory.waited.get(call_id)
+        wakes_at = before.expires_at if before is not None else None
+        if wakes_at is None:
+            wakes_at = _instant(until, now)
+        if wakes_at <= now:
+            await self._keep(STEP, name, {"name": name, "value": None})
+            return
+        raise Suspended(
+            RunWaitingTicket(
+                ticket_id=call_id,
+                tool_call_id=call_id,
+                tool_name=SLEEP,
+                resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL,
+                reason="sleeps",
+                updated_at=now,
+                expires_at=wakes_at,
+            )
+        )
+
+    async def stream(self, text: str) -> None:
+        """Tell more of the answer to whoever follows, here or elsewhere; kept a moment later."""
+        await self._sink.emit(TextDelta(delta=text))
+
+    async def log(self, text: str, **facts: object) -> None:
+        """Write a line into the log of the run; durable when this returns.
+
+        Raises:
+            InvalidArgument: a fact cannot be stored.
+            StaleClaim: the run is not this worker's any more.
+        """
+        self._count += 1
+        key = f"{self._activation.trace.dispatch_id}/{self.attempt}/{self._count}"
+        await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
+
+    def _numbered(self, kind: str) -> str:
+        self._memory.unnamed[kind] += 1
+        return f"{kind}-{self._memory.unnamed[kind]}"
+
+    def _is_done(self, name: str) -> bool:
+        self._claim_name(name)
+        return name in self._memory.steps
+
+    def _claim_name(self, name: str) -> None:
+        if not name.strip():
+            raise InvalidStep("a step needs a name", value=name)
+        if name in self._memory.used:
+            raise InvalidStep(
+                f"step {name!r} comes twice in one run", value=name, remedy="give each step a name of its own"
+            )
+        self._memory.used.add(name)
+
+    async def _tried(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        *,
+        attempts: int,
+        delay: timedelta,
+    ) -> object:
+        for left in range(attempts - 1, -1, -1):
+            try:
+                if inspect.iscoroutinefunction(function):
+                    return await function(*args, **kwargs)
+                found = await asyncio.to_thread(function, *args, **kwargs)
+                return await found if inspect.isawaitable(found) else found
+            except Exception as error:
+                if not left or (isinstance(error, PostroomError) and not error.retryable):
+                    raise
+                tried = attempts - left
+                await self.log(f"step {name} failed, attempt {tried} of {attempts}: {error}")
+                await self._timer.sleep(milliseconds(delay) << (tried - 1))
+        raise AssertionError("a step has at least one attempt")
+
+    async def _keep(self, kind: str, key: str, payload: dict[str, Json]) -> None:
+        """Append an event to the run's log; refused where the run is another worker's by now."""
+        draft = CanonicalEventDraft(
+            scopes=(EventScope.thread(self.thread_id), EventScope.run(self.id)),
+            event_kind=kind,
+            payload=payload,
+            correlation_id=self._activation.trace.dispatch_id,
+            visibility=EventVisibility.INTERNAL,
+            options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{kind}/{self.id}/{key}"),
+        )
+        await self._control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, events=(draft,)))
+
+
+class FunctionExecutor(RunDispatchExecutor):
+    """Runs a coroutine for each run; what it returns is the answer."""
+
+    def __init__(self, function: Function, stores: RunStores, timer: Timer) -> None:
+        self._function = function
+        self._stores = stores
+        self._timer = timer
+        self._output = OutputLog(stores.events, timer)
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Call the function and return what it returned; a run that waits is begun again later.
+
+        Raises:
+            InvalidActivation: the run is not handed over by a mailbox; and what the function raises.
+        """
+        control = activation.control
+        if not isinstance(control, RunControl) or activation.run_id is None:
+            raise InvalidActivation(
+                "a run of a function is handed over by a mailbox", value=activation.run_id
+            )
+        run_id = activation.run_id
+        activation, memory = await self._remembered(activation, control)
+        async with self._output.keeping(activation, sink) as kept:
+            run = Run(activation, control, kept, memory, clock=self._stores.clock, timer=self._timer)
+            try:
+                returned = await self._function(run)
+            except Suspended as waits:
+                state = RunWaitingState(reason=_REASONS[waits.ticket.tool_name], tickets=(waits.ticket,))
+                return AgentRunResult(run_id=run_id, termination=TerminationReason.suspended(), waiting=state)
+        return AgentRunResult(run_id=run_id, response=as_text(returned), steps=len(memory.used))
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """Return that a function is begun again, and finds its steps."""
+        return Recovery.RESTART
+
+    def cancel(self, id: str) -> bool:
+        """Return False: the mailbox cancels the task."""
+        return False
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Return False: the mailbox cancels the task."""
+        return False
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Return False: a run that asks is not at work."""
+        return False
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Return False: a function answers what it began with."""
+        return False
+
+    async def _remembered(
+        self, activation: RunActivation, control: RunControl
+    ) -> tuple[RunActivation, _Memory]:
+        """Return the request as the run was first made, and what was done of it."""
+        run_id, steps = activation.run_id or "", dict[str, Json]()
+        run = await control.threads.load_run(run_id)
+        if run is not None and run.session_id != activation.trace.session_id:  # it has begun before
+            steps = await self._steps(run_id)
+            ids = run.input.trigger_message_ids if run.input is not None else ()
+            records = await control.threads.load_message_records(run.thread_id, ids)
+            activation = replace(activation, messages=tuple(record.message for record in records))
+        return activation, _Memory(steps=steps, answers=_answers(activation, run), waited=_tickets(run))
+
+    async def _steps(self, run_id: str) -> dict[str, Json]:
+        scope, after = EventScope.run(run_id).key, 0
+        steps: dict[str, Json] = {}
+
+        def look(tx: Transaction) -> list[tuple[int, CanonicalEvent]]:
+            return tx.events.of_scope(scope, after=after, limit=_PAGE, kinds=(STEP,))
+
+        while page := await self._stores.store.read(look):
+            steps |= {event.payload["name"]: event.payload["value"] for _, event in page}
+            after = page[-1][0]
+        return steps
+
+
+_REASONS: Final = {ASK: WaitingReason.USER_INPUT, SLEEP: WaitingReason.EXTERNAL_EVENT}
+
+
+def _answers(activation: RunActivation, run: RunRecord | None) -> dict[str, ToolCallResume]:
+    """Return what was said to the run, by question; the first answer counts."""
+    told = {one.ticket.tool_call_id: one.decision for one in run.answered} if run is not None else {}
+    return dict(activation.decisions) | told
+
+
+def _tickets(run: RunRecord | None) -> dict[str, RunWaitingTicket]:
+    waiting = run.waiting if run is not None else None
+    return {ticket.tool_call_id: ticket for ticket in waiting.tickets} if waiting is not None else {}
+
+
+def _instant(until: timedelta | datetime, now: int) -> int:
+    if isinstance(until, timedelta):
+        return now + max(milliseconds(until), 0)
+    if until.tzinfo is None:
+        raise InvalidArgument(
+            "the instant to sleep until has no time zone", value=until.isoformat(), remedy="datetime.now(UTC)"
+        )
+    return int(until.timestamp() * 1000)

@@ -1,0 +1,80 @@
+"""How what a program hands over is stored and read again: text as it is, anything else as plain JSON data."""
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.messages import ContentBlock, Json, Message, Role
+
+DATA: Final = "data"
+"""The type of a block that holds what is no text."""
+
+T = TypeVar("T")
+
+
+def plain(value: object, what: str) -> Json:
+    """Return a value as plain JSON data; `what` names it when it cannot be.
+
+    Raises:
+        InvalidArgument: it holds what cannot be stored.
+    """
+    try:
+        return msgspec.to_builtins(value, str_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"{what} cannot be stored: {error}",
+            value=type(value).__name__,
+            remedy="pass text, numbers, lists, dictionaries, dataclasses or msgspec structs",
+        ) from error
+
+
+def typed(value: Json, type: type[T], what: str) -> T:
+    """Return plain data as a value of a type; `what` names it when it is none.
+
+    Raises:
+        InvalidArgument: it is no value of that type.
+    """
+    try:
+        return msgspec.convert(value, type)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidArgument(f"{what} is no {getattr(type, '__name__', type)}: {error}") from error
+
+
+def message_of(content: object, *, id: str) -> Message:
+    """Return what is handed over as a message: text, a message, or data.
+
+    Raises:
+        InvalidArgument: it cannot be stored.
+    """
+    if isinstance(content, Message):
+        return content
+    if isinstance(content, str):
+        return Message(role=Role.USER, content=(ContentBlock(text=content),), id=id)
+    data = plain(content, "what is enqueued")
+    return Message(role=Role.USER, content=(ContentBlock(type=DATA, data={"value": data}),), id=id)
+
+
+def data_of(message: Message) -> Json:
+    """Return what a message hands over: its data, or its text."""
+    for block in message.content:
+        if block.type == DATA:
+            return block.data["value"]
+    return message.text()
+
+
+def text_of(message: Message) -> str:
+    """Return what a message hands over as text; data as JSON."""
+    data = data_of(message)
+    return data if isinstance(data, str) else msgspec.json.encode(data).decode()
+
+
+def as_text(value: Any) -> str:
+    """Return what a run returned as the text of its answer.
+
+    Raises:
+        InvalidArgument: it cannot be stored.
+    """
+    if value is None or isinstance(value, str):
+        return value or ""
+    return msgspec.json.encode(plain(value, "what the run returned")).decode()

@@ -1,0 +1,358 @@
+"""The library as a program uses it: opened by an address, on both engines, with time as it passes."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from postroom.contracts.activation import BusyPolicy
+from postroom.contracts.errors import (
+    ConfigError,
+    InvalidArgument,
+    InvalidSubmission,
+    RunUnsuccessful,
+    StaleDecision,
+    UnknownRun,
+)
+from postroom.dispatch.config import MailboxConfig
+from postroom.embedded.handle import RunHandle, State
+from postroom.embedded.mailbox import Mailbox
+from postroom.embedded.running import Run
+
+Open = Callable[..., AbstractAsyncContextManager[Mailbox]]
+SOON = MailboxConfig(default_retry_delay_ms=0, drain_grace=timedelta(seconds=5))
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Open a mailbox on a database of this test, again and again."""
+    schema = f"embedded_{uuid4().hex}"
+    url = {"memory": "memory", "sqlite": f"sqlite:///{tmp_path}/runs.db"}.get(request.param)
+    if url is None:
+        url = request.getfixturevalue("postgres_dsn")
+    yield lambda work, config=SOON: Mailbox.open(url, work, config=config, schema=schema)
+    if request.param == "postgres":
+        with psycopg.connect(url, autocommit=True) as session:
+            session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+async def echo(run: Run) -> str:
+    return f"you said {run.text}"
+
+
+async def in_state(handle: RunHandle, state: State) -> None:
+    async with asyncio.timeout(30):
+        while (await handle.status()).state is not state:
+            await asyncio.sleep(0)
+
+
+async def test_what_is_enqueued_is_answered(opening: Open) -> None:
+    async with opening(echo) as mailbox:
+        handle = await mailbox.enqueue("chat-1", "hello")
+        assert await handle.result(timeout=30) == "you said hello"
+        again = await mailbox.handle(handle.id)
+        assert (await again.status()).state is State.DONE
+        assert not await again.cancel()
+
+
+@dataclass
+class Job:
+    page: int
+    tags: list[str]
+
+
+async def test_values_go_in_and_out(opening: Open) -> None:
+    async def count(run: Run) -> Job:
+        job = run.input(Job)
+        return Job(job.page + 1, [*job.tags, run.text])
+
+    async with opening(count) as mailbox:
+        handle = await mailbox.enqueue("jobs", Job(1, ["a"]))
+        assert await handle.result(timeout=30, type=Job) == Job(2, ["a", '{"page":1,"tags":["a"]}'])
+        with pytest.raises(InvalidArgument, match="the answer is no int"):
+            await handle.result(type=int)
+        failed = await mailbox.enqueue("jobs", {"page": "three"})
+        with pytest.raises(RunUnsuccessful, match="what was enqueued is no Job"):
+            await failed.result(timeout=30)
+
+
+async def test_what_cannot_be_stored_is_refused_before_anything_is_written(opening: Open) -> None:
+    async with opening(echo) as mailbox:
+        with pytest.raises(InvalidArgument, match="what is enqueued cannot be stored"):
+            await mailbox.enqueue("t", object())
+        with pytest.raises(InvalidArgument, match="no time zone"):
+            await mailbox.enqueue("t", "a", deadline=datetime(2030, 1, 1))  # noqa: DTZ001 - the point
+        with pytest.raises(InvalidSubmission, match="priority"):
+            await mailbox.enqueue("t", "a", priority=256)
+        with pytest.raises(UnknownRun):
+            await mailbox.handle("nobody's")
+        assert await mailbox.stores.threads.load_messages("t") is None
+
+
+async def test_a_run_that_returns_what_cannot_be_stored_fails_with_that(opening: Open) -> None:
+    async def odd(run: Run) -> object:
+        return object()
+
+    async with opening(odd) as mailbox:
+        with pytest.raises(RunUnsuccessful, match="what the run returned cannot be stored"):
+            await (await mailbox.enqueue("t", "a")).result(timeout=30)
+
+
+async def test_the_same_key_is_the_same_run(opening: Open) -> None:
+    async with opening(echo) as mailbox:
+        handles = await asyncio.gather(*(mailbox.enqueue("t", "once", key="order-7") for _ in range(5)))
+        assert len({handle.id for handle in handles}) == 1
+        assert await handles[0].result(timeout=30) == "you said once"
+        assert (await mailbox.enqueue("t", "again", key="order-7")).id == handles[0].id
+        assert (await mailbox.enqueue("other", "once", key="order-7")).id != handles[0].id
+        messages = await mailbox.stores.threads.load_messages("t") or ()
+        assert [message.text() for message in messages] == ["once", "you said once"]
+
+
+async def test_a_step_is_not_done_twice_when_the_run_comes_again(opening: Open) -> None:
+    done: list[str] = []
+
+    def charge(amount: int) -> dict[str, int]:
+        done.append("charged")
+        return {"charged": amount}
+
+    async def order(run: Run) -> str:
+        receipt = await run.step("charge", charge, 7)
+        if len(done) < 2:
+            done.append("failed")
+            raise ConnectionError("the other side is away")
+        return f"{receipt['charged']} by step {await run.step('book', book, receipt, returns=Job)}"
+
+    async def book(receipt: dict[str, int]) -> Job:
+        return Job(receipt["charged"], [])
+
+    async with opening(order) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        assert await handle.result(timeout=30) == "7 by step Job(page=7, tags=[])"
+        assert done == ["charged", "failed"]
+        told = [(event.type, event.text) async for event in handle.events()]
+        assert told == [("step", "charge"), ("step", "book"), ("end", "7 by step Job(page=7, tags=[])")]
+
+
+async def test_a_step_is_tried_as_often_as_it_may_be(opening: Open) -> None:
+    tries: list[int] = []
+
+    async def flaky(run: Run) -> object:
+        async def call() -> int:
+            tries.append(1)
+            if len(tries) < 3:
+                raise ConnectionError("away")
+            return len(tries)
+
+        return await run.step("call", call, attempts=3, delay=timedelta(0))
+
+    async with opening(flaky) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        assert await handle.result(timeout=30, type=int) == 3
+        told = [event.text async for event in handle.events() if event.type == "log"]
+        assert told == [f"step call failed, attempt {n} of 3: away" for n in (1, 2)]
+
+
+@pytest.mark.parametrize(("name", "why"), [("", "needs a name"), ("one", "comes twice")])
+async def test_a_step_s_name_is_its_own(opening: Open, name: str, why: str) -> None:
+    async def twice(run: Run) -> None:
+        await run.step("one", lambda: 1)
+        await run.step(name, lambda: 2)
+
+    async with opening(twice) as mailbox:
+        with pytest.raises(RunUnsuccessful, match=why):
+            await (await mailbox.enqueue("t", "go")).result(timeout=30)
+
+
+async def deploy(run: Run) -> str:
+    await run.step("build", lambda: "built")
+    said = await run.ask(f"Deploy {run.text}?")
+    return f"{run.text}: {said.approved} {said.text} by {said.by}"
+
+
+async def test_a_run_that_asks_goes_on_with_the_answer(opening: Open) -> None:
+    async with opening(deploy) as mailbox:
+        handle = await mailbox.enqueue("t", "main")
+        events = handle.events()
+        told = [(event.type, event.text) async for event in first(events, 2)]
+        assert told == [("step", "build"), ("question", "Deploy main?")]
+        state = await handle.status()
+        assert (state.state, state.question) == (State.WAITING, "Deploy main?")
+        await (await mailbox.handle(handle.id)).answer("go ahead", approved=True, by="Ann")
+        assert await handle.result(timeout=30) == "main: True go ahead by Ann"
+        assert [(event.type, event.text) async for event in events] == [("end", "main: True go ahead by Ann")]
+        with pytest.raises(StaleDecision):
+            await handle.answer("too late")
+
+
+async def first(events: Any, count: int) -> Any:
+    for _ in range(count):
+        yield await anext(events)
+
+
+async def test_what_comes_behind_a_question_waits_for_its_end(opening: Open) -> None:
+    async with opening(deploy) as mailbox:
+        asks = await mailbox.enqueue("t", "main")
+        await in_state(asks, State.WAITING)
+        behind = await mailbox.enqueue("t", "next")
+        assert behind.id != asks.id
+        elsewhere = await mailbox.enqueue("u", "other")
+        await in_state(elsewhere, State.WAITING)
+        assert (await behind.status()).state is State.QUEUED
+        assert "has an open question" in await why_not(mailbox, behind)
+        await asks.answer(approved=False)
+        assert await asks.result(timeout=30) == "main: False  by "
+        await in_state(behind, State.WAITING)
+        assert await behind.cancel()
+        with pytest.raises(RunUnsuccessful, match="was cancelled"):
+            await behind.result(timeout=30)
+
+
+async def why_not(mailbox: Mailbox, handle: RunHandle) -> str:
+    run = await mailbox.stores.threads.load_run(handle.id)
+    assert run is not None
+    return (await mailbox.admin.why_not(run.dispatch_id or "")).text
+
+
+async def test_a_run_that_sleeps_goes_on_in_time(opening: Open) -> None:
+    begun: list[str] = []
+
+    async def nap(run: Run) -> str:
+        begun.append(run.text)
+        await run.sleep(timedelta(milliseconds=50))
+        await run.sleep(datetime.now(UTC) - timedelta(hours=1))
+        return "awake"
+
+    async with opening(nap) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        behind = await mailbox.enqueue("t", "next")
+        assert await handle.result(timeout=30) == "awake"
+        assert await behind.result(timeout=30) == "awake"
+    assert begun == ["go", "go", "next", "next"]
+
+
+async def test_a_run_that_sleeps_can_be_cancelled(opening: Open) -> None:
+    async def nap(run: Run) -> None:
+        await run.sleep(timedelta(days=1))
+
+    async with opening(nap) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        await in_state(handle, State.WAITING)
+        assert await handle.cancel()
+        assert (await handle.status()).state is State.CANCELLED
+
+
+async def test_what_is_streamed_is_followed_and_read_again_from_a_cursor(opening: Open) -> None:
+    followed = asyncio.Event()
+
+    async def slowly(run: Run) -> str:
+        await run.stream("one ")
+        await followed.wait()
+        await run.stream("two")
+        return "one two"
+
+    async with opening(slowly) as mailbox:
+        events = mailbox.stream("t", "go")
+        told = await anext(events)
+        followed.set()
+        told_then = [(event.type, event.text) async for event in events]
+        assert (told.type, told.text, told_then) == ("text", "one ", [("text", "two"), ("end", "one two")])
+
+
+async def test_a_cancelled_run_says_so(opening: Open) -> None:
+    begun = asyncio.Event()
+
+    async def stuck(run: Run) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with opening(stuck) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        queued = await mailbox.enqueue("t", "next")
+        await begun.wait()
+        assert await queued.cancel()
+        assert await handle.cancel()
+        for one in (handle, queued):
+            with pytest.raises(RunUnsuccessful, match="was cancelled"):
+                await one.result(timeout=30)
+            assert (await one.status()).state is State.CANCELLED
+
+
+async def test_a_result_that_is_late_is_waited_for_no_longer(opening: Open) -> None:
+    going = asyncio.Event()
+
+    async def slow(run: Run) -> str:
+        await going.wait()
+        return "done"
+
+    async with opening(slow) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        with pytest.raises(TimeoutError):
+            await handle.result(timeout=0.01)
+        going.set()
+        assert await handle.result(timeout=30) == "done"
+
+
+async def test_the_conversation_is_told_without_what_is_to_be_answered(opening: Open) -> None:
+    async def remember(run: Run) -> str:
+        return " / ".join([message.text() for message in await run.history()]) or "nothing"
+
+    async with opening(remember) as mailbox:
+        answers = [await (await mailbox.enqueue("t", text)).result(timeout=30) for text in ("a", "b", "c")]
+    assert answers == ["nothing", "a / nothing", "a / nothing / b / a / nothing"]
+
+
+async def test_the_policy_for_a_busy_thread_is_the_caller_s(opening: Open) -> None:
+    going = asyncio.Event()
+
+    async def slow(run: Run) -> str:
+        await going.wait()
+        return run.text
+
+    async with opening(slow) as mailbox:
+        await mailbox.enqueue("t", "a")
+        joined = [await mailbox.enqueue("t", text, when_busy=BusyPolicy.COLLECT) for text in ("b", "c")]
+        assert joined[0].id == joined[1].id
+        going.set()
+        assert await joined[1].result(timeout=30) == "b\nc"
+
+
+async def test_what_was_left_is_gone_on_with(opening: Open, request: pytest.FixtureRequest) -> None:
+    if "memory" in request.node.callspec.id:
+        return  # nothing of it outlives the mailbox
+    begun: list[str] = []
+
+    async def first_half(run: Run) -> None:
+        await run.step("half", lambda: begun.append("half"))
+        begun.append("stuck")
+        await asyncio.Event().wait()
+
+    async def whole(run: Run) -> str:
+        await run.step("half", lambda: begun.append("half again"))
+        return run.text
+
+    async with opening(first_half, MailboxConfig(drain_grace=timedelta(0))) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        async with asyncio.timeout(30):
+            while begun != ["half", "stuck"]:
+                await asyncio.sleep(0)
+    async with opening(whole) as mailbox:
+        assert await (await mailbox.handle(handle.id)).result(timeout=30) == "go"
+    assert begun == ["half", "stuck"]
+
+
+@pytest.mark.parametrize(
+    "url", ["", "runs.db", "sqlite:runs.db", "sqlite://host/runs.db", "mysql://u:secret@h/d"]
+)
+async def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        async with Mailbox.open(url, echo):
+            pass
+    assert "secret" not in refused.value.describe()

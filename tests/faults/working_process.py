@@ -1,0 +1,70 @@
+"""Run as a process of its own: a worker on PostgreSQL whose runs write a line for each step, until it is ended."""
+
+import asyncio
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.run_ports import RunStores
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox
+from postroom.stores.postgres.store import PostgresStore
+
+CONFIG = MailboxConfig(
+    lease_ms=2_000,
+    lease_renewal_interval=timedelta(milliseconds=500),
+    lease_retry_ms=100,
+    sweep_interval=timedelta(milliseconds=200),
+    poll_interval=timedelta(milliseconds=100),
+)
+
+
+class Stepping(RunDispatchExecutor):
+    """Writes one line for each of its steps, and never ends by itself."""
+
+    def __init__(self, lines: Path) -> None:
+        self.lines = lines
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        try:
+            while True:
+                self._say("step")
+                await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            self._say("stopped")
+            raise
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        return Recovery.RESTART
+
+    def cancel(self, id: str) -> bool:
+        return False
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        return False
+
+    def send_decision(self, id: str, tool_call_id: str, resume: object) -> bool:
+        return False
+
+    def send_messages(self, id: str, messages: object) -> bool:
+        return False
+
+    def live_registry(self) -> None:
+        return None
+
+    def _say(self, word: str) -> None:
+        with self.lines.open("a") as lines:
+            lines.write(word + "\n")
+
+
+async def main(dsn: str, schema: str, lines: Path) -> None:
+    store = PostgresStore.open(dsn, schema=schema, readers=1)
+    async with Mailbox(Stepping(lines), RunStores(store.store), consumer_id="worker", config=CONFIG):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
