@@ -8,6 +8,7 @@ The journal is one file for all processes, a line at a time: `start|end <thread>
 import asyncio
 import os
 import random
+import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -125,6 +126,8 @@ async def accepted(mailbox: Mailbox, request: RunActivation) -> None:
 
 async def serve(stores: Any, arguments: list[str]) -> None:
     journal, threads, runs, share, shares = arguments[0], *map(int, arguments[1:])
+    leaving = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
     mailbox = Mailbox(
         Journalling(Journal(journal)), stores, consumer_id=f"worker-{os.getpid()}", config=CONFIG
     )
@@ -137,7 +140,8 @@ async def serve(stores: Any, arguments: list[str]) -> None:
     print("ready", flush=True)
     await submit_share(mailbox, threads, runs, share, shares)
     print("submitted", flush=True)
-    await asyncio.Event().wait()
+    await leaving.wait()
+    await mailbox.aclose(timedelta(minutes=1))
 
 
 def main() -> None:

@@ -104,7 +104,7 @@ def test_an_agent_that_asks_goes_on_when_a_button_is_pressed_after_a_restart(tmp
         journal = (yard / "journal").read_text().splitlines()
         assert journal[0] == "tidy up"
         assert journal[1:] == [
-            "You asked a person: May I delete the branch? / The answer is yes. / Go on from there."
+            "tidy up /  / You asked a person: May I delete the branch? / The answer is yes. / Go on from there."
         ]
         assert "Traceback" not in server.log()
 

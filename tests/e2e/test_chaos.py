@@ -58,6 +58,13 @@ class Crew:
         self.kills += 1
         self.start(share)
 
+    def leave(self) -> None:
+        """Let them write what the last runs came to, and end."""
+        for member in self.members.values():
+            member.send_signal(signal.SIGTERM)
+        for member in self.members.values():
+            assert member.wait(120) == 0
+
     def stop(self) -> None:
         for member in self.members.values():
             member.kill()
@@ -94,14 +101,14 @@ def kill_for_a_while(crew: Crew, also=lambda round_number: None) -> None:
 
 
 def wait_until_done(crew: Crew) -> None:
-    """Return when as many runs have ended as there are, as the journal tells."""
+    """Return when as many runs have ended as there are, as the journal tells, and the processes have left."""
     pause = threading.Event()
     until = time.monotonic() + SECONDS * 2 + 180
     while len(ended_runs(crew.journal)) < RUNS:
         assert time.monotonic() < until, f"{len(ended_runs(crew.journal))} of {RUNS} runs ended"
         assert all(member.poll() is None for member in crew.members.values()), "a process ended by itself"
         pause.wait(0.2)
-    pause.wait(1)  # the last acknowledgement
+    crew.leave()
 
 
 def lines(journal: Path) -> list[list[str]]:
@@ -156,7 +163,6 @@ def test_a_process_killed_again_and_again_loses_nothing_on_sqlite(tmp_path: Path
     crew = crew_of(str(path), 1)
     kill_for_a_while(crew)
     wait_until_done(crew)
-    crew.stop()
     assert_never_two_at_once(crew.journal)
     assert_in_order(crew.journal)
     store = SqliteStore.open(path, purpose="check")
@@ -184,7 +190,6 @@ def test_workers_and_the_database_killed_again_and_again_lose_nothing_on_postgre
 
         kill_for_a_while(crew, now_and_then)
         wait_until_done(crew)
-        crew.stop()
         assert_never_two_at_once(crew.journal)
         assert_in_order(crew.journal)
 
