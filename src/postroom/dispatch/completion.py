@@ -302,19 +302,14 @@ class Completion:
         await attempt.watched.emit(finish_event(dispatch, termination, result.response))
         return ending
 
-    async def try_later(
-        self, attempt: Attempt, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
-    ) -> bool:
+    async def try_later(self, attempt: Attempt, outcome: MailboxRunOutcome) -> bool:
         """Give the dispatch back, due later; False when it was the last attempt and it is given up."""
         core, dispatch = self._core, attempt.dispatch
         delay = retry_delay_ms(
             core.config, dispatch.attempt_count + 1, core.random, retry_after_ms=outcome.retry_after_ms
         )
         row = await self._moved(
-            "nack",
-            dispatch,
-            lambda row, now: row.nacked(error=outcome.error, delay_ms=delay, now=now),
-            failed=failed,
+            "nack", dispatch, lambda row, now: row.nacked(error=outcome.error, delay_ms=delay, now=now)
         )
         if row.status is RunDispatchStatus.DEAD_LETTER:
             await self._tell_failure(row, attempt.sink, outcome.error)
@@ -326,14 +321,7 @@ class Completion:
         await attempt.sink.emit(retrying)
         return True
 
-    async def give_up(
-        self,
-        dispatch: RunDispatch,
-        sink: EventSink,
-        instance_id: str,
-        error: str,
-        cause: CanonicalEventDraft | None = None,
-    ) -> None:
+    async def give_up(self, dispatch: RunDispatch, sink: EventSink, instance_id: str, error: str) -> None:
         """Make the dispatch a dead letter and end its run with the error, in one step."""
         await self._tell_failure(dispatch, sink, error)
         failed = RunDispatchResult(
@@ -348,8 +336,7 @@ class Completion:
             begun = row.record_dispatch_start(instance_id, now=now)
             return begun.record_run_result(failed, now=now).dead_lettered(error=error, now=now)
 
-        outcome = OutcomeKind.PERMANENT_ERROR.value
-        await self._moved("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
+        await self._moved("dead_letter", dispatch, given_up, outcome=OutcomeKind.PERMANENT_ERROR.value)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
         """Give back what failed for a reason that nobody foresaw; an attempt counts. False: given up."""
@@ -506,12 +493,8 @@ class Completion:
         move: Callable[[RunDispatch, int], RunDispatch],
         *,
         outcome: str = "",
-        failed: CanonicalEventDraft | None = None,
     ) -> RunDispatch:
-        """Move a dispatch that is ours, and keep why its execution failed.
-
-        Where that ends it, its run ends with it, counted as `outcome`.
-        """
+        """Move a dispatch that is ours; where that ends it, its run ends with it, counted as `outcome`."""
         core = self._core
 
         def moved(
@@ -522,8 +505,6 @@ class Completion:
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, move)
             if isinstance(row, StaleClaim):
                 return row
-            if failed is not None:
-                tx.events.append((failed,))
             if row.status is RunDispatchStatus.QUEUED and core.effects is not None:
                 core.effects.put_back(tx, row.run_id)
             return self.ended_in(tx, row, accept)

@@ -29,7 +29,6 @@ class LeaseEnd(StrEnum):
     LOST = "lost"
     GIVEN_UP = "given_up"
     CANCELLED = "cancelled"
-    TIMED_OUT = "timed_out"
 
 
 @dataclass(slots=True, eq=False)
