@@ -128,6 +128,7 @@ async def serve(stores: Any, arguments: list[str]) -> None:
     journal, threads, runs, share, shares = arguments[0], *map(int, arguments[1:])
     leaving = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     mailbox = Mailbox(
         Journalling(Journal(journal)), stores, consumer_id=f"worker-{os.getpid()}", config=CONFIG
     )

@@ -45,10 +45,15 @@ class Crew:
 
     def start(self, share: int) -> None:
         words = [self.place, str(self.journal), str(THREADS), str(RUNS), str(share), str(self.size)]
-        with (self.journal.parent / f"worker-{share}.err").open("ab") as errors:
-            self.members[share] = subprocess.Popen(
-                [sys.executable, str(PROGRAM), *words], stdout=errors, stderr=errors
-            )
+        # It begins with this signal held back, until it can leave in good order.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            with (self.journal.parent / f"worker-{share}.err").open("ab") as errors:
+                self.members[share] = subprocess.Popen(
+                    [sys.executable, str(PROGRAM), *words], stdout=errors, stderr=errors
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def kill_one(self, chance: random.Random) -> None:
         share = chance.choice(sorted(self.members))

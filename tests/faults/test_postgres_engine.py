@@ -687,3 +687,30 @@ async def test_stores_that_are_opened_at_once_make_the_schema_once(postgres_dsn:
 
 def test_a_name_is_quoted_whatever_it_holds() -> None:
     assert quoted('a "b"') == '"a ""b"""'
+
+
+def test_a_server_that_ends_while_a_store_is_opened_counts_as_unreachable(
+    postgres_dsn: str, a_schema: str
+) -> None:
+    held = lock_number(f"postroom writes {a_schema} 0")
+    refused: list[BaseException] = []
+
+    def opening() -> None:
+        try:
+            PostgresStore.open(postgres_dsn, schema=a_schema).close()
+        except Exception as error:
+            refused.append(error)
+
+    with connected(postgres_dsn, a_schema) as connection:
+        asked(connection, f"SELECT pg_advisory_lock({held})")
+        opens = threading.Thread(target=opening)
+        opens.start()
+        while not asked(
+            connection,
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            f" AND ((classid::bigint << 32) | objid::bigint) = {held}",
+        ):
+            assert opens.is_alive(), refused
+        opens.join(PATIENCE)
+    [error] = refused
+    assert isinstance(error, StoreUnavailable)

@@ -130,9 +130,10 @@ class PostgresEngine(Engine):
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
             raise ConfigError(f"a schema's name has 1 to {_LONGEST_NAME} bytes", value=address.schema)
         ownership = Ownership(address, alone=alone)
-        writing = [ownership.connect(0)]
+        writing: list[Connection] = []
         try:
-            first = writing[0]
+            first = ownership.connect(0)
+            writing.append(first)
             _refuse_read_only(first)
             migrate(first, address)
             own_clock = DatabaseClock()
