@@ -12,7 +12,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from postroom.contracts.activation import BusyPolicy
+from postroom.contracts.activation import BusyPolicy, RunActivation
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     ConfigError,
     InvalidArgument,
@@ -249,6 +250,19 @@ async def test_a_run_that_sleeps_can_be_cancelled(opening: Open) -> None:
         assert (await handle.status()).state is State.CANCELLED
 
 
+async def test_a_run_that_sleeps_is_queued_as_it_was_submitted(opening: Open) -> None:
+    async def nap(run: Run) -> None:
+        await run.sleep(timedelta(days=1))
+
+    async with opening(nap, MailboxConfig(default_max_attempts=2)) as mailbox:
+        asked = RunActivation.new("t", ["go"]).delivered(tenant="a", limit_key="k", priority=7)
+        submitted = await mailbox.admin.submit_background(asked)
+        handle = await mailbox.handle(submitted.run_id)
+        await in_state(handle, State.WAITING)
+        [row] = await mailbox.admin.list_dispatches("t", (RunDispatchStatus.QUEUED,))
+        assert (row.tenant, row.limit_key, row.priority, row.max_attempts) == ("a", "k", 7, 2)
+
+
 async def test_what_is_streamed_is_followed_and_read_again_from_a_cursor(opening: Open) -> None:
     followed = asyncio.Event()
 
@@ -330,11 +344,13 @@ async def test_what_was_left_is_gone_on_with(opening: Open, request: pytest.Fixt
     begun: list[str] = []
 
     async def first_half(run: Run) -> None:
+        await run.log("the first half")
         await run.step("half", lambda: begun.append("half"))
         begun.append("stuck")
         await asyncio.Event().wait()
 
     async def whole(run: Run) -> str:
+        await run.log("the whole")
         await run.step("half", lambda: begun.append("half again"))
         return run.text
 
@@ -344,8 +360,11 @@ async def test_what_was_left_is_gone_on_with(opening: Open, request: pytest.Fixt
             while begun != ["half", "stuck"]:
                 await asyncio.sleep(0)
     async with opening(whole) as mailbox:
-        assert await (await mailbox.handle(handle.id)).result(timeout=30) == "go"
+        handle = await mailbox.handle(handle.id)
+        assert await handle.result(timeout=30) == "go"
+        told = [event.text async for event in handle.events() if event.type == "log"]
     assert begun == ["half", "stuck"]
+    assert told == ["the first half", "the whole"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from postroom.contracts.accepting import Accept
-from postroom.contracts.activation import DeliveryOptions
-from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
+from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Json, Message
 from postroom.contracts.outbox import OutboxDraft
@@ -80,18 +79,19 @@ def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> No
     waiting = run.waiting
     if waiting is None or run.dispatch_id != waiting.since_dispatch_id:
         return
-    options = run.activation.delivery if run.activation is not None else DeliveryOptions()
-    now = tx.now()
-    dispatch = RunDispatch(
-        dispatch_id=tx.new_id(),
-        thread_id=run.thread_id,
-        run_id=run.run_id,
-        created_at=now,
-        available_at=ticket.expires_at or 0,
-        updated_at=now,
-        priority=options.priority,
-        tenant=options.tenant,
-        max_attempts=options.max_attempts or DEFAULT_MAX_ATTEMPTS,
+    before = tx.runs.dispatches.load(run.dispatch_id or "")
+    if before is None:
+        return
+    dispatch = RunDispatch.queued(
+        tx.new_id(),
+        run.thread_id,
+        run.run_id,
+        created_at=tx.now(),
+        available_at=ticket.expires_at,
+        priority=before.priority,
+        max_attempts=before.max_attempts,
+        tenant=before.tenant,
+        limit_key=before.limit_key,
     )
     again = replace(run, dispatch_id=dispatch.dispatch_id)
     tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=again, delivery=Delivery(dispatch=dispatch)))

@@ -24,7 +24,7 @@ from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.embedded.effects import Ends
 from postroom.embedded.handle import RunEvent, RunHandle
 from postroom.embedded.running import Function, FunctionExecutor
-from postroom.embedded.values import message_of
+from postroom.embedded.values import instant_of, message_of
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.store import Stores
@@ -106,7 +106,7 @@ class Mailbox:
         delivery = DeliveryOptions(
             priority=priority,
             delay_ms=0 if delay is None else milliseconds(delay),
-            deadline_at=None if deadline is None else _instant(deadline),
+            deadline_at=None if deadline is None else instant_of(deadline, "the deadline"),
             max_attempts=attempts,
             tenant=tenant,
         )
@@ -183,9 +183,3 @@ def _id_of(thread: str, key: str) -> str:
     if not key.strip():
         raise InvalidArgument("a key must not be blank")
     return "key-" + hashlib.sha256(f"{thread}\0{key}".encode()).hexdigest()[:32]
-
-
-def _instant(moment: datetime) -> int:
-    if moment.tzinfo is None:
-        raise InvalidArgument("the deadline has no time zone", value=moment.isoformat())
-    return int(moment.timestamp() * 1000)

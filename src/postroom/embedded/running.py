@@ -39,7 +39,7 @@ from postroom.contracts.runs import (
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.sinks import OutputLog
-from postroom.embedded.values import as_text, data_of, plain, text_of, typed
+from postroom.embedded.values import as_text, data_of, instant_of, plain, text_of, typed
 
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"
@@ -252,7 +252,8 @@ class Run:
             StaleClaim: the run is not this worker's any more.
         """
         self._count += 1
-        key = f"{self._activation.trace.dispatch_id}/{self.attempt}/{self._count}"
+        trace = self._activation.trace  # an execution that was given back counts as no attempt
+        key = f"{trace.dispatch_id}/{trace.session_id}/{self._count}"
         await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
 
     def _numbered(self, kind: str) -> str:
@@ -403,8 +404,4 @@ def _tickets(run: RunRecord | None) -> dict[str, RunWaitingTicket]:
 def _instant(until: timedelta | datetime, now: int) -> int:
     if isinstance(until, timedelta):
         return now + max(milliseconds(until), 0)
-    if until.tzinfo is None:
-        raise InvalidArgument(
-            "the instant to sleep until has no time zone", value=until.isoformat(), remedy="datetime.now(UTC)"
-        )
-    return int(until.timestamp() * 1000)
+    return instant_of(until, "the instant to sleep until")

@@ -1,5 +1,6 @@
 """How what a program hands over is stored and read again: text as it is, anything else as plain JSON data."""
 
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -39,6 +40,19 @@ def typed(value: Json, type: type[T], what: str) -> T:
         return msgspec.convert(value, type)
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidArgument(f"{what} is no {getattr(type, '__name__', type)}: {error}") from error
+
+
+def instant_of(moment: datetime, what: str) -> int:
+    """Return a moment in milliseconds since the epoch; `what` names it when it cannot be told.
+
+    Raises:
+        InvalidArgument: it has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise InvalidArgument(
+            f"{what} has no time zone", value=moment.isoformat(), remedy="give it one: datetime.now(UTC)"
+        )
+    return int(moment.timestamp() * 1000)
 
 
 def message_of(content: object, *, id: str) -> Message:
