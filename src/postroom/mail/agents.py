@@ -96,9 +96,7 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
     path = checked_path(human_key)
     is_run = context.caller.agent_id is not None
     if project := context.projects.project(path):
-        if is_run:
-            return project
-        if git_identity and not project.git_identity:
+        if git_identity and not project.git_identity and not is_run:
             context.tx.set_git_identity(project.id, git_identity)
         return project
     if is_run:
