@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import gc
 import importlib
 import json
 import logging
@@ -218,6 +219,24 @@ async def test_failures_are_told_by_kind(answer: Any, kind: type[InferenceError]
     with pytest.raises(InferenceError) as caught:
         await bounded(answered(answer))
     assert type(caught.value) is kind
+
+
+async def test_an_answer_that_breaks_off_leaves_nothing_of_the_client_to_the_garbage_collector() -> None:
+    left: list[str] = []
+    _, finish = sys.get_asyncgen_hooks()
+
+    def found(generator: Any) -> None:
+        left.append(generator.__qualname__)
+        finish(generator)
+
+    sys.set_asyncgen_hooks(finalizer=found)
+    try:
+        with pytest.raises(ProviderFailed):
+            await bounded(answered(["data: {broken\n\n"]))
+        gc.collect()
+    finally:
+        sys.set_asyncgen_hooks(finalizer=finish)
+    assert not [name for name in left if name.startswith("AsyncResponseStream")]
 
 
 async def test_how_long_to_wait_is_told() -> None:

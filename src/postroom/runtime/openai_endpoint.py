@@ -6,7 +6,7 @@ process adds no key, and every failure is one of our kinds without the key in it
 """
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -207,15 +207,29 @@ async def _bound(response: httpx2.Response) -> None:
         response.stream = kind(response.stream)
 
 
-class _Events(httpx2.AsyncByteStream):
-    """The events of an answer; the last one counts although no blank line ends it."""
+class _Bounded(httpx2.AsyncByteStream):
+    """What an endpoint says, within a bound; its generator is closed with the answer.
+
+    The SDK drops what it has read half. The garbage collector would then close the generators of the HTTP
+    client at any moment and in any order, which fails.
+    """
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
+        self._pieces = aiter(stream)
+
+    async def aclose(self) -> None:
+        if isinstance(self._pieces, AsyncGenerator):
+            await self._pieces.aclose()
+        await self._stream.aclose()
+
+
+class _Events(_Bounded):
+    """The events of an answer; the last one counts although no blank line ends it."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0
-        async for piece in self._stream:
+        async for piece in self._pieces:
             end = piece.rfind(b"\n")
             length = len(piece) - end - 1 if end >= 0 else length + len(piece)
             if length > LARGEST_LINE:
@@ -223,16 +237,13 @@ class _Events(httpx2.AsyncByteStream):
             yield piece
         yield b"\n\n"
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
-
-class _Refusal(_Events):
+class _Refusal(_Bounded):
     """The begin of what an endpoint says when it refuses."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0
-        async for piece in self._stream:
+        async for piece in self._pieces:
             yield piece[: LARGEST_REFUSAL - length]
             length += len(piece)
             if length >= LARGEST_REFUSAL:
