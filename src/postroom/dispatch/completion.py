@@ -364,6 +364,25 @@ class Completion:
             return False
         return row.status is RunDispatchStatus.QUEUED
 
+    async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
+        """Withdraw a queued dispatch and end its run, in one step; None when it is not queued."""
+
+        def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
+            queue = tx.runs.dispatches
+            thread_id = queue.thread_of(dispatch_id)
+            if thread_id is None:
+                return None
+            tx.lock(thread_lock(thread_id))
+            row = queue.cancel(dispatch_id)
+            return None if row is None else self.ended_in(tx, row)
+
+        done = await self._core.observed("cancel", self._core.store.write(cancel))
+        if done is None:
+            return None
+        cancelled = self.told(*done)
+        await self._events.dispatch_happened("RunCancelled", cancelled)
+        return cancelled
+
     def ended_in(
         self, tx: Transaction, dispatch: RunDispatch, accept: Accept | None = None
     ) -> tuple[RunDispatch, RunRecord | None]:

@@ -676,10 +676,12 @@ class Execution:
             StaleClaim: the dispatch is not ours any more; nothing was written.
         """
         core, dispatch, end = self._core, job.claimed, job.lease.end
+        cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
+        if job.lease.is_cancelled and isinstance(job.ended, BaseException):
+            job.ended = cancelled  # it failed as it was told to end
         if job.ended is not None:
             await self._finish(job, job.ended)
         elif end is LeaseEnd.CANCELLED:
-            cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
             await self._finish(job, cancelled)
         elif end is LeaseEnd.TIMED_OUT:
             most = core.config.max_run_ms
@@ -690,6 +692,8 @@ class Execution:
             await core.observed("release", core.dispatches.release(dispatch.claim_proof))
         else:
             await self.lost(job)
+        if job.comes_again and job.lease.is_cancelled:  # while it was put back
+            job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
         return True
 
     async def lost(self, job: Job) -> None:
