@@ -797,7 +797,7 @@ def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> Canonical
     """Log that an execution failed, and return the event that keeps why; with the place in foreign code."""
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
     is_foreign = not isinstance(error, PostroomError)
-    if is_foreign:
+    if is_foreign or error.__cause__ is not None:
         facts["traceback"] = storable("".join(format_exception(error))[-_TRACEBACK_KEPT:])
     _LOG.warning(
         "run.attempt_failed",
