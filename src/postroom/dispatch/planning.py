@@ -116,6 +116,12 @@ def refuse_bad_delivery(request: RunActivation) -> None:
         raise InvalidSubmission(f"the priority is from 0 to {LOWEST_PRIORITY}", value=options.priority)
     if options.delay_ms < 0:
         raise InvalidSubmission("the delay must not be negative", value=options.delay_ms)
+    if options.deadline_at is not None and options.deadline_at <= 0:
+        raise InvalidSubmission(
+            "the deadline is an instant in milliseconds since 1970",
+            value=options.deadline_at,
+            remedy="leave deadline_at out for none",
+        )
     if options.max_attempts is not None and options.max_attempts < 1:
         raise InvalidSubmission("there must be at least one attempt", value=options.max_attempts)
     for call, resume in request.decisions:
@@ -403,12 +409,12 @@ def _answers(run: RunRecord, request: RunActivation) -> list[AnsweredTicket]:
 
 
 def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
-    """Return the queued request with more to read and to decide; a decision counts once."""
+    """Return the queued request with more to read and to decide; each message and decision counts once."""
     known = {resume.decision_id for _, resume in queued.seeded_decisions}
     fresh = tuple(one for one in more.seeded_decisions if one[1].decision_id not in known)
     return replace(
         queued,
         range=more.range,
-        trigger_message_ids=(*queued.trigger_message_ids, *more.trigger_message_ids),
+        trigger_message_ids=tuple(dict.fromkeys((*queued.trigger_message_ids, *more.trigger_message_ids))),
         seeded_decisions=(*queued.seeded_decisions, *fresh),
     )

@@ -742,7 +742,7 @@ class Execution:
         if run.thread_id != dispatch.thread_id:
             raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
         buffer = EventBuffer()
-        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer)
+        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id)
         activation = RunActivation(thread_id=run.thread_id)
         if is_left_open(run, dispatch):
             activation = await self._activation(job, run, coordinator)
@@ -807,7 +807,7 @@ def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> Canonical
         exc_info=error if is_foreign else None,
     )
     return CanonicalEventDraft(
-        scopes=(EventScope.thread(dispatch.thread_id), EventScope.run(dispatch.run_id)),
+        scopes=(EventScope.run(dispatch.run_id),),  # a thread's log has what its readers follow
         event_kind=ATTEMPT_FAILED,
         payload=facts,
         correlation_id=dispatch.dispatch_id,
