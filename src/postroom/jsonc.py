@@ -1,13 +1,14 @@
 """Reads JSON as clients write it: with comments, with trailing commas, with a byte order mark.
 
-It keeps all positions, so that an edit can change one place of the text and leave the rest as it is.
+It keeps all positions, so that an edit can change one place of the text and leave the rest as it is. What is
+plain JSON is read by the standard library, and looked into when that is asked: an edit looks into few parts.
 """
 
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Final, Literal
 
 DEEPEST: Final = 200
@@ -19,24 +20,51 @@ _PLAIN: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+
 _BYTE_ORDER: Final = "\ufeff"
 
 
+def _refuse_constant(word: str) -> object:
+    raise ValueError(f"{word} is no JSON")
+
+
+_PLAIN_JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 class NotJson(ValueError):
     """The text is not JSON, even with comments and trailing commas; the message names the line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """A value and its position in the text."""
 
     kind: Literal["object", "array", "plain"]
     start: int
     end: int
-    children: tuple["Child", ...] = ()
-    tail: int = 0
-    """Inside brackets: the end of the last child or comment."""
+    inside: "tuple[tuple[Child, ...], int] | None" = None
+    """What is in the brackets, when it was looked into, as `children` and `tail`."""
     plain: object = None
+    """The value of what has no brackets, or was not looked into."""
+    source: str = field(default="", repr=False)
+    depth: int = 0
+
+    @property
+    def children(self) -> "tuple[Child, ...]":
+        """What is in the brackets."""
+        return self._looked_into[0]
+
+    @property
+    def tail(self) -> int:
+        """Inside brackets: the end of the last child or comment."""
+        return self._looked_into[1]
+
+    @cached_property
+    def _looked_into(self) -> "tuple[tuple[Child, ...], int]":
+        if self.kind == "plain":
+            return (), 0
+        return self.inside or _Reader(self.source, self.start).inside(self.depth)
 
     def value(self) -> object:
         """Return the Python value; the last of duplicate keys counts, as for every client."""
+        if self.inside is None:
+            return self.plain
         if self.kind == "object":
             return {child.key: child.node.value() for child in self.children}
         if self.kind == "array":
@@ -76,7 +104,7 @@ def read(text: str) -> Node | None:
     Raises:
         NotJson: it is something else.
     """
-    reader = _Reader(text)
+    reader = _Reader(text, 1 if text.startswith(_BYTE_ORDER) else 0)
     reader.skip()
     if reader.at == len(text):
         return None
@@ -95,9 +123,9 @@ def nodes(node: Node) -> Iterator[Node]:
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, at: int) -> None:
         self._text = text
-        self.at = 1 if text.startswith(_BYTE_ORDER) else 0
+        self.at = at
 
     def wrong(self, what: str) -> NotJson:
         line = self._text.count("\n", 0, self.at) + 1
@@ -144,7 +172,22 @@ class _Reader:
         return word
 
     def _container(self, opening: str, depth: int) -> Node:
-        start, closing = self.at, "}" if opening == "{" else "]"
+        start = self.at
+        kind: Literal["object", "array"] = "object" if opening == "{" else "array"
+        try:
+            plain, self.at = _PLAIN_JSON.raw_decode(self._text, start)
+            if _levels(plain) <= DEEPEST - depth:
+                return Node(kind=kind, start=start, end=self.at, plain=plain, source=self._text, depth=depth)
+        except (ValueError, RecursionError):
+            pass  # it has comments, or is wrong
+        self.at = start
+        inside = self.inside(depth)
+        return Node(kind=kind, start=start, end=self.at, inside=inside)
+
+    def inside(self, depth: int) -> tuple[tuple[Child, ...], int]:
+        """Return what is in brackets, and where the last of it ends."""
+        opening = self._text[self.at]
+        closing = "}" if opening == "{" else "]"
         self.at += 1
         children: list[Child] = []
         tail = self.at
@@ -157,8 +200,7 @@ class _Reader:
             children.append(self._child(opening, depth))
             tail = self.at
         self.at += 1
-        kind: Literal["object", "array"] = "object" if opening == "{" else "array"
-        return Node(kind=kind, start=start, end=self.at, children=tuple(children), tail=tail)
+        return tuple(children), tail
 
     def _skipped(self, tail: int) -> int:
         """Skip whitespace and comments; return the end of the last comment, or `tail` without one."""
@@ -183,3 +225,12 @@ class _Reader:
         comma = self.at if self._text.startswith(",", self.at) else None
         self.at = node.end if comma is None else comma + 1
         return Child(key=key, start=start, node=node, comma=comma)
+
+
+def _levels(value: object) -> int:
+    """Return how many levels of nesting a value has."""
+    level, count = [value], 0
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        count += 1
+    return count

@@ -263,6 +263,30 @@ def test_what_is_meant_for_a_terminal_is_taken_out() -> None:
     assert without_escapes("plain\n\ttext [31m") == "plain\n\ttext [31m"
 
 
+@pytest.mark.parametrize(
+    ("shown", "mailed"),
+    [
+        ("\x9b31mred\x9b0m \x9d0;a title\x9cand \x9d8;;http://x\x07link", "red and link"),
+        ("\x1b]0;a title\x9cand \x90q#0\x1b\\\x9fkey\x9cend", "and end"),
+        ("b\x07e\x08l\0l\x7f \x85\x9b\x0b\x0cend\x1b", "bell end"),
+        ("10%\r20%\r\ndone\r", "10%\n20%\ndone\n"),
+        ("\u202egpj.exe\u202c \u2066a\u2067b\u2068c\u2069\u202a\u202b\u202d", "gpj.exe abc"),
+        (
+            "ünï \u200d\u00a0\U0001f469\u200d\U0001f4bb \u05d0\u200f",
+            "ünï \u200d\u00a0\U0001f469\u200d\U0001f4bb \u05d0\u200f",
+        ),
+        ("\x1b]no end, and text\n\x1b[ü", "no end, and text\nü"),
+    ],
+)
+def test_no_control_character_stays_but_tabs_and_line_ends(shown: str, mailed: str) -> None:
+    assert without_escapes(shown) == mailed
+
+
+@pytest.mark.parametrize("begun", ["\x1b]", "\x9d", "\x1b[", "\x9b0 ", "\x1bP;", "\x1b "])
+def test_a_mebibyte_of_what_is_only_begun_is_read_at_once(begun: str) -> None:
+    assert "\x1b" not in without_escapes(begun * (1 << 19))
+
+
 def test_the_settings_of_a_run_are_private_and_are_taken_away(tmp_path: Path) -> None:
     records = Records(tmp_path / "private")
     records.prepare()

@@ -1,6 +1,10 @@
 """How our part is put into a text and taken out: what is refused, what people's own changes survive."""
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import pytest
 
@@ -21,6 +25,56 @@ TABLE = ConfigEdit(path=("mcp_servers",), key="postroom", value=ENTRY)
 def value(text: str) -> object:
     found = read(text)
     return None if found is None else found.value()
+
+
+@contextmanager
+def counted() -> Iterator[list[str]]:
+    """Count the calls of our functions."""
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+def test_what_an_edit_does_not_look_into_costs_no_steps_of_ours() -> None:
+    found = []
+    for size in (10, 10_000):
+        kept = {"projects": {f"/p{one}": {"history": [{"display": "x"}, one]} for one in range(size)}}
+        with counted() as calls:
+            changed, _ = json_edit.put(json.dumps(kept, indent=2), SERVER, "claude")
+        assert json.loads(changed) == {**kept, "mcpServers": {"postroom": ENTRY}}
+        found.append(len([one for one in calls if one in ("value", "skip", "_child", "_string")]))
+    assert found[0] == found[1]
+
+
+def test_what_was_not_looked_into_means_the_same_when_it_is(subtests: pytest.Subtests) -> None:
+    for inner in [
+        '{"a": [1, {"b": "\\u00e9\\n"}], "a": [2.5, null]}',
+        "[ ]",
+        '{"a": {"b": [{}, [], ""]} , "c":-1e3}',
+        '{"a": [1, 2,], // end\n "b": {"c": /* x */ true}}',
+    ]:
+        with subtests.test(inner=inner):
+            text = f'{{"x": {inner}}}'
+            node = json_edit.find(text, ("x",))
+            assert node is not None
+            before = node.value()
+            assert text[node.start : node.end] == inner
+            looked = {child.key: child.node.value() for child in node.children}
+            assert looked == before or not isinstance(before, dict)
+            for child in node.children:
+                assert value(text[child.node.start : child.node.end]) == child.node.value()
+    for wrong in ["NaN", "Infinity", "-Infinity"]:
+        with subtests.test(wrong=wrong), pytest.raises(NotJson, match="line 1"):
+            read(f'{{"x": [{wrong}]}}')
 
 
 def test_what_is_no_json_is_refused_with_its_line(subtests: pytest.Subtests) -> None:

@@ -351,8 +351,10 @@ def commit(repo: Path, fake_port: int | None, code: int, **more: str) -> str:
 def test_a_commit_is_held_as_the_answer_says(repo: Path, answer: Any, guard: str, code: int) -> None:
     with FakePostroom(admin={COMMIT: lambda _: answer}) as fake:
         said = commit(repo, fake.port, code, POSTROOM_AGENT="Ben", POSTROOM_GUARD=guard)
-    expected = answer["text"] if isinstance(answer, dict) else "--no-verify"
+    expected = answer["text"] if isinstance(answer, dict) else "reservations were not checked"
     assert expected in said
+    assert "--no-verify" not in said, "a model that commits reads it, and the way round is for people"
+    assert "POSTROOM_GUARD" not in said
     assert "Traceback" not in said
     top = git(repo, "rev-parse", "--show-toplevel").stdout.strip()
     body = {"cwd": top, "agent": "Ben", "guard": guard, "paths": ["a"]}

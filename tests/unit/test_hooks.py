@@ -166,7 +166,8 @@ async def test_an_edit_of_what_another_holds_is_refused(room: Room) -> None:
     outcome, text = await ask(room, "pre-commit", client="git", agent="Ben", paths=both)
     assert outcome == "deny"
     assert '"piers/north.py" is reserved by "Ada"' in text
-    assert "--no-verify" in text
+    assert "--no-verify" not in text, "a model that commits reads it, and the way round is for people"
+    assert "POSTROOM_GUARD" not in text
 
 
 @pytest.mark.parametrize(

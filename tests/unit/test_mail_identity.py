@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import RUN_OF_ADA, SHORE, Room, in_memory, room_in_memory, set_to_work
+from mail_room import HARBOR, RUN_OF_ADA, SHORE, Room, everything, in_memory, room_in_memory, set_to_work
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -353,3 +353,20 @@ async def test_whois_tells_what_an_agent_holds_and_has_to_read(room: Room) -> No
     assert (found["name"], found["unread"], found["last_seq"]) == ("Ben", 1, 2)
     assert [one["path"] for one in found["reservations"]] == ["src/**"]
     assert "token" not in str(found)
+
+
+async def test_a_run_makes_no_project_and_changes_none(room: Room) -> None:
+    await room.open()
+    ada = await room.store.read(lambda tx: tx.agent(1, "Ada"))
+    assert ada is not None
+    run = Caller(agent_id=ada.id)
+    told = {"project_key": "/elsewhere", "program": "p", "model": "m", "name": "Ada"}
+    await room.refused(NotPermitted, "ensure_project", human_key="/elsewhere", caller=run)
+    await room.refused(NotPermitted, "ensure_project", human_key="/elsewhere", git_identity="g", caller=run)
+    await room.refused(NotPermitted, "start_session", **told, caller=run)
+    before = await everything(room.store)
+    known = await room.call("ensure_project", human_key=HARBOR, git_identity="g", caller=run)
+    assert known["human_key"] == HARBOR
+    assert await everything(room.store) == before
+    begun = await room.call("start_session", **{**told, "project_key": HARBOR}, caller=run)
+    assert begun["agent"]["name"] == "Ada"

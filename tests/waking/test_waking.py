@@ -347,20 +347,20 @@ async def test_a_thread_of_answers_alone_ends(room):
     assert len(room.agents.prompts) == 2
 
 
-async def test_an_answer_that_is_longer_than_a_message_is_cut_and_says_so(room):
+async def test_of_an_answer_that_is_longer_than_a_message_the_end_is_kept_and_it_says_so(room):
     room.mail.rules = replace(Rules(), max_body_bytes=2_000)
     await room.people("Ada", "Bo", runners=("Bo",))
 
     async def talks(activation):
-        return done(activation, "é" * 5_000)
+        return done(activation, "[the beginning was cut off: 7 bytes]\n" + "é" * 5_000 + " the end")
 
     room.agents.act = talks
     await room.send("Ada", "Bo")
     await room.turn()
     [(_, text)] = await room.texts("Ada")
     assert len(text.encode()) <= 2_000
-    assert text.startswith("éé")
-    assert text.endswith("longer than a message may be.)")
+    assert text.startswith("(The beginning was cut off: the answer is longer than a message may be.)\n\néé")
+    assert text.endswith("éé the end")
 
 
 async def test_whoever_takes_no_mail_from_the_reader_still_has_its_message_handled(room):

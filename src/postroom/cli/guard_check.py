@@ -11,7 +11,7 @@ import sys
 from shutil import which
 
 from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment
-from postroom.contracts.clients import COMMIT_BYPASS, MODES, unchecked
+from postroom.contracts.clients import MODES, unchecked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
     try:
         outcome, text, meaning = _decided(hook, arguments, sent, environment, mode)
     except Unreachable:
-        outcome, text, meaning = "error", _unchecked("the server does not answer"), mode
+        outcome, text, meaning = "error", unchecked("the server does not answer"), mode
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
-        outcome, text, meaning = "error", _unchecked(f"{type(error).__name__} on the way"), mode
+        outcome, text, meaning = "error", unchecked(f"{type(error).__name__} on the way"), mode
     if text:
         print(text, file=sys.stderr)
     held = outcome == "deny" or (outcome in ("error", "unknown") and (meaning or mode) == "block")
@@ -86,12 +86,8 @@ def _decided(
 def _read(status: int, body: bytes) -> tuple[str, str, str]:
     found = json.loads(body)
     if status != 200:
-        return "error", _unchecked(f"the server answered with HTTP status {status}"), ""
+        return "error", unchecked(f"the server answered with HTTP status {status}"), ""
     return str(found["outcome"]), str(found["text"]), str(found["mode"])
-
-
-def _unchecked(why: str) -> str:
-    return unchecked(why, bypass=COMMIT_BYPASS)
 
 
 def committed() -> Iterator[str]:

@@ -67,9 +67,7 @@ WAKE = "wake"
 MODES = ("warn", "block", "off")
 """What a check that could not be made means: go on with a note, stop, or do not check at all."""
 
-COMMIT_BYPASS = "To go round this check: POSTROOM_GUARD=off, or --no-verify."
 
-
-def unchecked(why: str, *, bypass: str = "") -> str:
-    """Say that nobody could look whether files are reserved, and to people how to do without."""
-    return f"postroom: reservations were not checked: {why}. {bypass}".rstrip()
+def unchecked(why: str) -> str:
+    """Say that nobody could look whether files are reserved; not how to do without, for a model reads it."""
+    return f"postroom: reservations were not checked: {why}."

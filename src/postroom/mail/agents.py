@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from postroom.contracts.errors import AgentRetired, NameTaken, StateError
+from postroom.contracts.errors import AgentRetired, NameTaken, NotPermitted, StateError
 from postroom.contracts.mail import Agent, Project
 from postroom.mail.commands import (
     CreateAgentIdentity,
@@ -94,10 +94,19 @@ def ensure_project(context: WriteContext, asked: EnsureProject) -> ProjectView:
 
 def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -> Project:
     path = checked_path(human_key)
+    is_run = context.caller.agent_id is not None
     if project := context.projects.project(path):
+        if is_run:
+            return project
         if git_identity and not project.git_identity:
             context.tx.set_git_identity(project.id, git_identity)
         return project
+    if is_run:
+        raise NotPermitted(
+            "a run makes no projects",
+            value=path,
+            remedy="work in a project that there is; another is made by `postroom` outside of a run",
+        )
     spelled = spelling(path)
     for known in context.projects.projects_spelled(spelled):
         if git_identity and known.git_identity == git_identity:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
-from postroom.contracts.clients import COMMIT_BYPASS, EVENTS, WAIT, WAKE, WAKING, unchecked
+from postroom.contracts.clients import EVENTS, WAIT, WAKE, WAKING, unchecked
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.store import MailReads, MailWrites, ProjectReads
@@ -150,7 +150,7 @@ class Hooks:
             if kind not in _CHECKS:
                 raise
             _LOG.error("hook.check_failed", client=client, hook_event=event, code=error.code)
-            text = unchecked("the server's store failed", bypass=_CHECKS[kind])
+            text = unchecked("the server's store failed")
             return _answer("error", text, mode=self._mode(call))
         self._idling.note(f"{client}/{call.session_id}", kind, answer["outcome"])
         return answer
@@ -419,15 +419,14 @@ def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision
 
 def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Look whether others hold the files; when nobody does, the work keeps the actor's own reservations."""
-    bypass = _CHECKS[event.kind]
     if actor is None:
         where = (
             "no project is here" if locate(context.projects, event.here) is None else "no agent is known here"
         )
-        return _Decision(answer=_answer("unknown", unchecked(where, bypass=bypass)))
+        return _Decision(answer=_answer("unknown", unchecked(where)))
     held = held_by_others(context, actor.project, actor.agent, _paths_in(context, actor.project, event))
     if held:
-        return _Decision(answer=_answer("deny", notices.refusal(held, bypass=bypass)))
+        return _Decision(answer=_answer("deny", notices.refusal(held)))
     return _Decision(answer=_answer("allow"), notes=_activity(context, actor.agent))
 
 
@@ -451,12 +450,8 @@ def _activity(context: ReadContext, agent: Agent) -> tuple[Callable[[WriteContex
     return (lambda writing: writing.tx.touch_agent(agent.id, writing.now),)
 
 
-_CHECKS: Mapping[str, str] = {
-    "edit": "",
-    "commit": COMMIT_BYPASS,
-    "push": COMMIT_BYPASS,
-}
-"""The events that ask whether files may be changed, and how to go round it: a model is not told."""
+_CHECKS = ("edit", "commit", "push")
+"""The events that ask whether files may be changed."""
 _DECIDE: Mapping[str, _Decide] = {
     "start": _start,
     "prompt": _prompt,
