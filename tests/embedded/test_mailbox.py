@@ -359,6 +359,22 @@ async def test_an_address_that_is_none_is_refused(url: str) -> None:
     assert "secret" not in refused.value.describe()
 
 
+async def test_an_enqueued_run_has_a_retry_policy_of_its_own(opening: Open) -> None:
+    calls = 0
+
+    async def away(run: Run) -> str:
+        nonlocal calls
+        calls += 1
+        raise ConnectionError("away")
+
+    async with opening(away, MailboxConfig(default_retry_delay_ms=600_000)) as mailbox:
+        soon = timedelta(milliseconds=1)
+        handle = await mailbox.enqueue("a", "go", attempts=7, retry_delay=soon, max_retry_delay=soon)
+        with pytest.raises(RunUnsuccessful, match="away"):
+            await handle.result(timeout=30)
+    assert calls == 7
+
+
 WORKER = """
 import asyncio, sys
 from postroom.dispatch.config import MailboxConfig

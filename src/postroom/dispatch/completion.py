@@ -14,11 +14,13 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from postroom.contracts.accepting import NOWHERE, Accept, ThreadsNeeded
-from postroom.contracts.activation import RunActivation
+from postroom.contracts.activation import DeliveryOptions, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import (
+    CommandKilled,
+    ExecutorFailed,
     IllegalTransition,
     InvalidResume,
     PhaseError,
@@ -55,6 +57,24 @@ from postroom.log import get_logger
 T = TypeVar("T")
 _LOG = get_logger(__name__)
 _MOST_DOUBLINGS = 6
+_MOST_SHIFT = 40
+_OUTAGE_SHARES = (1, 2, 4, 8, 16, 16, 16, 16)
+"""The delays of the attempts that wait for an outage to pass, as parts of its length."""
+_DEFECTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    CommandKilled,
+    ExecutorFailed,
+)
+"""Failures that time alone does not mend."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
 """Dispatches that have ended unacked, each with its run as it has ended with them."""
 _RECONCILIATIONS = {
@@ -79,6 +99,8 @@ class MailboxRunOutcome:
     kind: OutcomeKind
     error: str = ""
     retry_after_ms: int | None = None
+    may_be_outage: bool = False
+    """Whether the failure may pass without a change to the program, when others work again."""
 
     @property
     def metric_label(self) -> str:
@@ -104,6 +126,7 @@ def classify(ended: AgentRunResult | BaseException) -> MailboxRunOutcome:
         kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
         error=storable(text),
         retry_after_ms=ended.retry_after_ms if isinstance(ended, RunFailure) else None,
+        may_be_outage=not permanent and isinstance(ended, Exception) and not isinstance(ended, _DEFECTS),
     )
 
 
@@ -111,6 +134,35 @@ def backoff_ms(config: MailboxConfig, attempt: int) -> int:
     """Return the longest delay before attempt number `attempt + 1`: doubled each time, up to the cap."""
     doublings = min(max(attempt - 1, 0), _MOST_DOUBLINGS)
     return min(config.default_retry_delay_ms << doublings, config.max_retry_delay_ms)
+
+
+def next_try(
+    config: MailboxConfig,
+    dispatch: RunDispatch,
+    delivery: DeliveryOptions,
+    outcome: MailboxRunOutcome,
+    random: Random,
+) -> tuple[int, int]:
+    """Return the delay after a failure, and how many attempts there are in all.
+
+    Behind the attempts that the mailbox is set to an outage is waited for, with delays of its own, which make
+    up `config.outage` at least; a submission with a number of its own is tried so often and no more.
+    """
+    failed, normal = dispatch.attempt_count + 1, config.default_max_attempts
+    most, longest = normal + len(_OUTAGE_SHARES), dispatch.max_attempts
+    if delivery.max_attempts is None and failed >= normal and longest in (normal, most):
+        if not (outcome.may_be_outage and config.outage_ms):
+            return 0, failed
+        share = _OUTAGE_SHARES[min(failed, most - 1) - normal]
+        least = -(-config.outage_ms * share // sum(_OUTAGE_SHARES))
+        return max(random.randint(least, least * 3 // 2), outcome.retry_after_ms or 0), most
+    first, cap = delivery.retry_delay_ms, delivery.max_retry_delay_ms
+    if first is None and cap is None:
+        return retry_delay_ms(config, failed, random, retry_after_ms=outcome.retry_after_ms), longest
+    first = config.default_retry_delay_ms if first is None else first
+    cap = max(config.max_retry_delay_ms, first) if cap is None else cap
+    backoff = min(first << min(failed - 1, _MOST_SHIFT), cap)
+    return max(random.randint(0, backoff), outcome.retry_after_ms or 0), longest
 
 
 def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry_after_ms: int | None) -> int:
@@ -307,13 +359,11 @@ class Completion:
     ) -> bool:
         """Give the dispatch back, due later; False when it was the last attempt and it is given up."""
         core, dispatch = self._core, attempt.dispatch
-        delay = retry_delay_ms(
-            core.config, dispatch.attempt_count + 1, core.random, retry_after_ms=outcome.retry_after_ms
-        )
+        delay, most = next_try(core.config, dispatch, attempt.activation.delivery, outcome, core.random)
         row = await self._moved(
             "nack",
             dispatch,
-            lambda row, now: row.nacked(error=outcome.error, delay_ms=delay, now=now),
+            lambda row, now: row.nacked(error=outcome.error, delay_ms=delay, now=now, max_attempts=most),
             failed=failed,
         )
         if row.status is RunDispatchStatus.DEAD_LETTER:
