@@ -50,6 +50,10 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
+    def let_go(self, task: "asyncio.Task[Any]") -> None:
+        """Wait for this one no more, which does not end when it is told to; its failure is logged still."""
+        self._running.discard(task)
+
     async def settled(self) -> None:
         """Return when nothing runs any more, what is started meanwhile included."""
         while self._running:

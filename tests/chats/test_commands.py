@@ -1,8 +1,12 @@
 """Commands act at once, also while an agent is at work, and never become what it reads."""
 
+from datetime import timedelta
+
 from gateway_room import Agent, all_answered, settled
 from postroom.contracts.chat import InboundStatus
+from postroom.contracts.errors import Overloaded
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 
 
@@ -58,6 +62,27 @@ async def test_stop_ends_the_run_and_keeps_what_waits(room):
     assert "Stopped." in texts
     assert "re: two" in texts
     assert any(text.startswith("Stopping.\n1 waiting") for text in texts)
+
+
+async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room):
+    agent = Agent()
+
+    async def busy(activation, sink):
+        raise Overloaded("the provider is busy", retry_after_ms=60_000)
+
+    agent.act = busy
+    gateway, channel = await room.open(agent)
+    [(_, mailbox)] = room.opened
+    await channel.say("one")
+    await settled(agent.began(1))
+    await mailbox.settled()
+    await channel.say("/stop")
+    await settled(lambda: not gateway.intake.tasks)
+    assert [run.status for run in await room.runs.threads.list_runs(RunQuery())] == ["done"]
+    room.clock.advance(timedelta(hours=1))
+    assert await mailbox.poll() == 0
+    assert len(agent.read) == 1
+    assert "Stopped." in channel.texts()
 
 
 async def test_stop_all_drops_what_waits_and_lists_it(room):

@@ -1,6 +1,7 @@
 """A lease is kept while its run is at work; a lost one stops the work, whatever the executor does."""
 
 import asyncio
+import dataclasses
 from collections import Counter
 from datetime import timedelta
 
@@ -15,7 +16,8 @@ from dispatch_room import (
     eventually,
 )
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import StaleClaim
+from postroom.contracts.errors import Overloaded, StaleClaim
+from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.dispatch.config import MailboxConfig
@@ -213,3 +215,89 @@ async def test_a_process_that_stood_still_takes_no_step_before_it_knows_that_its
     await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.SUPERSEDED)
     await mailbox.settled()
     assert not went_on.is_set()
+
+
+async def test_a_mailbox_that_closes_gives_back_what_ignores_its_end_and_waits_no_longer_than_was_set(room):
+    executor = Stubborn()
+    mailbox = room.mailbox(executor, config=SHORT)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await asyncio.wait_for(executor.started.wait(), 5)
+    closing = asyncio.ensure_future(mailbox.aclose(timedelta(0)))
+
+    async def closed():
+        room.clock.advance(timedelta(milliseconds=250))
+        return closing.done() or None
+
+    assert await eventually(closed)
+    row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
+    assert (row.status, row.attempt_count) == (RunDispatchStatus.QUEUED, 0)
+    heir = room.mailbox(Counting(), consumer_id="heir")
+    await heir.poll()
+    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
+    executor.release.set()
+
+
+async def test_a_run_that_takes_longer_than_a_run_may_is_stopped_for_good(room):
+    executor = Blocking()
+    mailbox = room.mailbox(executor, config=MailboxConfig(max_run_ms=2_000))
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await executor.started.get()
+    room.clock.advance(timedelta(milliseconds=1_999))
+    await mailbox.poll()
+    assert (
+        await room.stores.dispatches.load_dispatch(result.dispatch_id)
+    ).status is RunDispatchStatus.CLAIMED
+    room.clock.advance(timedelta(milliseconds=1))
+    row = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    assert "was not done after 2000 ms" in row.last_error
+    run = await room.stores.threads.load_run(result.run_id)
+    assert (run.status, run.termination.type) == (RunStatus.DONE, "error")
+
+
+async def test_a_run_that_takes_too_long_and_ignores_its_end_is_left_behind_and_given_up(room):
+    executor = Stubborn()
+    mailbox = room.mailbox(executor, config=dataclasses.replace(SHORT, max_run_ms=500))
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await asyncio.wait_for(executor.started.wait(), 5)
+
+    async def given_up():
+        room.clock.advance(timedelta(milliseconds=250))
+        row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
+        return row if row.status is RunDispatchStatus.DEAD_LETTER else None
+
+    assert "was not done after 500 ms" in (await eventually(given_up)).last_error
+    executor.release.set()
+
+
+async def test_why_an_execution_failed_is_logged_and_kept_with_the_place_where_it_was_raised(room, caplog):
+    class Failing(Blocking):
+        async def execute(self, activation, sink):
+            raise ZeroDivisionError("no boats")
+
+    mailbox = room.mailbox(Failing())
+    submitted = RunActivation.new("t", ["go"]).delivered(max_attempts=1)
+    result = await mailbox.submit_background(submitted)
+    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    page = await room.stores.events.list(EventScope.run(result.run_id))
+    [failed] = [event for event in page.events if event.event_kind == "RunAttemptFailed"]
+    assert failed.payload["attempt"] == 1
+    assert failed.payload["error"] == "ZeroDivisionError: no boats"
+    assert 'raise ZeroDivisionError("no boats")' in failed.payload["traceback"]
+    assert any("run.attempt_failed" in record.getMessage() for record in caplog.records)
+
+
+async def test_the_cause_of_each_failed_attempt_is_kept_with_its_place(room):
+    class Failing(Blocking):
+        async def execute(self, activation, sink):
+            cause = ConnectionError(f"no route, time {self.run_count}")
+            raise Overloaded("the provider is away") from cause
+
+    mailbox = room.mailbox(Failing(), config=MailboxConfig(default_retry_delay_ms=0))
+    submitted = RunActivation.new("t", ["go"]).delivered(max_attempts=3)
+    result = await mailbox.submit_background(submitted)
+    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    page = await room.stores.events.list(EventScope.run(result.run_id))
+    failed = [event.payload for event in page.events if event.event_kind == "RunAttemptFailed"]
+    assert [one["attempt"] for one in failed] == [1, 2, 3]
+    for number, one in enumerate(failed, start=1):
+        assert f"ConnectionError: no route, time {number}" in one["traceback"]

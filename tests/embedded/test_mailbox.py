@@ -1,6 +1,7 @@
 """The library as a program uses it: opened by an address, on both engines, with time as it passes."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -375,3 +376,53 @@ async def test_an_address_that_is_none_is_refused(url: str) -> None:
         async with Mailbox.open(url, echo):
             pass
     assert "secret" not in refused.value.describe()
+
+
+async def test_an_enqueued_run_has_a_retry_policy_of_its_own(opening: Open) -> None:
+    calls = 0
+
+    async def away(run: Run) -> str:
+        nonlocal calls
+        calls += 1
+        raise ConnectionError("away")
+
+    async with opening(away, MailboxConfig(default_retry_delay_ms=600_000)) as mailbox:
+        soon = timedelta(milliseconds=1)
+        handle = await mailbox.enqueue("a", "go", attempts=7, retry_delay=soon, max_retry_delay=soon)
+        with pytest.raises(RunUnsuccessful, match="away"):
+            await handle.result(timeout=30)
+    assert calls == 7
+
+
+WORKER = """
+import asyncio, sys
+from postroom.dispatch.config import MailboxConfig
+from postroom.embedded.mailbox import Mailbox
+
+async def hang(run):
+    print("at work", flush=True)
+    await asyncio.Event().wait()
+
+async def main():
+    async with Mailbox.open(sys.argv[1], hang, config=MailboxConfig(lease_ms=3_600_000)) as mailbox:
+        await mailbox.enqueue("chat-1", "hello", key="one")
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_work_of_the_only_process_that_was_killed_goes_on_before_its_lease_ends(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WORKER, url, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert killed.stdout is not None
+        assert await asyncio.wait_for(killed.stdout.readline(), 60) == b"at work\n"
+    finally:
+        killed.kill()
+        await killed.wait()
+    async with Mailbox.open(url, echo) as mailbox:
+        handle = await mailbox.enqueue("chat-1", "hello", key="one")
+        assert await handle.result(timeout=60) == "you said hello"

@@ -62,8 +62,8 @@ FAULTS = {
     ),
     "6 backoff is off by one": Planted(
         "dispatch/completion.py",
-        "core.config, dispatch.attempt_count + 1, core.random",
-        "core.config, dispatch.attempt_count, core.random",
+        "failed, normal = dispatch.attempt_count + 1, config",
+        "failed, normal = dispatch.attempt_count, config",
         f"{MAILBOX}/test_config.py::test_nack_backoff_progression",
     ),
     "6 retry-after is not honoured": Planted(

@@ -136,6 +136,33 @@ def test_every_setting_is_read_or_said_to_have_no_effect() -> None:
     assert set(Settings.model_fields) - read == said
 
 
+def test_every_field_of_what_can_be_set_is_read() -> None:
+    """A field that only its own class reads, to check it, changes nothing."""
+    trees = {name: ast.parse(text) for name, text in files()}
+    fields: dict[str, list[str]] = {}
+    for name, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and re.search("(Config|Limits|Rules)$", node.name):
+                named = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
+                fields[f"{name}:{node.name}"] = [one.id for one in named if isinstance(one, ast.Name)]
+    checks = {
+        id(part)
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "__post_init__"
+        for part in ast.walk(node)
+    }
+    read = {
+        node.attr
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and id(node) not in checks
+    }
+    assert fields["postroom/dispatch/config.py:MailboxConfig"]
+    unread = {name: left for name, ones in fields.items() if (left := set(ones) - read)}
+    assert unread == {}
+
+
 def test_every_reason_says_something() -> None:
     reasons = [*LONG_FUNCTIONS.values(), *BROAD_EXCEPTS.values()]
     assert [reason for reason in reasons if len(reason.split()) < 4] == []

@@ -138,13 +138,17 @@ class DeliveryOptions(Record, frozen=True, kw_only=True):
     """How the dispatch of a run is queued; durations in milliseconds, instants since the epoch.
 
     `priority` 0 is served first, 255 last. A dispatch that has not begun at `deadline_at` becomes a
-    dead letter. `max_attempts` None means what the mailbox is set to.
+    dead letter. How it is tried again where these are None, the mailbox says; with `max_attempts` it is tried
+    so often and no more, whatever the failures are. The first delay is up to `retry_delay_ms`, doubled each
+    time up to `max_retry_delay_ms`.
     """
 
     priority: int = 128
     delay_ms: int = 0
     deadline_at: int | None = None
     max_attempts: int | None = None
+    retry_delay_ms: int | None = None
+    max_retry_delay_ms: int | None = None
     dedupe_key: str | None = None
     tenant: str = ""
     limit_key: str = ""

@@ -274,15 +274,20 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             return self.attempt_count
         return min(self.attempt_count + 1, self.max_attempts)
 
-    def nacked(self, *, error: str, delay_ms: int, now: int) -> "RunDispatch":
-        """Return it queued again after `delay_ms`, or a dead letter when its attempts are used up."""
+    def nacked(
+        self, *, error: str, delay_ms: int, now: int, max_attempts: int | None = None
+    ) -> "RunDispatch":
+        """Return it queued again after `delay_ms`, or a dead letter when its attempts are used up.
+
+        `max_attempts` is how many there are from now on.
+        """
         self._require(RunDispatchStatus.CLAIMED, "nack")
-        attempts = self.attempt_count + 1
-        if attempts >= self.max_attempts:
-            spent = replace(self, attempt_count=attempts, last_error=error)
+        attempts, most = self.attempt_count + 1, max_attempts or self.max_attempts
+        if attempts >= most:
+            spent = replace(self, attempt_count=attempts, max_attempts=most, last_error=error)
             return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
         available_at = now + delay_ms if delay_ms else 0
-        return self._requeued(available_at=available_at, attempts=attempts, error=error, now=now)
+        return self._requeued(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
 
     def released(self, *, now: int) -> "RunDispatch":
         """Return it queued at once with its attempts as they were: the worker is leaving."""
@@ -326,13 +331,14 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             )
 
     def _requeued(
-        self, *, attempts: int, error: str | None, now: int, available_at: int = 0
+        self, *, attempts: int, error: str | None, now: int, available_at: int = 0, most: int | None = None
     ) -> "RunDispatch":
         return replace(
             self,
             status=RunDispatchStatus.QUEUED,
             available_at=available_at,
             attempt_count=attempts,
+            max_attempts=most or self.max_attempts,
             last_error=error,
             claim_token=None,
             claimed_by=None,

@@ -20,7 +20,7 @@
     │   ├── TokenRequired, WrongToken, IdentityMismatch, WrongSignature, NotPermitted, InsufficientScope
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
     ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
-    │   ├── ExecutorFailed, ExecutorMisbehaved, PhaseError, RunnerSecretMissing
+    │   ├── ExecutorFailed, ExecutorMisbehaved, PhaseError, RunTimedOut, RunnerSecretMissing
     │   ├── CommandError      the program that runs the agent
     │   │   ├── CommandBusy, CommandKilled                                  (tried again)
     │   │   └── CommandNotStarted, PromptTooLong, CommandFailed, CommandSaidNothing,
@@ -525,6 +525,12 @@ class ExecutorFailed(RunFailure):
 
     code = "executor_failed"
     retryable = True
+
+
+class RunTimedOut(RunFailure):
+    """The run was at work for as long as a run may be."""
+
+    code = "run_timed_out"
 
 
 class ExecutorMisbehaved(RunFailure):

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from postroom.contracts import agent_events as live
+from postroom.contracts.clock import Ids
 from postroom.contracts.dispatch import Claim, RunDispatch
 from postroom.contracts.events import (
     AppendOptions,
@@ -174,6 +175,7 @@ class RunCoordinator:
     claim: Claim | None
     staged: EventBuffer
     """Events that wait for a commit."""
+    new_id: Ids
 
     @property
     def storage_identity(self) -> str | None:
@@ -181,8 +183,13 @@ class RunCoordinator:
         return self.inner.storage_identity
 
     def owned(self, commit: ThreadCommit) -> ThreadCommit:
-        """Return the commit with the proof of the claim and the events that wait."""
-        return replace(commit, claim=commit.claim or self.claim, events=(*commit.events, *self.staged.drafts))
+        """Return the commit with the proof of the claim, the events that wait, and an id for each message."""
+        return replace(
+            commit,
+            claim=commit.claim or self.claim,
+            events=(*commit.events, *self.staged.drafts),
+            messages=tuple(one if one.id else one.with_id(self.new_id()) for one in commit.messages),
+        )
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
         """Write it together with the events that wait; after a failure they wait on.

@@ -14,11 +14,13 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from postroom.contracts.accepting import NOWHERE, Accept, ThreadsNeeded
-from postroom.contracts.activation import RunActivation
+from postroom.contracts.activation import DeliveryOptions, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import (
+    CommandKilled,
+    ExecutorFailed,
     IllegalTransition,
     InvalidResume,
     PhaseError,
@@ -55,6 +57,24 @@ from postroom.log import get_logger
 T = TypeVar("T")
 _LOG = get_logger(__name__)
 _MOST_DOUBLINGS = 6
+_MOST_SHIFT = 40
+_OUTAGE_SHARES = (1, 2, 4, 8, 16, 16, 16, 16)
+"""The delays of the attempts that wait for an outage to pass, as parts of its length."""
+_DEFECTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    CommandKilled,
+    ExecutorFailed,
+)
+"""Failures that time alone does not mend."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
 """Dispatches that have ended unacked, each with its run as it has ended with them."""
 _RECONCILIATIONS = {
@@ -79,6 +99,8 @@ class MailboxRunOutcome:
     kind: OutcomeKind
     error: str = ""
     retry_after_ms: int | None = None
+    may_be_outage: bool = False
+    """Whether the failure may pass without a change to the program, when others work again."""
 
     @property
     def metric_label(self) -> str:
@@ -104,6 +126,7 @@ def classify(ended: AgentRunResult | BaseException) -> MailboxRunOutcome:
         kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
         error=storable(text),
         retry_after_ms=ended.retry_after_ms if isinstance(ended, RunFailure) else None,
+        may_be_outage=not permanent and isinstance(ended, Exception) and not isinstance(ended, _DEFECTS),
     )
 
 
@@ -111,6 +134,35 @@ def backoff_ms(config: MailboxConfig, attempt: int) -> int:
     """Return the longest delay before attempt number `attempt + 1`: doubled each time, up to the cap."""
     doublings = min(max(attempt - 1, 0), _MOST_DOUBLINGS)
     return min(config.default_retry_delay_ms << doublings, config.max_retry_delay_ms)
+
+
+def next_try(
+    config: MailboxConfig,
+    dispatch: RunDispatch,
+    delivery: DeliveryOptions,
+    outcome: MailboxRunOutcome,
+    random: Random,
+) -> tuple[int, int]:
+    """Return the delay after a failure, and how many attempts there are in all.
+
+    Behind the attempts that the mailbox is set to an outage is waited for, with delays of its own, which make
+    up `config.outage` at least; a submission with a number of its own is tried so often and no more.
+    """
+    failed, normal = dispatch.attempt_count + 1, config.default_max_attempts
+    most, longest = normal + len(_OUTAGE_SHARES), dispatch.max_attempts
+    if delivery.max_attempts is None and failed >= normal and longest in (normal, most):
+        if not (outcome.may_be_outage and config.outage_ms):
+            return 0, failed
+        share = _OUTAGE_SHARES[min(failed, most - 1) - normal]
+        least = -(-config.outage_ms * share // sum(_OUTAGE_SHARES))
+        return max(random.randint(least, least * 3 // 2), outcome.retry_after_ms or 0), most
+    first, cap = delivery.retry_delay_ms, delivery.max_retry_delay_ms
+    if first is None and cap is None:
+        return retry_delay_ms(config, failed, random, retry_after_ms=outcome.retry_after_ms), longest
+    first = config.default_retry_delay_ms if first is None else first
+    cap = max(config.max_retry_delay_ms, first) if cap is None else cap
+    backoff = min(first << min(failed - 1, _MOST_SHIFT), cap)
+    return max(random.randint(0, backoff), outcome.retry_after_ms or 0), longest
 
 
 def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry_after_ms: int | None) -> int:
@@ -302,14 +354,17 @@ class Completion:
         await attempt.watched.emit(finish_event(dispatch, termination, result.response))
         return ending
 
-    async def try_later(self, attempt: Attempt, outcome: MailboxRunOutcome) -> bool:
+    async def try_later(
+        self, attempt: Attempt, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
+    ) -> bool:
         """Give the dispatch back, due later; False when it was the last attempt and it is given up."""
         core, dispatch = self._core, attempt.dispatch
-        delay = retry_delay_ms(
-            core.config, dispatch.attempt_count + 1, core.random, retry_after_ms=outcome.retry_after_ms
-        )
+        delay, most = next_try(core.config, dispatch, attempt.activation.delivery, outcome, core.random)
         row = await self._moved(
-            "nack", dispatch, lambda row, now: row.nacked(error=outcome.error, delay_ms=delay, now=now)
+            "nack",
+            dispatch,
+            lambda row, now: row.nacked(error=outcome.error, delay_ms=delay, now=now, max_attempts=most),
+            failed=failed,
         )
         if row.status is RunDispatchStatus.DEAD_LETTER:
             await self._tell_failure(row, attempt.sink, outcome.error)
@@ -321,7 +376,14 @@ class Completion:
         await attempt.sink.emit(retrying)
         return True
 
-    async def give_up(self, dispatch: RunDispatch, sink: EventSink, instance_id: str, error: str) -> None:
+    async def give_up(
+        self,
+        dispatch: RunDispatch,
+        sink: EventSink,
+        instance_id: str,
+        error: str,
+        cause: CanonicalEventDraft | None = None,
+    ) -> None:
         """Make the dispatch a dead letter and end its run with the error, in one step."""
         await self._tell_failure(dispatch, sink, error)
         failed = RunDispatchResult(
@@ -336,7 +398,8 @@ class Completion:
             begun = row.record_dispatch_start(instance_id, now=now)
             return begun.record_run_result(failed, now=now).dead_lettered(error=error, now=now)
 
-        await self._moved("dead_letter", dispatch, given_up, outcome=OutcomeKind.PERMANENT_ERROR.value)
+        outcome = OutcomeKind.PERMANENT_ERROR.value
+        await self._moved("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
         """Give back what failed for a reason that nobody foresaw; an attempt counts. False: given up."""
@@ -350,6 +413,25 @@ class Completion:
             _LOG.warning("dispatch.left_to_lease", reason=reason.describe())
             return False
         return row.status is RunDispatchStatus.QUEUED
+
+    async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
+        """Withdraw a queued dispatch and end its run, in one step; None when it is not queued."""
+
+        def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
+            queue = tx.runs.dispatches
+            thread_id = queue.thread_of(dispatch_id)
+            if thread_id is None:
+                return None
+            tx.lock(thread_lock(thread_id))
+            row = queue.cancel(dispatch_id)
+            return None if row is None else self.ended_in(tx, row)
+
+        done = await self._core.observed("cancel", self._core.store.write(cancel))
+        if done is None:
+            return None
+        cancelled = self.told(*done)
+        await self._events.dispatch_happened("RunCancelled", cancelled)
+        return cancelled
 
     def ended_in(
         self, tx: Transaction, dispatch: RunDispatch, accept: Accept | None = None
@@ -493,8 +575,12 @@ class Completion:
         move: Callable[[RunDispatch, int], RunDispatch],
         *,
         outcome: str = "",
+        failed: CanonicalEventDraft | None = None,
     ) -> RunDispatch:
-        """Move a dispatch that is ours; where that ends it, its run ends with it, counted as `outcome`."""
+        """Move a dispatch that is ours, and keep why its execution failed.
+
+        Where that ends it, its run ends with it, counted as `outcome`.
+        """
         core = self._core
 
         def moved(
@@ -505,6 +591,8 @@ class Completion:
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, move)
             if isinstance(row, StaleClaim):
                 return row
+            if failed is not None:
+                tx.events.append((failed,))
             if row.status is RunDispatchStatus.QUEUED and core.effects is not None:
                 core.effects.put_back(tx, row.run_id)
             return self.ended_in(tx, row, accept)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from postroom.contracts.budgets import Budget
+from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.limits import Limit
@@ -13,6 +14,7 @@ ACTIVE_RUN_CONFLICT_MESSAGE = "thread has an active run; cannot claim inline"
 RECONCILE_PAGE = 100
 RECLAIM_PAGE = 100
 REPAIR_QUEUE_LIMIT = 1_024
+_OUTAGE = timedelta(minutes=12)
 
 _MORE_THAN_NOTHING = (
     "lease_ms",
@@ -38,6 +40,7 @@ _NOT_NEGATIVE = (
     "max_concurrent_runs_per_tenant",
     "max_queued_per_thread",
     "drain_grace",
+    "outage",
 )
 
 
@@ -61,6 +64,11 @@ class MailboxConfig:
     poll_interval: timedelta = timedelta(seconds=1)
     """The longest that due work waits when every hint was lost."""
     default_max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    outage: timedelta | None = None
+    """For how long at least a run is tried again, behind those attempts, whose failures may be an outage.
+
+    None: twelve minutes; where `default_max_attempts` is set, so often and no more.
+    """
     default_retry_delay_ms: int = 250
     max_retry_delay_ms: int = 30_000
     cancel_wait_ms: int = 5_000
@@ -84,6 +92,13 @@ class MailboxConfig:
     is_exclusive: bool = False
     """Whether no other process works on this store: what others hold is then taken back at the start, and not
     when its lease ends."""
+
+    @property
+    def outage_ms(self) -> int:
+        """For how long an outage is waited for."""
+        if self.outage is not None:
+            return milliseconds(self.outage)
+        return milliseconds(_OUTAGE) if self.default_max_attempts == DEFAULT_MAX_ATTEMPTS else 0
 
     def __post_init__(self) -> None:
         for name in (*_MORE_THAN_NOTHING, *_NOT_NEGATIVE):

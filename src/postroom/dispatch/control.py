@@ -49,7 +49,8 @@ class Control:
         run = await core.threads.load_run(id)
         if await self._withdrawn(run.dispatch_id or id if run is not None else id):
             return True
-        if core.executor.cancel(id) or self._workers.stop(id):
+        is_told = core.executor.cancel(id)
+        if self._workers.stop(id, is_told=is_told) or is_told:
             return True
         target = await self._target(id)
         if target is not None and await self._sent(target, _CANCEL):
@@ -154,28 +155,11 @@ class Control:
             await self._sent(target, _WAKE)
 
     async def _withdrawn(self, dispatch_id: str) -> bool:
-        """Withdraw a queued dispatch, tell it, and look what is next; False when it is not queued."""
-        cancelled = await self._core.observed("cancel", self._cancelled(dispatch_id))
-        if cancelled is None:
-            return False
-        await self._events.dispatch_happened("RunCancelled", cancelled)
-        await self._completion.after_run(cancelled.thread_id)
-        return True
-
-    async def _cancelled(self, dispatch_id: str) -> RunDispatch | None:
-        """Withdraw a queued dispatch and end its run, in one step; None when it is not queued."""
-
-        def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
-            queue = tx.runs.dispatches
-            thread_id = queue.thread_of(dispatch_id)
-            if thread_id is None:
-                return None
-            tx.lock(thread_lock(thread_id))
-            row = queue.cancel(dispatch_id)
-            return None if row is None else self._completion.ended_in(tx, row)
-
-        done = await self._core.store.write(cancel)
-        return None if done is None else self._completion.told(*done)
+        """Withdraw a queued dispatch and look what is next; False when it is not queued."""
+        cancelled = await self._completion.withdrawn(dispatch_id)
+        if cancelled is not None:
+            await self._completion.after_run(cancelled.thread_id)
+        return cancelled is not None
 
     async def _handed_over(
         self, messages: tuple[Message, ...], target: LiveRunTarget, *, is_here: bool

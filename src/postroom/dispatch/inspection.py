@@ -30,6 +30,7 @@ class WhyNot(StrEnum):
 
     RUNNING = "running"
     ENDED = "ended"
+    WAITING = "waiting"
     NOT_DUE = "not_due"
     THREAD_BUSY = "thread_busy"
     BEHIND_QUESTION = "behind_question"
@@ -62,16 +63,19 @@ class Inspection:
         self._submissions = submissions
 
     async def why_not(self, dispatch_id: str) -> Reason:
-        """Say why a dispatch is not executing.
+        """Say why a dispatch is not executing; it may be named by its run, in whichever process that is.
 
         Raises:
             UnknownDispatch: there is none with this id.
         """
-        row = await self._row(dispatch_id)
+        row = await self._core.dispatches.load_dispatch(dispatch_id)
+        if row is None:
+            named = await self._core.threads.load_run(dispatch_id)
+            row = await self._row(dispatch_id if named is None else named.dispatch_id or dispatch_id)
         if row.status is RunDispatchStatus.CLAIMED:
             return self._of_claimed(row)
         if row.status.is_terminal:
-            return Reason(why=WhyNot.ENDED, text=f"it ended as {row.status.label}")
+            return await self._of_ended(row)
         return await self._of_queued(row)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
@@ -143,6 +147,18 @@ class Inspection:
                 by_dispatch_id=row.dispatch_id,
             )
         return Reason(why=WhyNot.RUNNING, text=f"it is executing at {row.claimed_by}", until=row.lease_until)
+
+    async def _of_ended(self, row: RunDispatch) -> Reason:
+        run = await self._core.threads.load_run(row.run_id)
+        if run is not None and run.waiting is not None and run.dispatch_id == row.dispatch_id:
+            [ticket] = run.open_tickets[:1] or [None]
+            until = None if ticket is None else ticket.expires_at
+            what = run.waiting.reason.replace("_", " ") if ticket is None else ticket.reason
+            return Reason(why=WhyNot.WAITING, text=f"its run waits: {what}", until=until)
+        if row.status is RunDispatchStatus.SUPERSEDED:
+            return Reason(why=WhyNot.SUPERSEDED, text=row.last_error or "newer work has replaced it")
+        why = "" if row.last_error is None else f": {row.last_error}"
+        return Reason(why=WhyNot.ENDED, text=f"it ended as {row.status.label}{why}")
 
     async def _of_queued(self, row: RunDispatch) -> Reason:
         dispatches, now = self._core.dispatches, self._core.now()

@@ -29,6 +29,7 @@ class LeaseEnd(StrEnum):
     LOST = "lost"
     GIVEN_UP = "given_up"
     CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +38,8 @@ class Lease:
 
     end: LeaseEnd | None = None
     reason: str = ""
+    is_cancelled: bool = False
+    """Whether somebody has cancelled the run: a failure is not tried again then."""
     stops: Callable[[], None] | None = None
     """Interrupts what executes, while something does."""
 
@@ -123,11 +126,16 @@ class Workers:
             worker = self._workers[thread_id] = MailboxWorker()
         return worker
 
-    def stop(self, id: str) -> bool:
-        """Have the execution of this dispatch, run or thread end as cancelled; False when there is none."""
+    def stop(self, id: str, *, is_told: bool = False) -> bool:
+        """Have the execution of this dispatch, run or thread end as cancelled; False when there is none.
+
+        One whose executor is told already ends by itself.
+        """
         for thread_id, worker in self._workers.items():
             if worker.lease is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
-                worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")
+                worker.lease.is_cancelled = True
+                if not is_told:
+                    worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")
                 return True
         return False
 

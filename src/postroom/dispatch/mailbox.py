@@ -349,7 +349,10 @@ class Mailbox:
         return self._lifecycle.is_running
 
     async def drain(self, grace: timedelta | None = None) -> None:
-        """Claim nothing more, let runs end within the grace time, and give the others back uncounted."""
+        """Claim nothing more, let runs end within the grace time, and give the others back uncounted.
+
+        What ignores that it is stopped is given back `stop_wait_ms` later, and left behind.
+        """
         dispatcher = self._dispatcher
         dispatcher.accepting = False
         grace_ms = milliseconds(self._core.config.drain_grace if grace is None else grace)

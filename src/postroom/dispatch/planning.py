@@ -9,7 +9,14 @@ otherwise ───────────────────────�
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroom.contracts.activation import RunActivation, RunActivationSnapshot, RunHints, RunMode, RunOrigin
+from postroom.contracts.activation import (
+    DeliveryOptions,
+    RunActivation,
+    RunActivationSnapshot,
+    RunHints,
+    RunMode,
+    RunOrigin,
+)
 from postroom.contracts.clock import Ids
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, LOWEST_PRIORITY, RunDispatch
 from postroom.contracts.errors import (
@@ -112,15 +119,31 @@ def refuse_bad_delivery(request: RunActivation) -> None:
             refuse_odd_id(name, value)
             if not value.strip():
                 raise InvalidSubmission(f"the {name} must not be blank")
-    if not 0 <= options.priority <= LOWEST_PRIORITY:
-        raise InvalidSubmission(f"the priority is from 0 to {LOWEST_PRIORITY}", value=options.priority)
-    if options.delay_ms < 0:
-        raise InvalidSubmission("the delay must not be negative", value=options.delay_ms)
-    if options.max_attempts is not None and options.max_attempts < 1:
-        raise InvalidSubmission("there must be at least one attempt", value=options.max_attempts)
+    _refuse_odd_numbers(options)
     for call, resume in request.decisions:
         if not call.strip() or not resume.decision_id.strip():
             raise InvalidSubmission("a decision needs the id of its tool call and one of its own")
+
+
+def _refuse_odd_numbers(options: DeliveryOptions) -> None:
+    if not 0 <= options.priority <= LOWEST_PRIORITY:
+        raise InvalidSubmission(f"the priority is from 0 to {LOWEST_PRIORITY}", value=options.priority)
+    delays = {
+        "delay": options.delay_ms,
+        "first delay of a retry": options.retry_delay_ms,
+        "longest delay of a retry": options.max_retry_delay_ms,
+    }
+    for name, delay in delays.items():
+        if delay is not None and delay < 0:
+            raise InvalidSubmission(f"the {name} must not be negative", value=delay)
+    if options.deadline_at is not None and options.deadline_at <= 0:
+        raise InvalidSubmission(
+            "the deadline is an instant in milliseconds since 1970",
+            value=options.deadline_at,
+            remedy="leave deadline_at out for none",
+        )
+    if options.max_attempts is not None and options.max_attempts < 1:
+        raise InvalidSubmission("there must be at least one attempt", value=options.max_attempts)
 
 
 def normalized_mode(request: RunActivation, *, background: bool) -> RunActivation:
@@ -403,12 +426,12 @@ def _answers(run: RunRecord, request: RunActivation) -> list[AnsweredTicket]:
 
 
 def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
-    """Return the queued request with more to read and to decide; a decision counts once."""
+    """Return the queued request with more to read and to decide; each message and decision counts once."""
     known = {resume.decision_id for _, resume in queued.seeded_decisions}
     fresh = tuple(one for one in more.seeded_decisions if one[1].decision_id not in known)
     return replace(
         queued,
         range=more.range,
-        trigger_message_ids=(*queued.trigger_message_ids, *more.trigger_message_ids),
+        trigger_message_ids=tuple(dict.fromkeys((*queued.trigger_message_ids, *more.trigger_message_ids))),
         seeded_decisions=(*queued.seeded_decisions, *fresh),
     )

@@ -45,6 +45,7 @@ from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
     Delivery,
+    RunQuery,
     SubmissionFacts,
     ThreadCommit,
     thread_lock,
@@ -574,11 +575,24 @@ class Submissions:
         except _PinNeeded:
             ids = await self._ids(request, is_new=True)
             prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
+        except DuplicateRecord as error:
+            raise await self._naming_its_run(error, request.thread_id) from error
         except StoreError as error:
             await self._tell_failure(request, ids, error)
             raise
         await self._told(prepared)
         return prepared
+
+    async def _naming_its_run(self, error: DuplicateRecord, thread_id: str) -> DuplicateRecord:
+        """Return the refusal of a message that is known with the run that has it."""
+        query = RunQuery(thread_id=thread_id)
+        while page := await self._core.threads.list_runs(query):
+            for run in page:
+                if run.input is not None and error.value in run.input.trigger_message_ids:
+                    text = f"{error.message}: run {run.run_id!r} has it"
+                    return DuplicateRecord(text, value=error.value, details={"run_id": run.run_id})
+            query = replace(query, after=page[-1].run_id)
+        return error
 
     async def _ids(self, request: RunActivation, *, is_new: bool) -> _Ids:
         """Make what a new run and dispatch are called, and ask the executor what a new run is pinned to."""
@@ -615,6 +629,8 @@ class Submissions:
                 interrupt, ended = self._completion.interrupted_in(tx, raised)
             if interrupt is not None or request is not asked:
                 facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
+            if asked.run_id is not None and request.messages:
+                request = _unrepeated(tx, request, facts)
         plan = self._plan(tx, request, facts, ids, mode)
         if options is None or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
@@ -752,6 +768,31 @@ class Submissions:
             await self._events.dispatch_happened(
                 "MailboxResumeFailed", dispatch, **facts, decisions=decisions
             )
+
+
+def _unrepeated(tx: Transaction, request: RunActivation, facts: SubmissionFacts) -> RunActivation:
+    """Return the request without its messages when the run that it names is queued with them already.
+
+    Who repeats a request by the id of its run, for the answer to the first was lost, has given no ids to its
+    messages: they are compared as they stand.
+    """
+    run = facts.named_run
+    if run is None or run.activation is None or run.dispatch_id is None or run.thread_id != request.thread_id:
+        return request
+    row = tx.runs.dispatches.load(run.dispatch_id)
+    if row is None or row.status is not RunDispatchStatus.QUEUED or row.run_id != run.run_id:
+        return request
+    ids = run.activation.trigger_message_ids
+    known = {one.message_id: _said(one.message) for one in tx.runs.messages.named(run.thread_id, ids)}
+    read, asked = [known.get(id) for id in ids], [_said(one) for one in request.messages]
+    starts = range(len(read) - len(asked) + 1)
+    if not any(read[start : start + len(asked)] == asked for start in starts):
+        return request
+    return replace(request, messages=(), committed_message_ids=ids)
+
+
+def _said(message: Message) -> Message:
+    return replace(message, id=None, metadata=None)
 
 
 def _by_policy(

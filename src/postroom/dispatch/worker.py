@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from traceback import format_exception
 from typing import Any, cast
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
@@ -30,6 +31,7 @@ from postroom.contracts.errors import (
     InvalidActivation,
     PostroomError,
     ResolveFailed,
+    RunTimedOut,
     StaleClaim,
     StateError,
     StoreCorrupt,
@@ -37,8 +39,9 @@ from postroom.contracts.errors import (
     UnknownMessage,
     UnknownRun,
 )
+from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.executor import AgentRunResult, RunControl
-from postroom.contracts.messages import Message
+from postroom.contracts.messages import Json, Message, storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_stores import ClaimRequest, thread_lock
@@ -69,6 +72,9 @@ _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""
+_TRACEBACK_KEPT = 16 * 1024
+"""Characters: the last ones, where it was raised."""
+ATTEMPT_FAILED = "RunAttemptFailed"
 DEADLINE_PASSED = "the deadline passed before it could be started"
 
 Ended = AgentRunResult | BaseException
@@ -96,6 +102,8 @@ class Job:
     """When the work is to stop whose claim was not renewed: shortly before another may take it."""
     kept_since: int
     """When it took the slot in which runs of the thread follow one another."""
+    ends_at: int | None
+    """When it has been at work for as long as a run may be."""
     asks_next: Callable[[], ClaimAsk | None]
     """Says what the end is to claim of the thread; None: nothing."""
     attempt: Attempt | None = None
@@ -320,6 +328,7 @@ class Dispatcher:
             stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
             asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
             kept_since=kept_since,
+            ends_at=None if core.config.max_run_ms is None else core.now() + core.config.max_run_ms,
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self._executing += 1
@@ -351,7 +360,7 @@ class Dispatcher:
         def stop() -> None:
             self._core.executor.cancel(job.claimed.dispatch_id)
             task.cancel()
-            alarms.append(self._core.tasks.start(self._leave_behind(job), name="stop of an execution"))
+            alarms.append(self._core.tasks.start(self._leave_behind(job, task), name="stop of an execution"))
 
         if self._leases.is_late(job):
             await self._leases.renewed([job])
@@ -370,12 +379,13 @@ class Dispatcher:
                 if not job.is_left_behind:
                     alarm.cancel()
 
-    async def _leave_behind(self, job: Job) -> None:
-        """Go on without an executor that does not stop when it is told to."""
+    async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
+        """Go on without an executor that does not stop when it is told to; nobody waits for its task."""
         await self._core.timer.sleep(self._core.config.stop_wait_ms)
         if not job.is_executing:
             return
         job.is_left_behind = True
+        self._core.tasks.let_go(task)
         self._core.metrics.run_abandoned()
         _LOG.error("run.left_behind", run_id=job.claimed.run_id, dispatch_id=job.claimed.dispatch_id)
         await self._guarded(job, self._execution.conclude(job))
@@ -497,13 +507,22 @@ class LeaseKeeper:
         interval = pause = milliseconds(config.lease_renewal_interval)
         try:
             while self.jobs:
-                held = (job.stops_at for job in self.jobs.values() if job.lease.end is None)
+                at_work = [job for job in self.jobs.values() if job.lease.end is None]
+                held = (min(job.stops_at, job.ends_at or job.stops_at) for job in at_work)
                 now = self._core.now()
                 await self._core.timer.sleep(min(pause, max(min(held, default=now + pause) - now, 1)))
+                self._end_over_time()
                 jobs = [job for job in self.jobs.values() if job.lease.end is None]
                 pause = interval if await self.renewed(jobs) else min(interval, config.lease_retry_ms)
         finally:
             self._keeper = None
+
+    def _end_over_time(self) -> None:
+        """Stop what has been at work for as long as a run may be."""
+        now = self._core.now()
+        for job in list(self.jobs.values()):
+            if job.ends_at is not None and job.ends_at <= now:
+                job.lease.stop(LeaseEnd.TIMED_OUT, "it was at work for as long as a run may be")
 
     def is_late(self, job: Job) -> bool:
         """Whether its work goes on only when it is sure that nobody else has the claim by now."""
@@ -657,15 +676,24 @@ class Execution:
             StaleClaim: the dispatch is not ours any more; nothing was written.
         """
         core, dispatch, end = self._core, job.claimed, job.lease.end
+        cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
+        if job.lease.is_cancelled and isinstance(job.ended, BaseException):
+            job.ended = cancelled  # it failed as it was told to end
         if job.ended is not None:
             await self._finish(job, job.ended)
         elif end is LeaseEnd.CANCELLED:
-            cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
             await self._finish(job, cancelled)
-        elif end is LeaseEnd.GIVEN_UP and not job.is_left_behind:
+        elif end is LeaseEnd.TIMED_OUT:
+            most = core.config.max_run_ms
+            await self._finish(
+                job, RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
+            )
+        elif end is LeaseEnd.GIVEN_UP:
             await core.observed("release", core.dispatches.release(dispatch.claim_proof))
         else:
             await self.lost(job)
+        if job.comes_again and job.lease.is_cancelled:  # while it was put back
+            job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
         return True
 
     async def lost(self, job: Job) -> None:
@@ -681,10 +709,12 @@ class Execution:
         if isinstance(ended, StaleClaim) or attempt is None:
             raise ended if isinstance(ended, StaleClaim) else InternalError("it never began")
         outcome = classify(ended)
+        failed = _failed(attempt.dispatch, ended, outcome.error) if isinstance(ended, BaseException) else None
         if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
-            job.comes_again = await self._completion.try_later(attempt, outcome)
+            job.comes_again = await self._completion.try_later(attempt, outcome, failed)
         elif outcome.kind is OutcomeKind.PERMANENT_ERROR:
-            await self._completion.give_up(attempt.dispatch, attempt.sink, attempt.instance_id, outcome.error)
+            sink, instance_id = attempt.sink, attempt.instance_id
+            await self._completion.give_up(attempt.dispatch, sink, instance_id, outcome.error, failed)
         else:
             result = as_result(ended, attempt.run.run_id)
             wall_ms = core.now() - attempt.started_at
@@ -712,7 +742,7 @@ class Execution:
         if run.thread_id != dispatch.thread_id:
             raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
         buffer = EventBuffer()
-        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer)
+        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id)
         activation = RunActivation(thread_id=run.thread_id)
         if is_left_open(run, dispatch):
             activation = await self._activation(job, run, coordinator)
@@ -761,6 +791,32 @@ class Execution:
         was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
         recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
         return replace(activation, control=control, recovery=recovery)
+
+
+def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
+    """Log that an execution failed, and return the event that keeps why; with the place in foreign code."""
+    facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
+    is_foreign = not isinstance(error, PostroomError)
+    if is_foreign or error.__cause__ is not None:
+        facts["traceback"] = storable("".join(format_exception(error))[-_TRACEBACK_KEPT:])
+    _LOG.warning(
+        "run.attempt_failed",
+        run_id=dispatch.run_id,
+        attempt=facts["attempt"],
+        reason=text,
+        exc_info=error if is_foreign else None,
+    )
+    return CanonicalEventDraft(
+        scopes=(EventScope.run(dispatch.run_id),),  # a thread's log has what its readers follow
+        event_kind=ATTEMPT_FAILED,
+        payload=facts,
+        correlation_id=dispatch.dispatch_id,
+        visibility=EventVisibility.INTERNAL,
+        options=AppendOptions(
+            writer_id="mailbox",
+            idempotency_key=f"{ATTEMPT_FAILED}/{dispatch.dispatch_id}/{facts['attempt']}",
+        ),
+    )
 
 
 async def rebuild(

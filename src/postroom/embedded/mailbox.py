@@ -89,12 +89,15 @@ class Mailbox:
         delay: timedelta | None = None,
         deadline: datetime | None = None,
         attempts: int | None = None,
+        retry_delay: timedelta | None = None,
+        max_retry_delay: timedelta | None = None,
         when_busy: BusyPolicy = BusyPolicy.QUEUE,
     ) -> RunHandle:
         """Accept work for a conversation; it is durable when this returns. Runs of a thread take turns.
 
         `content` is text, or anything that msgspec encodes. With `key` the same call again returns the run
-        of the first. `priority` 0 is served first, 255 last.
+        of the first. `priority` 0 is served first, 255 last. A run that fails is tried again for some ten
+        minutes, or as often as `attempts` says; `retry_delay` is doubled each time, up to `max_retry_delay`.
 
         Raises:
             InvalidArgument, InvalidSubmission: it cannot be stored, or an option is out of range.
@@ -108,6 +111,8 @@ class Mailbox:
             delay_ms=0 if delay is None else milliseconds(delay),
             deadline_at=None if deadline is None else instant_of(deadline, "the deadline"),
             max_attempts=attempts,
+            retry_delay_ms=None if retry_delay is None else milliseconds(retry_delay),
+            max_retry_delay_ms=None if max_retry_delay is None else milliseconds(max_retry_delay),
             tenant=tenant,
         )
         request = replace(

@@ -35,7 +35,8 @@ SELECT 2, dispatch_id FROM run_dispatches WHERE run_id = :run_id AND is_open = 1
 -- move
 UPDATE run_dispatches
    SET available_at = :available_at, updated_at = :updated_at, status = :status, attempt_count = :attempt_count,
-       last_error = :last_error, claim_token = :claim_token, claimed_by = :claimed_by, claimed_at = :claimed_at,
+       max_attempts = :max_attempts, last_error = :last_error, claim_token = :claim_token,
+       claimed_by = :claimed_by, claimed_at = :claimed_at,
        lease_until = :lease_until, dispatch_instance_id = :dispatch_instance_id, run_status = :run_status,
        termination = :termination, run_response = :run_response, run_error = :run_error,
        completed_at = :completed_at, reconciled = :reconciled, is_open = :is_open
