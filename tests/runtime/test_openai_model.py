@@ -221,21 +221,24 @@ async def test_failures_are_told_by_kind(answer: Any, kind: type[InferenceError]
     assert type(caught.value) is kind
 
 
-async def test_an_answer_that_breaks_off_leaves_nothing_of_the_client_to_the_garbage_collector() -> None:
+def test_an_answer_that_breaks_off_leaves_nothing_of_the_client_to_the_garbage_collector() -> None:
     left: list[str] = []
-    _, finish = sys.get_asyncgen_hooks()
 
-    def found(generator: Any) -> None:
-        left.append(generator.__qualname__)
-        finish(generator)
+    async def asked() -> None:
+        finish = sys.get_asyncgen_hooks().finalizer
+        assert finish is not None
 
-    sys.set_asyncgen_hooks(finalizer=found)
-    try:
+        def found(generator: Any) -> None:
+            left.append(generator.__qualname__)
+            finish(generator)
+
+        sys.set_asyncgen_hooks(finalizer=found)
         with pytest.raises(ProviderFailed):
             await bounded(answered(["data: {broken\n\n"]))
         gc.collect()
-    finally:
-        sys.set_asyncgen_hooks(finalizer=finish)
+
+    asyncio.run(asked())
+    assert left
     assert not [name for name in left if name.startswith("AsyncResponseStream")]
 
 
