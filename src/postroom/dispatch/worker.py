@@ -796,16 +796,9 @@ class Execution:
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
     """Log that an execution failed, and return the event that keeps why; with the place in foreign code."""
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
-    is_foreign = not isinstance(error, PostroomError)
-    if is_foreign or error.__cause__ is not None:
+    if not isinstance(error, PostroomError) or error.__cause__ is not None:
         facts["traceback"] = storable("".join(format_exception(error))[-_TRACEBACK_KEPT:])
-    _LOG.warning(
-        "run.attempt_failed",
-        run_id=dispatch.run_id,
-        attempt=facts["attempt"],
-        reason=text,
-        exc_info=error if is_foreign else None,
-    )
+    _LOG.warning("run.attempt_failed", run_id=dispatch.run_id, **facts)
     return CanonicalEventDraft(
         scopes=(EventScope.run(dispatch.run_id),),  # a thread's log has what its readers follow
         event_kind=ATTEMPT_FAILED,
