@@ -324,6 +324,20 @@ async def test_the_conversation_is_told_without_what_is_to_be_answered(opening: 
     assert answers == ["nothing", "a / nothing", "a / nothing / b / a / nothing"]
 
 
+async def test_the_conversation_is_told_without_what_was_queued_later(opening: Open) -> None:
+    going = asyncio.Event()
+
+    async def remember(run: Run) -> str:
+        await going.wait()
+        return " / ".join([*[message.text() for message in await run.history()], run.text.upper()])
+
+    async with opening(remember) as mailbox:
+        handles = [await mailbox.enqueue("t", text) for text in ("a", "b", "c")]
+        going.set()
+        answers = [await handle.result(timeout=30) for handle in handles]
+    assert answers == ["A", "a / A / B", "a / A / b / a / A / B / C"]
+
+
 async def test_the_policy_for_a_busy_thread_is_the_caller_s(opening: Open) -> None:
     going = asyncio.Event()
 

@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol, Self, TypeVar
 from typing_extensions import override
 
 from postroom.contracts.budgets import Spending
+from postroom.contracts.conversation import conversation_of
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, UnknownDispatch
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage, EventScope
@@ -410,6 +411,21 @@ class ThreadStore(_RunPort):
         def look(runs: RunTables) -> tuple[Message, ...] | None:
             found = runs.messages.all(thread_id)
             return found if found or runs.threads.load(thread_id) else None
+
+        return await self._look(look)
+
+    async def conversation(self, thread_id: str, run_id: str) -> tuple[Message, ...]:
+        """Return the committed messages that a run of the thread sees, as `conversation_of` says."""
+
+        def look(runs: RunTables) -> tuple[Message, ...]:
+            found = runs.messages.all(thread_id)
+            query, of_thread = RunQuery(thread_id=thread_id), list[RunRecord]()
+            while some := runs.threads.list_runs(query, MAX_PAGE):
+                of_thread.extend(some)
+                if len(some) < MAX_PAGE:
+                    break
+                query = RunQuery(thread_id=thread_id, after=some[-1].run_id)
+            return conversation_of(run_id, found, of_thread)
 
         return await self._look(look)
 

@@ -25,10 +25,10 @@ from postroom.contracts.events import (
     EventVisibility,
 )
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
-from postroom.contracts.messages import Json, Message, MessageRecord
+from postroom.contracts.messages import Json, Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
-from postroom.contracts.run_stores import MessageQuery, ThreadCommit
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import (
     RunRecord,
     RunWaitingState,
@@ -137,14 +137,9 @@ class Run:
         return typed(self.data, type, "what was enqueued")
 
     async def history(self) -> tuple[Message, ...]:
-        """Return the conversation up to what this run answers, oldest first."""
+        """Return the conversation up to what this run answers: earlier questions, each before its answer."""
         asked = {message.id for message in self.messages}
-        found: list[MessageRecord] = []
-        while page := await self._control.threads.list_message_records(
-            self.thread_id, MessageQuery(after=found[-1].seq if found else 0)
-        ):
-            found.extend(page)
-        messages = (record.message for record in found)
+        messages = await self._control.threads.conversation(self.thread_id, self.id)
         return tuple(one for one in messages if one.id not in asked and self._control.shows(one))
 
     async def step(

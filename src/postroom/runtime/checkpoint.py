@@ -228,7 +228,7 @@ class RunLog:
     async def _thread(self) -> Sequence[Message]:
         control, thread_id = self._control, self._fresh.thread_id
         if control.only is None:
-            return await control.threads.load_messages(thread_id) or ()
+            return await control.threads.conversation(thread_id, self.run_id)
         ids = (*control.only, *self.record.output_message_ids)
         return [one.message for one in await control.threads.load_message_records(thread_id, ids)]
 
