@@ -168,7 +168,7 @@ def run_tests(test: str, source: Path, *, patience: int = 30) -> subprocess.Comp
         "-x",
         *("-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin", "-p", "pytest_timeout"),
         "-o",
-        f"timeout={patience}",
+        f"timeout={3 * patience}",  # the test's own patience ends first, and leaves nothing half done
         "-o",
         "pythonpath=tests",
         test,
