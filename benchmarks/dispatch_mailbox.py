@@ -8,18 +8,16 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchmarks.figures import Table, median, ms, size
 from benchmarks.peers import beside_dbos_on_sqlite, beside_those_on_postgres
-from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
-from postroom.contracts.messages import Message
 from postroom.contracts.run_ports import RunStores
-from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.stores.sqlite import SqliteStore
@@ -40,26 +38,6 @@ class Nothing(RunDispatchExecutor):
         """End at once."""
         self.began[activation.thread_id] = time.perf_counter()
         return AgentRunResult(run_id=activation.run_id or "", response="ok")
-
-    def recovery(self, activation: RunActivation) -> Recovery:
-        """Start over."""
-        return Recovery.RESTART
-
-    def cancel(self, id: str) -> bool:
-        """Take no command."""
-        return False
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Take no command."""
-        return False
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Take no command."""
-        return False
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Take no command."""
-        return False
 
 
 @asynccontextmanager

@@ -225,7 +225,8 @@ async def _looked_at(trace: Trace, warm: Callable[[], Awaitable[object]]) -> Non
 def one_run() -> tuple[Trace, float]:
     """Trace one run through a mailbox on SQLite; return with it the CPU that a run takes, in seconds."""
     from benchmarks.dispatch_mailbox import Nothing, on_sqlite
-    from postroom import Mailbox, RunActivation
+    from postroom.contracts.activation import RunActivation
+    from postroom.dispatch.mailbox import Mailbox
 
     async def runs(trace: Trace, then: int) -> float:
         async with on_sqlite() as stores:

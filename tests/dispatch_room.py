@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -61,18 +61,6 @@ class Deaf(RunDispatchExecutor):
 
     def recovery(self, activation: RunActivation) -> Recovery:
         return Recovery.RESUME
-
-    def cancel(self, id: str) -> bool:
-        return False
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        return False
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        return False
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        return False
 
     def live_registry(self) -> RegistrySet | None:
         return RegistrySet()

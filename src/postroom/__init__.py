@@ -7,43 +7,54 @@ from postroom.version import __version__
 
 TYPE_CHECKING = False  # not from `typing`: a hook runs at every tool call and must not wait for that import
 if TYPE_CHECKING:
-    from postroom.contracts.activation import BusyPolicy, Recovery, RunActivation, Strategy
+    from postroom.contracts.activation import BusyPolicy, Recovery, RunActivation
+    from postroom.contracts.budgets import Budget, BudgetScope
     from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+    from postroom.contracts.limits import Limit, LimitScope
     from postroom.contracts.messages import Message
-    from postroom.contracts.runs import TerminationReason
     from postroom.dispatch.config import MailboxConfig
-    from postroom.dispatch.mailbox import Mailbox
-    from postroom.stores.memory import MemoryRunStores
-    from postroom.stores.sqlite import SqliteStore
+    from postroom.embedded import Answer, Mailbox, Run, RunEvent, RunHandle, RunState, State
 
 _HOMES = {
     "AgentRunResult": "postroom.contracts.executor",
+    "Answer": "postroom.embedded",
+    "Budget": "postroom.contracts.budgets",
+    "BudgetScope": "postroom.contracts.budgets",
     "BusyPolicy": "postroom.contracts.activation",
-    "Mailbox": "postroom.dispatch.mailbox",
+    "Limit": "postroom.contracts.limits",
+    "LimitScope": "postroom.contracts.limits",
+    "Mailbox": "postroom.embedded",
     "MailboxConfig": "postroom.dispatch.config",
-    "MemoryRunStores": "postroom.stores.memory",
     "Message": "postroom.contracts.messages",
     "Recovery": "postroom.contracts.activation",
+    "Run": "postroom.embedded",
     "RunActivation": "postroom.contracts.activation",
     "RunDispatchExecutor": "postroom.contracts.executor",
-    "SqliteStore": "postroom.stores.sqlite",
-    "Strategy": "postroom.contracts.activation",
-    "TerminationReason": "postroom.contracts.runs",
+    "RunEvent": "postroom.embedded",
+    "RunHandle": "postroom.embedded",
+    "RunState": "postroom.embedded",
+    "State": "postroom.embedded",
 }
 
 __all__ = [
     "AgentRunResult",
+    "Answer",
+    "Budget",
+    "BudgetScope",
     "BusyPolicy",
+    "Limit",
+    "LimitScope",
     "Mailbox",
     "MailboxConfig",
-    "MemoryRunStores",
     "Message",
     "Recovery",
+    "Run",
     "RunActivation",
     "RunDispatchExecutor",
-    "SqliteStore",
-    "Strategy",
-    "TerminationReason",
+    "RunEvent",
+    "RunHandle",
+    "RunState",
+    "State",
     "__version__",
 ]
 

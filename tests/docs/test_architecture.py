@@ -9,7 +9,8 @@ import pytest
 from benchmarks.dispatch_mailbox import Nothing
 from benchmarks.shape import import_depth
 
-from postroom import Mailbox, RunActivation
+from postroom.contracts.activation import RunActivation
+from postroom.dispatch.mailbox import Mailbox
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from table_rows import each_row

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import DuplicateRecord, PostroomError
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
@@ -69,21 +69,6 @@ class Journalling(RunDispatchExecutor):
         await self._timer.sleep(self._random.randrange(0, 20))
         self._journal.write("end", *facts)
         return AgentRunResult(run_id=activation.run_id or "", response=f"did {activation.messages[0].id}")
-
-    def recovery(self, activation: RunActivation) -> Recovery:
-        return Recovery.RESTART
-
-    def cancel(self, id: str) -> bool:
-        return False
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        return False
-
-    def send_decision(self, id: str, tool_call_id: str, resume: Any) -> bool:
-        return False
-
-    def send_messages(self, id: str, messages: Any) -> bool:
-        return False
 
 
 async def submit_share(mailbox: Mailbox, threads: int, runs: int, share: int, shares: int) -> None:

@@ -20,7 +20,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.dispatch.config import MailboxConfig
@@ -66,21 +66,6 @@ class Agent(RunDispatchExecutor):
         said = "|".join(text.replace(" ", "_") for text in texts)
         line = f"{word} {activation.thread_id} {activation.run_id} {said} {os.getpid()}\n"
         os.write(self._file, line.encode())
-
-    def recovery(self, activation: RunActivation) -> Recovery:
-        return Recovery.RESTART
-
-    def cancel(self, id: str) -> bool:
-        return False
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        return False
-
-    def send_decision(self, id: str, tool_call_id: str, resume: Any) -> bool:
-        return False
-
-    def send_messages(self, id: str, messages: Any) -> bool:
-        return False
 
 
 def configured(api: str, port: int | None) -> GatewayConfig:

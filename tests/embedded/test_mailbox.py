@@ -14,15 +14,21 @@ import psycopg
 import pytest
 
 from postroom.contracts.activation import BusyPolicy, RunActivation
+from postroom.contracts.agent_events import EventSink, TextDelta
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
+    AlreadyConsumed,
     ConfigError,
+    IllegalTransition,
     InvalidArgument,
     InvalidSubmission,
     RunUnsuccessful,
     StaleDecision,
+    UnknownDispatch,
     UnknownRun,
 )
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.messages import Boundary
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.handle import RunHandle, State
 from postroom.embedded.mailbox import Mailbox
@@ -410,6 +416,8 @@ async def test_an_enqueued_run_has_a_retry_policy_of_its_own(opening: Open) -> N
 
 WORKER = """
 import asyncio, sys
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.messages import Boundary
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.mailbox import Mailbox
 
@@ -440,3 +448,89 @@ async def test_work_of_the_only_process_that_was_killed_goes_on_before_its_lease
     async with Mailbox.open(url, echo) as mailbox:
         handle = await mailbox.enqueue("chat-1", "hello", key="one")
         assert await handle.result(timeout=60) == "you said hello"
+
+
+async def test_what_was_given_up_is_tried_again_or_discarded(opening: Open) -> None:
+    tried: list[str] = []
+
+    async def fragile(run: Run) -> str:
+        tried.append(run.text)
+        if tried.count(run.text) == 1:
+            raise ValueError("not yet")
+        return "done"
+
+    async with opening(fragile) as mailbox:
+        failed = [await mailbox.enqueue(f"job-{name}", name, attempts=1) for name in "ab"]
+        for handle in failed:
+            with pytest.raises(RunUnsuccessful):
+                await handle.result(timeout=30)
+        letters = [letter async for letter in mailbox.dead_letters]
+        assert sorted(letter.run_id for letter in letters) == sorted(handle.id for handle in failed)
+        assert {(letter.attempts, "not yet" in letter.error) for letter in letters} == {(1, True)}
+        again = await mailbox.dead_letters.replay(failed[0].id)
+        assert await again.result(timeout=30) == "done"
+        await mailbox.dead_letters.discard(failed[1].id)
+        assert [letter async for letter in mailbox.dead_letters] == []
+        for refused, error in (
+            (failed[1].id, UnknownDispatch),
+            ("nobody", UnknownRun),
+            (again.id, IllegalTransition),
+        ):
+            with pytest.raises(error):
+                await mailbox.dead_letters.replay(refused)
+
+
+class Listening(RunDispatchExecutor):
+    """Answers with what it was told, and with what it is told while it works, once it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        assert activation.control is not None
+        assert activation.control.pending is not None
+        await sink.emit(TextDelta(delta="hm, "))
+        await self.let_go.wait()
+        steered = await activation.control.pending.freeze(Boundary.NEXT_STEP)
+        said = [message.text() for message in (*activation.messages, *steered)]
+        return AgentRunResult(run_id=activation.run_id or "", response=" and ".join(said))
+
+    def wake_pending_boundary(self, id: str) -> bool:
+        return True
+
+
+async def test_what_waits_for_a_run_at_work_can_be_changed_until_it_reads_it(opening: Open) -> None:
+    executor = Listening()
+    async with opening(executor) as mailbox:
+        handle = await mailbox.enqueue("chat", "one")
+        told = handle.events()
+        assert (await anext(told)).text == "hm, "  # an executor's texts are followed as a function's are
+        for text in ("two", "three", "four"):
+            steered = await mailbox.enqueue("chat", text, when_busy=BusyPolicy.STEER)
+            assert steered.id == handle.id
+        two, three, four = (one.message.id or "" for one in await mailbox.pending.list("chat"))
+        await mailbox.pending.retract("chat", two)
+        await mailbox.pending.edit("chat", four, "five")
+        await mailbox.pending.reorder("chat", [four, three])
+        assert [one.message.text() for one in await mailbox.pending.list("chat")] == ["five", "three"]
+        keyed = [await mailbox.enqueue("chat", "six", key="6", when_busy=BusyPolicy.STEER) for _ in "12"]
+        executor.let_go.set()
+        assert await handle.result(timeout=30) == "one and five and three and six"
+        keyed.append(await mailbox.enqueue("chat", "six", key="6", when_busy=BusyPolicy.STEER))
+        assert {one.id for one in keyed} == {handle.id}
+        with pytest.raises(AlreadyConsumed):
+            await mailbox.pending.retract("chat", three)
+
+
+async def test_a_key_is_known_where_its_message_was_joined_to_another_run(opening: Open) -> None:
+    executor = Listening()
+    async with opening(executor) as mailbox:
+        await mailbox.enqueue("chat", "one")
+
+        async def said(text: str) -> RunHandle:
+            return await mailbox.enqueue("chat", text, key=text, when_busy=BusyPolicy.COLLECT)
+
+        together = [await said(text) for text in ("two", "three", "two", "three")]
+        executor.let_go.set()
+        assert await together[0].result(timeout=30) == "two and three"
+        assert {one.id for one in (*together, await said("two"), await said("three"))} == {together[0].id}

@@ -5,7 +5,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.run_ports import RunStores
@@ -36,21 +36,6 @@ class Stepping(RunDispatchExecutor):
         except asyncio.CancelledError:
             self._say("stopped")
             raise
-
-    def recovery(self, activation: RunActivation) -> Recovery:
-        return Recovery.RESTART
-
-    def cancel(self, id: str) -> bool:
-        return False
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        return False
-
-    def send_decision(self, id: str, tool_call_id: str, resume: object) -> bool:
-        return False
-
-    def send_messages(self, id: str, messages: object) -> bool:
-        return False
 
     def live_registry(self) -> None:
         return None

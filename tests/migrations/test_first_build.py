@@ -33,10 +33,12 @@ from e2e.running import Line, RunningServer
 from e2e.test_gateway_server import on_a_loop_of_its_own
 from migrations.copying import copy_to_postgres
 from postgres_server import missing_postgres, running_postgres
-from postroom import Mailbox, Message, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.events import EventScope
+from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import wording
 
 LEFT = Path(__file__).with_name("first_build")

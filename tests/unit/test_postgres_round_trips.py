@@ -9,7 +9,8 @@ from types import FrameType
 from typing import Any
 
 from dispatch_room import Counting
-from postroom import Mailbox, RunActivation
+from postroom.contracts.activation import RunActivation
+from postroom.dispatch.mailbox import Mailbox
 from postroom.stores.postgres import PostgresStore
 
 MOST_A_RUN = 8

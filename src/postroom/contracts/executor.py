@@ -1,4 +1,4 @@
-"""The boundary between the mailbox and whatever runs an agent: six methods, and some with defaults.
+"""The boundary between the mailbox and whatever runs an agent: `run`, and what else an executor can do.
 
 An executor runs one claimed run at a time a thread. It may block for days, die, or ignore a cancel: the
 lease contains it. What it writes goes through `activation.control.coordinator`, which proves with each write
@@ -109,7 +109,7 @@ def identity_of(activation: RunActivation, *, run_id: str) -> RunIdentity:
 
 
 class RunDispatchExecutor(ABC):
-    """Runs agents. The first six methods are the port; the others have defaults that suit most."""
+    """Runs agents. `run` is all that one needs; a default says that it does not do that."""
 
     @abstractmethod
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
@@ -119,25 +119,25 @@ class RunDispatchExecutor(ABC):
         so by `retryable`; everything else is tried again. A cancelled task must end soon.
         """
 
-    @abstractmethod
     def recovery(self, activation: RunActivation) -> Recovery:
         """Say how a run that was cut off is executed again: RESUME from its checkpoint, or RESTART."""
+        return Recovery.RESTART
 
-    @abstractmethod
     def cancel(self, id: str) -> bool:
         """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
+        return False
 
-    @abstractmethod
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
         """Ask the thread's run to end and wait until it has; False when none runs here or it does not end."""
+        return False
 
-    @abstractmethod
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Hand a decision to the run with this dispatch, run or thread id; False when it does not take it."""
+        return False
 
-    @abstractmethod
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
         """Hand messages to the run with this id for its next step; False when it does not take them."""
+        return False
 
     def wake_pending_boundary(self, id: str) -> bool:
         """Tell the run with this id that messages wait for it; False when it does not look at them."""

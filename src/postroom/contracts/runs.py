@@ -10,6 +10,7 @@ A run moves only along these arrows. `Acked` on a dispatch says nothing about an
 """
 
 from enum import StrEnum
+from json import dumps
 
 from postroom.contracts.activation import RunActivationSnapshot
 from postroom.contracts.errors import IllegalTransition, InvalidRecord
@@ -100,6 +101,11 @@ class OnTimeout(StrEnum):
     NO = "no"
 
 
+def _shortened(arguments: Json, most: int = 600) -> str:
+    text = arguments if isinstance(arguments, str) else dumps(arguments, ensure_ascii=False)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 class RunWaitingTicket(Record, frozen=True, kw_only=True):
     """One open question of a waiting run."""
 
@@ -113,6 +119,14 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
     expires_at: int | None = None
     """When it has waited long enough; None for never."""
     on_timeout: OnTimeout = OnTimeout.WAIT
+
+    @property
+    def question(self) -> str:
+        """What a person is asked, in one text."""
+        is_kind = not self.reason or self.reason in list(WaitingReason)
+        what = f"The agent wants to use {self.tool_name or 'a tool'}" if is_kind else self.reason
+        is_whole = not self.arguments or (self.resume_mode.is_a_question and not is_kind)
+        return what if is_whole else f"{what}: {_shortened(self.arguments)}"
 
     def is_over(self, now: int) -> bool:
         """Say whether it has waited long enough."""

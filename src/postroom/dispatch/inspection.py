@@ -153,7 +153,7 @@ class Inspection:
         if run is not None and run.waiting is not None and run.dispatch_id == row.dispatch_id:
             [ticket] = run.open_tickets[:1] or [None]
             until = None if ticket is None else ticket.expires_at
-            what = run.waiting.reason.replace("_", " ") if ticket is None else ticket.reason
+            what = run.waiting.reason.replace("_", " ") if ticket is None else ticket.question
             return Reason(why=WhyNot.WAITING, text=f"its run waits: {what}", until=until)
         if row.status is RunDispatchStatus.SUPERSEDED:
             return Reason(why=WhyNot.SUPERSEDED, text=row.last_error or "newer work has replaced it")
@@ -222,7 +222,7 @@ class Inspection:
 
 def _behind(run: RunRecord, ticket: RunWaitingTicket) -> Reason:
     since = iso(ticket.updated_at)
-    what = f"has an open question since {since}: {ticket.reason}"
+    what = f"has an open question since {since}: {ticket.question}"
     if ticket not in run.open_tickets:
         what = "was answered, and goes on first"
     return Reason(

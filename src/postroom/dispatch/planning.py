@@ -202,7 +202,8 @@ def _refuse_beside_question(facts: SubmissionFacts) -> None:
     waiting = reusable_waiting_run(facts)
     if waiting is not None and waiting.open_tickets:
         raise IllegalTransition(
-            f"run {waiting.run_id} of the same thread has an open question: {waiting.open_tickets[0].reason}",
+            f"run {waiting.run_id} of the same thread has an open question: "
+            f"{waiting.open_tickets[0].question}",
             value=waiting.thread_id,
             remedy="answer it, or cancel that run, and ask for this again",
         )

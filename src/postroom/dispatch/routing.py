@@ -15,7 +15,6 @@ from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction
-from postroom.dispatch.sinks import OutputLog
 
 
 class SeveralExecutors(RunDispatchExecutor):
@@ -83,10 +82,9 @@ class SeveralExecutors(RunDispatchExecutor):
 class ExecutorsByThread(SeveralExecutors):
     """Chooses by the beginning of the thread's name."""
 
-    def __init__(self, routes: Mapping[str, RunDispatchExecutor], *, output: OutputLog | None = None) -> None:
-        """Keep what runs which threads; with `output`, what executions put out is kept there."""
+    def __init__(self, routes: Mapping[str, RunDispatchExecutor]) -> None:
+        """Keep what runs which threads."""
         self._routes = dict(routes)
-        self._output = output
 
     def add(self, prefix: str, executor: RunDispatchExecutor) -> None:
         """Have threads whose names begin like this run by an executor."""
@@ -99,17 +97,6 @@ class ExecutorsByThread(SeveralExecutors):
             AgentNotFound: nothing here runs such threads.
         """
         return self._of(activation.thread_id)
-
-    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run by its executor, and keep what it puts out where that is wanted.
-
-        Raises:
-            PostroomError: nothing here runs it, or as its executor says.
-        """
-        if self._output is None:
-            return await super().run(activation, sink)
-        async with self._output.keeping(activation, sink) as kept:
-            return await super().run(activation, kept)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
         """Return the executors, each once."""

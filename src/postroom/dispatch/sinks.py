@@ -11,7 +11,6 @@ That is advisory: what cannot be kept is logged and missed. The answer of a run 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +27,7 @@ from postroom.contracts.agent_events import (
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
+from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunDispatchExecutor
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.run_ports import EventStore
 from postroom.contracts.tools import ToolCallOutcome
@@ -131,21 +131,21 @@ class SuspensionAwareSink:
         await self.inner.emit(event)
 
 
-class OutputLog:
-    """Keeps what executions put out."""
+class OutputKept(ExecutorAround):
+    """Keeps the texts that the executions of an executor put out, and passes all their events on."""
 
-    def __init__(self, events: EventStore, timer: Timer) -> None:
+    def __init__(self, within: RunDispatchExecutor, events: EventStore, timer: Timer) -> None:
+        super().__init__(within)
         self._events = events
         self._timer = timer
 
-    @asynccontextmanager
-    async def keeping(self, activation: RunActivation, sink: EventSink) -> AsyncIterator[EventSink]:
-        """Give a sink for one execution whose texts are kept and whose events are all passed on."""
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Execute a run, as the executor does."""
         gathered = _Gathered(activation, sink)
         tasks = Tasks("output of a run")
         gathered.on_first = lambda: tasks.start(self._keep_on(gathered), name=f"of {activation.run_id}")
         try:
-            yield gathered
+            return await self._within.run(activation, gathered)
         finally:
             await tasks.close()
             await self._write(gathered)
@@ -153,8 +153,8 @@ class OutputLog:
     async def _keep_on(self, gathered: "_Gathered") -> None:
         while True:
             await gathered.has_some.wait()
-            await self._timer.sleep(PAUSE_MS)
             await self._write(gathered)
+            await self._timer.sleep(PAUSE_MS)
 
     async def _write(self, gathered: "_Gathered") -> None:
         while (draft := gathered.next()) is not None:

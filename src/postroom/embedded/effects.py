@@ -55,7 +55,13 @@ class Ends:
 
 def _told_of(run: RunRecord) -> dict[str, Json]:
     if run.waiting is not None:
-        return {"question": run.waiting.tickets[0].reason, "ask": run.waiting.tickets[0].tool_call_id}
+        ticket = run.waiting.tickets[0]
+        return {
+            "question": ticket.question,
+            "ask": ticket.tool_call_id,
+            "tool": ticket.tool_name,
+            "arguments": ticket.arguments,
+        }
     end = run.termination
     return {
         "text": run.final_output or "",

@@ -115,7 +115,7 @@ class RunHandle:
             state=_state(run),
             text=run.final_output or "",
             error=run.error,
-            question=asked[0].reason if asked and run.status is RunStatus.WAITING else None,
+            question=asked[0].question if asked and run.status is RunStatus.WAITING else None,
             enqueued_at=run.created_at,
             finished_at=run.finished_at,
         )

@@ -19,10 +19,13 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import RunQuery
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox as Queue
+from postroom.dispatch.sinks import OutputKept
 from postroom.embedded.effects import Ends
 from postroom.embedded.handle import RunEvent, RunHandle
+from postroom.embedded.operators import DeadLetters, Pending
 from postroom.embedded.running import Function, FunctionExecutor
 from postroom.embedded.values import instant_of, message_of
 from postroom.stores.live import LocalLiveChannels
@@ -37,8 +40,12 @@ class Mailbox:
 
     def __init__(self, queue: Queue, stores: RunStores) -> None:
         self.admin = queue
-        """What operators and adapters need."""
+        """The queue itself, with all that adapters need."""
         self.stores = stores
+        self.pending = Pending(self)
+        """Messages that no run has read yet."""
+        self.dead_letters = DeadLetters(self)
+        """Runs that were given up."""
 
     @classmethod
     @asynccontextmanager
@@ -68,7 +75,7 @@ class Mailbox:
             if not isinstance(executor, RunDispatchExecutor):
                 executor = FunctionExecutor(executor, runs, SystemTimer())
             queue = Queue(
-                executor,
+                OutputKept(executor, runs.events, SystemTimer()),
                 runs,
                 live=_live(stores, opened),
                 effects=Ends(),
@@ -104,8 +111,8 @@ class Mailbox:
             SubmissionRejected, QueueFull: the thread takes no more.
             MailboxClosed: the mailbox is closing.
         """
-        run_id = None if key is None else _id_of(thread, key)
-        message = message_of(content, id=run_id or uuid4().hex)
+        id = None if key is None else _id_of(thread, key)
+        joins = when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)  # it may become part of another run
         delivery = DeliveryOptions(
             priority=priority,
             delay_ms=0 if delay is None else milliseconds(delay),
@@ -116,19 +123,35 @@ class Mailbox:
             tenant=tenant,
         )
         request = replace(
-            RunActivation.new(thread, [message], agent_id=agent),
+            RunActivation.new(thread, [message_of(content, id=id or uuid4().hex)], agent_id=agent),
             delivery=delivery,
-            hints=RunHints(run_id=run_id),
+            hints=RunHints(run_id=None if joins else id),
         )
-        if run_id is not None and await self.stores.threads.load_run(run_id) is not None:
-            return RunHandle(self, thread, run_id)
+        if id is not None and (known := await self._run_with(thread, id, joins=joins)) is not None:
+            return RunHandle(self, thread, known)
         try:
             accepted = await self.admin.submit_background(request, strategy=when_busy)
-        except (DuplicateRecord, RunNotOpen):
-            if run_id is None:
+        except (DuplicateRecord, RunNotOpen) as error:  # another was faster
+            if id is None:
                 raise
-            return RunHandle(self, thread, run_id)  # another was faster
+            return RunHandle(self, thread, (error.details or {}).get("run_id", id))
         return RunHandle(self, accepted.thread_id, accepted.run_id)
+
+    async def _run_with(self, thread: str, id: str, *, joins: bool) -> str | None:
+        """Return the run that was given the message with this id; None when there is none yet."""
+        threads = self.stores.threads
+        if not joins:
+            return None if await threads.load_run(id) is None else id
+        waiting = {one.pending_id: one.mode.target_run_id for one in await threads.pending_messages(thread)}
+        if id in waiting or not await threads.load_message_records(thread, [id]):
+            return waiting.get(id)
+        query = RunQuery(thread_id=thread)
+        while page := await threads.list_runs(query):
+            for run in page:
+                if run.input is not None and id in run.input.trigger_message_ids:
+                    return run.run_id
+            query = replace(query, after=page[-1].run_id)
+        return None
 
     async def stream(
         self, thread: str, content: object, *, key: str | None = None

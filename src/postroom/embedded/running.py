@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, TextDelta
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import InvalidActivation, InvalidArgument, InvalidStep, PostroomError
@@ -38,7 +38,6 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.contracts.transactions import Transaction
-from postroom.dispatch.sinks import OutputLog
 from postroom.embedded.values import as_text, data_of, instant_of, plain, text_of, typed
 
 STEP: Final = "StepStored"
@@ -312,7 +311,6 @@ class FunctionExecutor(RunDispatchExecutor):
         self._function = function
         self._stores = stores
         self._timer = timer
-        self._output = OutputLog(stores.events, timer)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Call the function and return what it returned; a run that waits is begun again later.
@@ -327,34 +325,13 @@ class FunctionExecutor(RunDispatchExecutor):
             )
         run_id = activation.run_id
         activation, memory = await self._remembered(activation, control)
-        async with self._output.keeping(activation, sink) as kept:
-            run = Run(activation, control, kept, memory, clock=self._stores.clock, timer=self._timer)
-            try:
-                returned = await self._function(run)
-            except Suspended as waits:
-                state = RunWaitingState(reason=_REASONS[waits.ticket.tool_name], tickets=(waits.ticket,))
-                return AgentRunResult(run_id=run_id, termination=TerminationReason.suspended(), waiting=state)
+        run = Run(activation, control, sink, memory, clock=self._stores.clock, timer=self._timer)
+        try:
+            returned = await self._function(run)
+        except Suspended as waits:
+            state = RunWaitingState(reason=_REASONS[waits.ticket.tool_name], tickets=(waits.ticket,))
+            return AgentRunResult(run_id=run_id, termination=TerminationReason.suspended(), waiting=state)
         return AgentRunResult(run_id=run_id, response=as_text(returned), steps=len(memory.used))
-
-    def recovery(self, activation: RunActivation) -> Recovery:
-        """Return that a function is begun again, and finds its steps."""
-        return Recovery.RESTART
-
-    def cancel(self, id: str) -> bool:
-        """Return False: the mailbox cancels the task."""
-        return False
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Return False: the mailbox cancels the task."""
-        return False
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Return False: a run that asks is not at work."""
-        return False
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Return False: a function answers what it began with."""
-        return False
 
     async def _remembered(
         self, activation: RunActivation, control: RunControl

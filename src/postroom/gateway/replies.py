@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from json import dumps
 from urllib.parse import quote
 
 import msgspec
@@ -112,11 +111,11 @@ def is_chat(thread_id: str) -> bool:
 
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
     """Return what a person is asked. The number is short, and the same for the same question."""
-    what = ticket.reason or f"The agent wants to use {ticket.tool_name or 'a tool'}"
-    is_whole = not ticket.arguments or ticket.resume_mode.is_a_question
-    text = what if is_whole else f"{what}: {_arguments(ticket.arguments)}"
     return Question(
-        number=question_number(run.run_id, ticket), run_id=run.run_id, call_id=ticket.tool_call_id, text=text
+        number=question_number(run.run_id, ticket),
+        run_id=run.run_id,
+        call_id=ticket.tool_call_id,
+        text=ticket.question,
     )
 
 
@@ -124,11 +123,6 @@ def question_number(run_id: str, ticket: RunWaitingTicket) -> str:
     """Return six characters that name a question; a later question never has those of an earlier one."""
     told = f"{run_id}\0{ticket.ticket_id}\0{ticket.tool_call_id}\0{ticket.updated_at}"
     return sha256(told.encode()).hexdigest()[:6]
-
-
-def _arguments(arguments: Json, most: int = 600) -> str:
-    text = arguments if isinstance(arguments, str) else dumps(arguments, ensure_ascii=False)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class ChatEffects:

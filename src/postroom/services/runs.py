@@ -18,7 +18,7 @@ from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
-from postroom.dispatch.sinks import OutputLog
+from postroom.dispatch.sinks import OutputKept
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
@@ -44,10 +44,10 @@ class RunService:
         """
         self.stores = stores
         timer = timer or SystemTimer()
-        self._executors = ExecutorsByThread({}, output=OutputLog(stores.events, timer))
+        self._executors = ExecutorsByThread({})
         self._effects = JoinedEffects()
         self.mailbox = Mailbox(
-            self._executors,
+            OutputKept(self._executors, stores.events, timer),
             stores,
             effects=self._effects,
             timer=timer,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Protocol
 
 from postroom.concurrency import Tasks, within
-from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunStart
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
@@ -20,13 +20,11 @@ from postroom.contracts.errors import (
     RunnerNotFound,
 )
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
-from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_access import AccessOf, RunAccess
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
 from postroom.contracts.runs import TerminationReason
-from postroom.contracts.tools import ToolCallResume
 from postroom.executors.activations import identity_of
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
 from postroom.executors.processes.advice import LastWords, advised
@@ -254,10 +252,6 @@ class ProgramExecutor(RunDispatchExecutor):
             raise done
         return done
 
-    def recovery(self, activation: RunActivation) -> Recovery:
-        """Return that an interrupted program is started again from the beginning."""
-        return Recovery.RESTART
-
     def cancel(self, id: str) -> bool:
         """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
         active = self._runs.find(id)
@@ -271,14 +265,6 @@ class ProgramExecutor(RunDispatchExecutor):
         limits = self.process_runner.limits
         most = milliseconds(limits.farewell + limits.grace + limits.kill_wait + limits.drain) + _MARGIN_MS
         return await within(active.ended.wait(), most, self.process_runner.timer)
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Return False: a program asks nothing."""
-        return False
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Return False: what a running program is told it takes from those that wait."""
-        return False
 
     def wake_pending_boundary(self, id: str) -> bool:
         """Tell the run with this id that messages wait for it; False when its program takes none."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from postroom.concurrency import SystemTimer, Tasks, within
 from postroom.contracts.accepting import Accept
-from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
 from postroom.contracts.errors import (
@@ -39,7 +39,6 @@ from postroom.contracts.run_ports import DispatchStore
 from postroom.contracts.runners import Runners
 from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.signing import Proof, proof_of
-from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction
 from postroom.executors.activations import identity_of, prompt_of
 from postroom.executors.remote.client import RemoteClient, check_installed
@@ -325,10 +324,6 @@ class RemoteExecutor(RunDispatchExecutor):
 
     # Commands to runs.
 
-    def recovery(self, activation: RunActivation) -> Recovery:
-        """A run that was cut off is posted again; the other server knows it by its key."""
-        return Recovery.RESTART
-
     def cancel(self, id: str) -> bool:
         """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
         found = [one for one in self._by_thread.values() if one.answers_to(id)]
@@ -340,14 +335,6 @@ class RemoteExecutor(RunDispatchExecutor):
             return False
         execution.cancel()
         return await within(execution.ended.wait(), CANCEL_MS + _MARGIN_MS, self._timer)
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Another server that runs is told nothing more: False."""
-        return False
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Another server that runs is told nothing more: False, and they wait for the next run."""
-        return False
 
     async def close(self) -> None:
         """Close the connections; runs are ended by who began them."""

@@ -61,6 +61,6 @@ def why_held(name: str, run: RunRecord) -> str:
     tickets = run.open_tickets
     if not tickets:
         return f"{name} is about to go on with what it was told"
-    asked = tickets[0].reason
+    asked = tickets[0].question
     shown = asked if len(asked) <= _SHOWN else f"{asked[:_SHOWN]}…"
     return f"{name} has an open question: {shown}"

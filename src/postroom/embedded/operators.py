@@ -1,0 +1,106 @@
+"""What operators look at and change: messages that no run has read yet, and runs that were given up."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.errors import IllegalTransition, UnknownRun
+from postroom.contracts.messages import Message, PendingMessage
+from postroom.embedded.handle import RunHandle
+
+if TYPE_CHECKING:
+    from postroom.embedded.mailbox import Mailbox
+
+
+class Pending:
+    """The messages of a conversation that no run has read yet: they can be changed until one does."""
+
+    def __init__(self, mailbox: "Mailbox") -> None:
+        self._queue = mailbox.admin
+
+    async def list(self, thread: str) -> tuple[PendingMessage, ...]:
+        """Return them in order."""
+        return await self._queue.pending(thread)
+
+    async def edit(self, thread: str, id: str, text: str) -> PendingMessage:
+        """Replace the text of the message with this id.
+
+        Raises:
+            AlreadyConsumed, UnknownMessage: a run has read it, or there is none.
+        """
+        return await self._queue.edit_pending(thread, Message.user(text, id=id))
+
+    async def retract(self, thread: str, id: str) -> PendingMessage:
+        """Take the message with this id back.
+
+        Raises:
+            AlreadyConsumed, UnknownMessage: a run has read it, or there is none.
+        """
+        return await self._queue.retract_pending(thread, id)
+
+    async def reorder(self, thread: str, ids: Sequence[str]) -> tuple[PendingMessage, ...]:
+        """Put them into another order.
+
+        Raises:
+            VersionConflict, InvalidRecord: these are not the messages that wait.
+        """
+        return await self._queue.reorder_pending(thread, ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A run that was given up: after so many attempts, for its last error. `at` is in milliseconds."""
+
+    run_id: str
+    thread_id: str
+    error: str
+    attempts: int
+    at: int
+
+
+class DeadLetters:
+    """The runs that were given up: each waits until somebody has it tried again, or discards it."""
+
+    def __init__(self, mailbox: "Mailbox") -> None:
+        self._mailbox = mailbox
+        self._queue = mailbox.admin
+
+    async def __aiter__(self) -> AsyncIterator[DeadLetter]:
+        """Yield them, oldest first."""
+        last: RunDispatch | None = None
+        while page := await self._queue.dead_letters(after=last):
+            for row in page:
+                yield DeadLetter(
+                    run_id=row.run_id,
+                    thread_id=row.thread_id,
+                    error=row.last_error or "",
+                    attempts=row.attempt_count,
+                    at=row.updated_at,
+                )
+            last = page[-1]
+
+    async def replay(self, run_id: str) -> RunHandle:
+        """Have it tried again as a new run on the same messages, and return that run.
+
+        Raises:
+            UnknownRun, IllegalTransition: there is no such dead letter, or its thread has an open question.
+        """
+        again = await self._queue.replay_dead_letter(await self._dispatch_of(run_id))
+        return RunHandle(self._mailbox, again.thread_id, again.run_id)
+
+    async def discard(self, run_id: str) -> None:
+        """Remove it for good; the run keeps its error.
+
+        Raises:
+            UnknownRun, IllegalTransition: there is no such dead letter.
+        """
+        await self._queue.discard_dead_letter(await self._dispatch_of(run_id))
+
+    async def _dispatch_of(self, run_id: str) -> str:
+        run = await self._mailbox.stores.threads.load_run(run_id)
+        if run is None:
+            raise UnknownRun(f"there is no run {run_id!r}", value=run_id)
+        if run.dispatch_id is None:
+            raise IllegalTransition(f"run {run_id!r} is no dead letter", value=run_id)
+        return run.dispatch_id
