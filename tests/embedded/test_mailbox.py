@@ -534,3 +534,13 @@ async def test_a_key_is_known_where_its_message_was_joined_to_another_run(openin
         executor.let_go.set()
         assert await together[0].result(timeout=30) == "two and three"
         assert {one.id for one in (*together, await said("two"), await said("three"))} == {together[0].id}
+
+
+@pytest.mark.parametrize("opening", ["postgres"], indirect=True)
+async def test_a_process_may_hand_over_work_that_another_one_does(opening: Open) -> None:
+    async with opening(None) as office:
+        first = await office.enqueue("chat", "0")
+        assert "no run executes in this process" in await why_not(office, first)
+        async with opening(echo):
+            for handle in (first, await office.enqueue("chat", "1")):
+                assert (await handle.result(timeout=30)).startswith("you said")

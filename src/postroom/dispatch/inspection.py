@@ -20,6 +20,9 @@ from postroom.dispatch.worker import Dispatcher
 _REPLAYS: Final = uuid.UUID("5b0f0cf6-6f0e-5f5e-9d0b-2f6a1c7f1d26")
 
 
+_NONE_HERE: Final = "no run executes in this process; another one takes it up"
+
+
 def replayed_as(dispatch_id: str) -> str:
     """Return the id of the run that tries a dead letter again."""
     return str(uuid.uuid5(_REPLAYS, dispatch_id))
@@ -198,9 +201,9 @@ class Inspection:
         if not dispatcher.accepting:
             return Reason(why=WhyNot.DRAINING, text="this mailbox takes nothing more; another one may")
         if not dispatcher.slots.free:
-            return Reason(
-                why=WhyNot.NO_FREE_SLOT, text=f"{dispatcher.slots.used} runs execute here, as many as may"
-            )
+            used = dispatcher.slots.used
+            text = f"{used} runs execute here, as many as may" if used else _NONE_HERE
+            return Reason(why=WhyNot.NO_FREE_SLOT, text=text)
         if not dispatcher.slots.has_room(row.tenant):
             return Reason(why=WhyNot.TENANT_AT_LIMIT, text=f"tenant {row.tenant!r} is at its limit")
         return Reason(why=WhyNot.ABOUT_TO_START, text="nothing holds it back; a mailbox takes it up shortly")

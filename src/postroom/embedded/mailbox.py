@@ -26,7 +26,7 @@ from postroom.dispatch.sinks import OutputKept
 from postroom.embedded.effects import Ends
 from postroom.embedded.handle import RunEvent, RunHandle
 from postroom.embedded.operators import DeadLetters, Pending
-from postroom.embedded.running import Function, FunctionExecutor
+from postroom.embedded.running import Function, FunctionExecutor, Run
 from postroom.embedded.values import instant_of, message_of
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
@@ -52,14 +52,15 @@ class Mailbox:
     async def open(
         cls,
         url: str,
-        work: Function | RunDispatchExecutor,
+        work: Function | RunDispatchExecutor | None,
         *,
         config: MailboxConfig | None = None,
         schema: str = "postroom",
     ) -> AsyncIterator["Mailbox"]:
         """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, go on with what was left, and take work.
 
-        `work` is a coroutine function of a `Run`, or an executor. At the end runs at work are given
+        `work` is a coroutine function of a `Run`, or an executor; None: this process hands work over and
+        follows it, and others do it. At the end runs at work are given
         `config.drain_grace`, and what has not ended goes back to the queue. On PostgreSQL everything is in
         one `schema`, which is made when it is missing.
 
@@ -71,15 +72,18 @@ class Mailbox:
             stores = await asyncio.to_thread(_opened, url, schema)
             opened.push_async_callback(asyncio.to_thread, stores.close)
             runs = stores.runs
+            config = dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive)
+            if work is None:
+                config = dataclasses.replace(config, max_concurrent_runs=0)
             executor = work
             if not isinstance(executor, RunDispatchExecutor):
-                executor = FunctionExecutor(executor, runs, SystemTimer())
+                executor = FunctionExecutor(executor or _nothing, runs, SystemTimer())
             queue = Queue(
                 OutputKept(executor, runs.events, SystemTimer()),
                 runs,
                 live=_live(stores, opened),
                 effects=Ends(),
-                config=dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive),
+                config=config,
             )
             await opened.enter_async_context(queue)
             yield cls(queue, runs)
@@ -134,7 +138,7 @@ class Mailbox:
         except (DuplicateRecord, RunNotOpen) as error:  # another was faster
             if id is None:
                 raise
-            return RunHandle(self, thread, (error.details or {}).get("run_id", id))
+            return RunHandle(self, thread, str((error.details or {}).get("run_id", id)))
         return RunHandle(self, accepted.thread_id, accepted.run_id)
 
     async def _run_with(self, thread: str, id: str, *, joins: bool) -> str | None:
@@ -175,6 +179,10 @@ class Mailbox:
     async def cancel(self, id: str) -> bool:
         """End the run with this id, or what a thread with this id has at work; False when there is none."""
         return await self.admin.cancel(id)
+
+
+async def _nothing(run: Run) -> None:
+    """What a process that does no work never comes to."""
 
 
 def _opened(url: str, schema: str) -> Stores:
