@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from postroom.contracts.limits import Limit, LimitScope
     from postroom.contracts.messages import Message
     from postroom.dispatch.config import MailboxConfig
-    from postroom.embedded import Answer, Mailbox, Run, RunEvent, RunHandle, RunState, State
+    from postroom.embedded import Answer, Item, Mailbox, Run, RunEvent, RunHandle, RunState, State
 
 _HOMES = {
     "AgentRunResult": "postroom.contracts.executor",
@@ -21,6 +21,7 @@ _HOMES = {
     "Budget": "postroom.contracts.budgets",
     "BudgetScope": "postroom.contracts.budgets",
     "BusyPolicy": "postroom.contracts.activation",
+    "Item": "postroom.embedded",
     "Limit": "postroom.contracts.limits",
     "LimitScope": "postroom.contracts.limits",
     "Mailbox": "postroom.embedded",
@@ -42,6 +43,7 @@ __all__ = [
     "Budget",
     "BudgetScope",
     "BusyPolicy",
+    "Item",
     "Limit",
     "LimitScope",
     "Mailbox",

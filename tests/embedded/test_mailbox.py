@@ -2,17 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import psycopg
 import pytest
 
+from embedded_room import Open, echo
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink, TextDelta
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -33,26 +30,6 @@ from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.handle import RunHandle, State
 from postroom.embedded.mailbox import Mailbox
 from postroom.embedded.running import Run
-
-Open = Callable[..., AbstractAsyncContextManager[Mailbox]]
-SOON = MailboxConfig(default_retry_delay_ms=0, drain_grace=timedelta(seconds=5))
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Open a mailbox on a database of this test, again and again."""
-    schema = f"embedded_{uuid4().hex}"
-    url = {"memory": "memory", "sqlite": f"sqlite:///{tmp_path}/runs.db"}.get(request.param)
-    if url is None:
-        url = request.getfixturevalue("postgres_dsn")
-    yield lambda work, config=SOON: Mailbox.open(url, work, config=config, schema=schema)
-    if request.param == "postgres":
-        with psycopg.connect(url, autocommit=True) as session:
-            session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
-
-
-async def echo(run: Run) -> str:
-    return f"you said {run.text}"
 
 
 async def in_state(handle: RunHandle, state: State) -> None:

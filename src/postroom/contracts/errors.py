@@ -46,7 +46,7 @@
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PostroomError(Exception):
@@ -71,6 +71,11 @@ class PostroomError(Exception):
         self.value = value
         self.remedy = self.default_remedy if remedy is None else remedy
         self.details = dict(details or {})
+
+    def met_at(self, place: str) -> Self:
+        """Return the same failure with the place where it was met before its message."""
+        text = f"{place}: {self.message}"
+        return type(self)(text, value=self.value, remedy=self.remedy, details={**self.details, "at": place})
 
     def describe(self) -> str:
         """Return the failure as one line for logs and records: its kind, then its message."""

@@ -144,6 +144,23 @@ class Mailbox:
         self._refuse_closed()
         return await self._submissions.submit_background(request, strategy=strategy)
 
+    async def submit_many(
+        self, requests: Sequence[RunActivation], *, progress: Callable[[int, int], None] | None = None
+    ) -> list[MailboxSubmitResult]:
+        """Accept work for many threads, each to be done in its turn, in commits of some hundreds.
+
+        All requests are checked before the first is written. After each commit `progress` is called with how
+        many are stored, and of how many. A request by a run id that is known was accepted before: nothing is
+        written for it.
+
+        Raises:
+            InvalidSubmission: one does not fit, as the text says, which begins with its place; nothing was
+                written.
+            QueueFull, DedupeKeyInUse, DuplicateRecord: one cannot be had; the commits before stand.
+        """
+        self._refuse_closed()
+        return await self._submissions.submit_many(requests, progress)
+
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
     ) -> MailboxSubmitResult:

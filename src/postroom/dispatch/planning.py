@@ -113,6 +113,7 @@ def refuse_bad_delivery(request: RunActivation) -> None:
         "agent id": request.agent_id,
         "dedupe key": options.dedupe_key,
         "tenant": options.tenant or None,
+        "limit key": options.limit_key or None,
     }
     for name, value in ids.items():
         if value is not None:

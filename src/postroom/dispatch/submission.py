@@ -9,11 +9,12 @@
 What happens when the thread is busy is decided in the same transaction.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
@@ -76,6 +77,11 @@ from postroom.log import get_logger
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
+
+MOST_TOGETHER: Final = 500
+"""Most submissions of one commit: some 50 ms, within which no other writer is answered."""
+_AT_ONCE: Final = 100
+"""Submissions that are prepared before others of the event loop have their turn: some milliseconds."""
 
 
 class MailboxDispatchStatus(StrEnum):
@@ -229,6 +235,69 @@ class Submissions:
             return await self._queued(request, strategy)
         except ActiveRunConflict as error:
             raise SubmissionRejected(error.message, value=request.thread_id) from error
+
+    async def submit_many(
+        self, requests: Sequence[RunActivation], progress: Callable[[int, int], None] | None = None
+    ) -> list[MailboxSubmitResult]:
+        """Accept work for many threads, in order, in commits of at most `MOST_TOGETHER`; each in its turn.
+
+        Raises:
+            InvalidSubmission: a request is none, which the text names by its place; nothing was written.
+            QueueFull, DedupeKeyInUse, DuplicateRecord: one cannot be had; the commits before stand.
+        """
+        checked = list[RunActivation]()
+        for place, request in enumerate(requests):
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)  # others are served meanwhile
+            try:
+                checked.append(self.checked(request, background=True))
+            except PostroomError as error:
+                raise error.met_at(f"item {place}") from error
+        results = list[MailboxSubmitResult]()
+        for first in range(0, len(checked), MOST_TOGETHER):
+            results += await self._stored_together(checked[first : first + MOST_TOGETHER], first)
+            if progress is not None:
+                progress(len(results), len(checked))
+        return results
+
+    async def _stored_together(
+        self, requests: Sequence[RunActivation], first: int
+    ) -> list[MailboxSubmitResult]:
+        """Store requests in one commit; none is claimed with it: a poll begins them, as slots are free."""
+        core, dispatcher = self._core, self._dispatcher
+        options = DispatchOptions(queue_cap=core.config.max_queued_per_thread)
+        asked = list[tuple[RunActivation, _Ids]]()
+        for place, request in enumerate(requests):
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            asked.append((request, await self._ids(request, is_new=request.continue_run_id is None)))
+        locks = sorted({thread_lock(one.thread_id) for one in requests})
+
+        def submit(tx: Transaction) -> list[Prepared]:
+            tx.lock(*locks)
+            done = list[Prepared]()
+            for place, (request, ids) in enumerate(asked, start=first):
+                try:
+                    done.append(self._submitted_in(tx, request, options, ids))
+                except PostroomError as error:
+                    raise error.met_at(f"item {place}") from error
+            return done
+
+        written = await core.observed("commit", core.store.write(submit, key=locks[0]))
+        for prepared in written:
+            await self._told(prepared)
+            if not dispatcher.is_polled:
+                await dispatcher.try_dispatch_next(prepared.run.thread_id)
+        return [
+            MailboxSubmitResult(
+                dispatch_id=one.dispatch_id,
+                run_id=one.run_id,
+                thread_id=one.run.thread_id,
+                status=MailboxDispatchStatus.QUEUED,
+                joined=one.plan.joins is not None,
+            )
+            for one in written
+        ]
 
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None

@@ -2,19 +2,23 @@
 
 import asyncio
 import dataclasses
-import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.activation import BusyPolicy, DeliveryOptions, RunActivation, RunHints
-from postroom.contracts.clock import milliseconds
-from postroom.contracts.errors import ConfigError, DuplicateRecord, InvalidArgument, RunNotOpen, UnknownRun
+from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
+from postroom.contracts.errors import (
+    ConfigError,
+    DuplicateRecord,
+    InputError,
+    InvalidArgument,
+    RunNotOpen,
+    UnknownRun,
+)
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.records import replace
@@ -25,14 +29,16 @@ from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
 from postroom.embedded.effects import Ends
 from postroom.embedded.handle import RunEvent, RunHandle
+from postroom.embedded.items import Item
 from postroom.embedded.operators import DeadLetters, Pending
 from postroom.embedded.running import Function, FunctionExecutor, Run
-from postroom.embedded.values import instant_of, message_of
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.store import Stores
 
 MEMORY: Final = "memory"
+_AT_ONCE: Final = 100
+"""Items that are looked at before others of the event loop have their turn: some milliseconds."""
 
 
 class Mailbox:
@@ -96,6 +102,7 @@ class Mailbox:
         key: str | None = None,
         agent: str | None = None,
         tenant: str = "",
+        limit_key: str = "",
         priority: int = 128,
         delay: timedelta | None = None,
         deadline: datetime | None = None,
@@ -107,30 +114,32 @@ class Mailbox:
         """Accept work for a conversation; it is durable when this returns. Runs of a thread take turns.
 
         `content` is text, or anything that msgspec encodes. With `key` the same call again returns the run
-        of the first. `priority` 0 is served first, 255 last. A run that fails is tried again for some ten
-        minutes, or as often as `attempts` says; `retry_delay` is doubled each time, up to `max_retry_delay`.
+        of the first. `tenant` and `limit_key` say what it counts for where the mailbox has limits. `priority`
+        0 is served first, 255 last. A run that fails is tried again for some ten minutes, or as often as
+        `attempts` says; `retry_delay` is doubled each time, up to `max_retry_delay`.
 
         Raises:
             InvalidArgument, InvalidSubmission: it cannot be stored, or an option is out of range.
             SubmissionRejected, QueueFull: the thread takes no more.
             MailboxClosed: the mailbox is closing.
         """
-        id = None if key is None else _id_of(thread, key)
-        joins = when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)  # it may become part of another run
-        delivery = DeliveryOptions(
-            priority=priority,
-            delay_ms=0 if delay is None else milliseconds(delay),
-            deadline_at=None if deadline is None else instant_of(deadline, "the deadline"),
-            max_attempts=attempts,
-            retry_delay_ms=None if retry_delay is None else milliseconds(retry_delay),
-            max_retry_delay_ms=None if max_retry_delay is None else milliseconds(max_retry_delay),
+        request = Item(
+            thread,
+            content,
+            key=key,
+            agent=agent,
             tenant=tenant,
-        )
-        request = replace(
-            RunActivation.new(thread, [message_of(content, id=id or uuid4().hex)], agent_id=agent),
-            delivery=delivery,
-            hints=RunHints(run_id=None if joins else id),
-        )
+            limit_key=limit_key,
+            priority=priority,
+            delay=delay,
+            deadline=deadline,
+            attempts=attempts,
+            retry_delay=retry_delay,
+            max_retry_delay=max_retry_delay,
+        ).request()
+        id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
+        if joins:
+            request = replace(request, hints=RunHints())  # it may become part of another run
         if id is not None and (known := await self._run_with(thread, id, joins=joins)) is not None:
             return RunHandle(self, thread, known)
         try:
@@ -140,6 +149,33 @@ class Mailbox:
                 raise
             return RunHandle(self, thread, str((error.details or {}).get("run_id", id)))
         return RunHandle(self, accepted.thread_id, accepted.run_id)
+
+    async def enqueue_many(
+        self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
+    ) -> list[RunHandle]:
+        """Accept much work, in commits of some hundreds; return the handles in the order of the items.
+
+        All items are looked at before the first is written. Each commit is stored whole or not at all, and
+        after it `progress` is called with how many are stored, and of how many. When the call fails or the
+        process dies on the way, earlier commits stand: call again with the same items, each with a `key`, and
+        those that are stored already keep their runs.
+
+        Raises:
+            InvalidArgument, InvalidSubmission: an item cannot be stored, as the text says, which begins with
+                its index; nothing was written.
+            QueueFull: the thread of an item takes no more; the commits before stand.
+            MailboxClosed: the mailbox is closing.
+        """
+        requests = list[RunActivation]()
+        for index, item in enumerate(items):
+            if index % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)  # others are served meanwhile
+            try:
+                requests.append(_request_of(item))
+            except InputError as error:
+                raise error.met_at(f"item {index}") from error
+        accepted = await self.admin.submit_many(requests, progress=progress)
+        return [RunHandle(self, one.thread_id, one.run_id) for one in accepted]
 
     async def _run_with(self, thread: str, id: str, *, joins: bool) -> str | None:
         """Return the run that was given the message with this id; None when there is none yet."""
@@ -158,10 +194,16 @@ class Mailbox:
         return None
 
     async def stream(
-        self, thread: str, content: object, *, key: str | None = None
+        self,
+        thread: str,
+        content: object,
+        *,
+        key: str | None = None,
+        tenant: str = "",
+        limit_key: str = "",
     ) -> AsyncIterator[RunEvent]:
         """Enqueue work and yield what its run tells, until it is over; see `RunHandle.events`."""
-        handle = await self.enqueue(thread, content, key=key)
+        handle = await self.enqueue(thread, content, key=key, tenant=tenant, limit_key=limit_key)
         async for event in handle.events():
             yield event
 
@@ -215,7 +257,11 @@ def _live(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
     return channels
 
 
-def _id_of(thread: str, key: str) -> str:
-    if not key.strip():
-        raise InvalidArgument("a key must not be blank")
-    return "key-" + hashlib.sha256(f"{thread}\0{key}".encode()).hexdigest()[:32]
+def _request_of(item: Item) -> RunActivation:
+    if not isinstance(item, Item):
+        raise InvalidArgument(
+            f"it must be an Item, not {type(item).__name__}",
+            value=repr(item)[:80],
+            remedy="Item(thread, content)",
+        )
+    return item.request()

@@ -1,0 +1,96 @@
+"""One piece of work as a program hands it over, and the request that the queue gets for it."""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import NoneType
+from typing import Any, Final
+from uuid import uuid4
+
+from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import InvalidArgument
+from postroom.embedded.values import instant_of, message_of
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Work for a conversation, with the options that `Mailbox.enqueue` has and the same meaning."""
+
+    thread: str
+    content: object
+    key: str | None = field(default=None, kw_only=True)
+    agent: str | None = field(default=None, kw_only=True)
+    tenant: str = field(default="", kw_only=True)
+    limit_key: str = field(default="", kw_only=True)
+    priority: int = field(default=128, kw_only=True)
+    delay: timedelta | None = field(default=None, kw_only=True)
+    deadline: datetime | None = field(default=None, kw_only=True)
+    attempts: int | None = field(default=None, kw_only=True)
+    retry_delay: timedelta | None = field(default=None, kw_only=True)
+    max_retry_delay: timedelta | None = field(default=None, kw_only=True)
+
+    def request(self) -> RunActivation:
+        """Return what the queue is asked for; with a key, of the run that is named after it.
+
+        Raises:
+            InvalidArgument: an option is of another type, or cannot be stored.
+        """
+        self._refuse_other_types()
+        run_id = None if self.key is None else run_id_of(self.thread, self.key)
+        deadline = self.deadline
+        return RunActivation(
+            thread_id=self.thread,
+            messages=(message_of(self.content, id=run_id or uuid4().hex),),
+            agent_id=self.agent,
+            delivery=DeliveryOptions(
+                priority=self.priority,
+                delay_ms=_ms(self.delay) or 0,
+                deadline_at=None if deadline is None else instant_of(deadline, "the deadline"),
+                max_attempts=self.attempts,
+                retry_delay_ms=_ms(self.retry_delay),
+                max_retry_delay_ms=_ms(self.max_retry_delay),
+                tenant=self.tenant,
+                limit_key=self.limit_key,
+            ),
+            hints=RunHints(run_id=run_id) if run_id else _NO_HINTS,
+        )
+
+    def _refuse_other_types(self) -> None:
+        for name, kinds, allowed in _TYPES:
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or value is True or value is False:
+                raise InvalidArgument(
+                    f"{name} must be {allowed}, not {type(value).__name__}", value=repr(value)[:80]
+                )
+
+
+def run_id_of(thread: str, key: str) -> str:
+    """Return the id of the run that a key names on a thread.
+
+    Raises:
+        InvalidArgument: the key is blank.
+    """
+    if not key.strip():
+        raise InvalidArgument("a key must not be blank", value=key)
+    return "key-" + hashlib.sha256(f"{thread}\0{key}".encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _ms(duration: timedelta | None) -> int | None:
+    return None if duration is None else milliseconds(duration)
+
+
+_NO_HINTS: Final = RunHints()
+_TYPES: Final[tuple[tuple[str, tuple[type[Any], ...], str], ...]] = (
+    ("thread", (str,), "text"),
+    ("key", (str, NoneType), "text or None"),
+    ("agent", (str, NoneType), "text or None"),
+    ("tenant", (str,), "text"),
+    ("limit_key", (str,), "text"),
+    ("priority", (int,), "a whole number"),
+    ("delay", (timedelta, NoneType), "a timedelta or None"),
+    ("deadline", (datetime, NoneType), "a datetime or None"),
+    ("attempts", (int, NoneType), "a whole number or None"),
+    ("retry_delay", (timedelta, NoneType), "a timedelta or None"),
+    ("max_retry_delay", (timedelta, NoneType), "a timedelta or None"),
+)
