@@ -372,6 +372,11 @@ class Mailbox:
         await self.drain(grace)
         await self._core.tasks.close()
 
+    async def abandon(self) -> None:
+        """End at once and give nothing back, as a crash does; what is at work is taken up when it has no owner."""
+        await self._lifecycle.shutdown()
+        await self._core.tasks.close()
+
     async def __aenter__(self) -> Self:
         """Recover and start the rounds."""
         await self.start_lifecycle_ready()
