@@ -373,7 +373,7 @@ class Mailbox:
         await self._core.tasks.close()
 
     async def abandon(self) -> None:
-        """End at once and give nothing back, as a crash does; what is at work is taken up when it has no owner."""
+        """End at once and give nothing back, as in a crash: what is at work is taken up as after one."""
         await self._lifecycle.shutdown()
         await self._core.tasks.close()
 

@@ -1,4 +1,4 @@
-"""The public test kit: a mailbox whose time a test moves, work that fails as planned, and a check of the history.
+"""The public test kit: a mailbox with a clock to move, work that fails as planned, a check of the history.
 
 Needs no test framework. `mailbox`, `check` and what goes with them are for programs that run on the mailbox;
 for those who write a store, a channel or a runner the promises are in `postroom.testing.conformance`, and
@@ -10,6 +10,7 @@ from postroom.testing.clock import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that
 from postroom.testing.history import Execution, History, Journal
 from postroom.testing.mailboxes import ManualMailbox, mailbox
+from postroom.testing.recording import record
 from postroom.testing.work import Hanging, ProcessDied, crashes, fails
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "crashes",
     "fails",
     "mailbox",
+    "record",
     "writes",
     "writes_that",
 ]

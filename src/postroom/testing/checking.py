@@ -1,6 +1,7 @@
-"""Whether a database keeps what the queue promises: its runs, its queue and its event log beside each other."""
+"""Whether a database shows what the queue promises: its runs, its queue and its log beside each other."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
@@ -13,6 +14,7 @@ from postroom.embedded.effects import ENDED, WAITS
 from postroom.embedded.mailbox import Mailbox
 from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.testing.history import History
+from postroom.testing.recording import recorded
 
 _FENCED: Final = (STEP, LOGGED, WAITS)
 """What only the owner of a run writes, and while it goes on."""
@@ -25,13 +27,14 @@ async def check(
     history: History | None = None,
     at_once: int | None = None,
 ) -> list[str]:
-    """Return a sentence for each broken promise of the queue that the database shows; none when all were kept.
+    """Return a sentence for each promise of the queue that the database shows to be broken.
 
-    A run that is open is queued, claimed, or waits for somebody; a thread has one owner; no epoch of a dispatch
-    is older than its thread's; messages that were accepted are there; nothing is written for a run that has
-    ended, and its end is told once. With `accepted`, the thread of each run that a program was told of, all of
-    them are there. With `history` what workers wrote is looked at as well. `at_once` is how many may be at work
-    at one instant. All is read once, in parts: while workers write, a run may be seen between two steps.
+    A run that is open is queued, claimed, or waits for somebody; a thread has one owner; what is open is of
+    its thread's epoch; messages that were accepted are there; nothing is written for a run that has ended,
+    and its end is told once. With `accepted`, the thread of each run that a program was told of, all of them
+    are there. With `history` what workers wrote is looked at as well, and who owned what where `record` was
+    called before. `at_once` is how many may be at work at one instant. All is read once, in parts: while
+    workers write, a run may be seen between two steps.
 
     Raises:
         StoreError: the database could not be read.
@@ -47,7 +50,7 @@ async def check(
     after = ""
     while True:
         query = RunQuery(after=after)
-        runs, broken = await stores.store.read(lambda tx, query=query: _of_runs(tx, query, is_told=is_told))
+        runs, broken = await stores.store.read(partial(_of_runs, query=query, is_told=is_told))
         found += broken
         for run in runs:
             if missing.pop(run.run_id, run.thread_id) != run.thread_id:
@@ -55,8 +58,11 @@ async def check(
         if len(runs) < MAX_PAGE:
             break
         after = runs[-1].run_id
-    found += [f"run {run} of thread {thread} was accepted and is not there" for run, thread in missing.items()]
-    return found + ([] if history is None else history.findings(at_once=at_once))
+    found += [
+        f"run {run} of thread {thread} was accepted and is not there" for run, thread in missing.items()
+    ]
+    histories = [History(executions=await recorded(stores)), *([history] if history else [])]
+    return found + [finding for each in histories for finding in each.findings(at_once=at_once)]
 
 
 async def _of_queue(stores: RunStores) -> list[str]:
@@ -67,9 +73,12 @@ async def _of_queue(stores: RunStores) -> list[str]:
         after: tuple[int, str] | None = None
         while rows := await stores.dispatches.list_by_status(status, limit=MAX_PAGE, after=after):
             after = (rows[-1].updated_at, rows[-1].dispatch_id)
-            found += await stores.store.read(lambda tx, rows=rows: list(_of_rows(tx, rows)))
+            found += await stores.store.read(partial(_of_rows, rows=rows))
             for row in rows:
-                if status is RunDispatchStatus.CLAIMED and (other := owners.setdefault(row.thread_id, row)) != row:
+                if (
+                    status is RunDispatchStatus.CLAIMED
+                    and (other := owners.setdefault(row.thread_id, row)) != row
+                ):
                     found.append(
                         f"thread {row.thread_id} has two owners: {other.claimed_by} of run {other.run_id}, and "
                         f"{row.claimed_by} of run {row.run_id}"
@@ -77,21 +86,21 @@ async def _of_queue(stores: RunStores) -> list[str]:
     return found
 
 
-def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> Iterable[str]:
+def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
+    found: list[str] = []
     for row in rows:
         epoch = tx.runs.dispatches.epoch(row.thread_id)
         if row.dispatch_epoch != epoch and tx.runs.dispatches.load(row.dispatch_id) == row:
-            yield (
+            found.append(
                 f"run {row.run_id} of thread {row.thread_id} is {row.status.label} in epoch "
                 f"{row.dispatch_epoch}, and the thread is in epoch {epoch}"
             )
         if tx.runs.threads.load_run(row.run_id) is None:
-            yield f"run {row.run_id} of thread {row.thread_id} is {row.status.label} and is not there"
+            found.append(f"run {row.run_id} of thread {row.thread_id} is {row.status.label} and is not there")
+    return found
 
 
-def _of_runs(
-    tx: Transaction, query: RunQuery, *, is_told: bool
-) -> tuple[tuple[RunRecord, ...], list[str]]:
+def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
     """Return a page of runs, and what is wrong with them."""
     runs = tx.runs.threads.list_runs(query, query.limit)
     found: list[str] = []

@@ -1,5 +1,6 @@
 """What was executed when and by whom, and what of that breaks a promise of the queue."""
 
+import asyncio
 import functools
 import itertools
 import json
@@ -201,24 +202,24 @@ class Journal:
         async def written(run: Run) -> object:
             self._open[id(run)] = uuid4().hex
             try:
-                self._write("begin", run)
+                await self._write("begin", run)
                 answer = await work(run)
-                self._write("end", run)
+                await self._write("end", run)
                 return answer
             finally:
                 del self._open[id(run)]
 
         return written
 
-    def step(self, run: Run) -> None:
+    async def step(self, run: Run) -> None:
         """Note that this execution is still at work; to be called within `observed` work."""
-        self._write("step", run)
+        await self._write("step", run)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
-    def _write(self, what: str, run: Run) -> None:
+    async def _write(self, what: str, run: Run) -> None:
         said = {
             "what": what,
             "execution": self._open[id(run)],
@@ -228,4 +229,4 @@ class Journal:
             "owner": self.owner,
             "at": time.monotonic_ns(),
         }
-        os.write(self._file, f"{json.dumps(said)}\n".encode())
+        await asyncio.to_thread(os.write, self._file, f"{json.dumps(said)}\n".encode())

@@ -22,7 +22,9 @@ class ManualMailbox(Mailbox):
     clock: ManualClock
     """The time of the mailbox and its database. Delays between the attempts of a step pass at once."""
 
-    def __init__(self, begin: Callable[[Function], Queue], work: Function, stores: RunStores, clock: ManualClock):
+    def __init__(
+        self, begin: Callable[[Function], Queue], work: Function, stores: RunStores, clock: ManualClock
+    ):
         self._died = asyncio.Event()
         self._begin = begin
         self._work = work
