@@ -1,6 +1,5 @@
 """The kit for programs that run on the mailbox: time by hand, planned failures, and a check that can fail."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -43,12 +43,12 @@ class Storm:
 class Weathered:
     """What came of it."""
 
-    findings: list[str] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-    history: testing.History = testing.History()
-    kills: int = 0
-    standstills: int = 0
-    seconds: float = 0
+    findings: list[str]
+    counts: dict[str, int]
+    history: testing.History
+    kills: int
+    standstills: int
+    seconds: float
 
 
 class Workers:

@@ -76,7 +76,24 @@ EXPORTED = {
     "postroom.stores.mail": ["MailTables", "StoredMail"],
     "postroom.stores.postgres": ["PostgresStore"],
     "postroom.stores.sqlite": ["SqliteStore", "sqlite_release"],
-    "postroom.testing": ["LosingStore", "ManualClock", "RefusingStore", "writes", "writes_that"],
+    "postroom.testing": [
+        "Execution",
+        "Hanging",
+        "History",
+        "Journal",
+        "LosingStore",
+        "ManualClock",
+        "ManualMailbox",
+        "ProcessDied",
+        "RefusingStore",
+        "check",
+        "crashes",
+        "fails",
+        "mailbox",
+        "record",
+        "writes",
+        "writes_that",
+    ],
 }
 
 

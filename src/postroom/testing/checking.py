@@ -80,8 +80,8 @@ async def _of_queue(stores: RunStores) -> list[str]:
                     and (other := owners.setdefault(row.thread_id, row)) != row
                 ):
                     found.append(
-                        f"thread {row.thread_id} has two owners: {other.claimed_by} of run {other.run_id}, and "
-                        f"{row.claimed_by} of run {row.run_id}"
+                        f"thread {row.thread_id} has two owners: {other.claimed_by} of run {other.run_id}, "
+                        f"and {row.claimed_by} of run {row.run_id}"
                     )
     return found
 
@@ -116,8 +116,8 @@ def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[
             found += _of_end(tx, run, is_told=is_told)
         elif _needs_dispatch(run) and not _is_queued(tx, run):
             found.append(
-                f"run {run.run_id} of thread {run.thread_id} is {run.status.value}, and nothing will execute it: "
-                "it is neither queued nor claimed"
+                f"run {run.run_id} of thread {run.thread_id} is {run.status.value}, and nothing will execute "
+                "it: it is neither queued nor claimed"
             )
     return runs, found
 
@@ -133,7 +133,8 @@ def _of_end(tx: Transaction, run: RunRecord, *, is_told: bool) -> Iterable[str]:
     if told:
         end = told[0][0]
         for place, event in tx.events.of_scope(scope, after=end, limit=1, kinds=_FENCED):
-            yield f"{of_run} ended with event {end} of its log, and event {place} ({event.event_kind}) is behind it"
+            kind = event.event_kind
+            yield f"{of_run} ended with event {end} of its log, and event {place} ({kind}) is behind it"
 
 
 def _needs_dispatch(run: RunRecord) -> bool:

@@ -82,8 +82,8 @@ class History:
     def findings(self, *, at_once: int | None = None) -> list[str]:
         """Return a sentence for each broken promise; none when all were kept. `at_once` is the bound of all.
 
-        Executions of a thread do not overlap, its epochs do not fall, nor do the attempts of a run; a run stays
-        on one thread; what is executed was accepted, and what was accepted has ended.
+        Executions of a thread do not overlap, its epochs do not fall, nor do the attempts of a run; a run
+        stays on one thread; what is executed was accepted, and what was accepted has ended.
         """
         in_order = sorted(self.executions, key=lambda one: (one.began, one.ended))
         return [
@@ -160,7 +160,7 @@ def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
 
 
 def _busiest(executions: Iterable[Execution]) -> list[Execution]:
-    """Return the executions of the instant that had the most; what ends as another begins is not beside it."""
+    """Return the executions of the instant that had the most; one that ends as another begins is over."""
     now: dict[int, Execution] = {}
     most: list[Execution] = []
     steps = [

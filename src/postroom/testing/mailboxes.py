@@ -34,8 +34,8 @@ class ManualMailbox(Mailbox):
     async def run_until_idle(self, *, timeout: float = 30) -> None:
         """Return when nothing is at work and nothing is due; no time passes by the mailbox's clock.
 
-        Ended leases are taken back, as everything that the rounds of a mailbox do. Runs that wait, sleep or are
-        tried again later stay as they are: move `clock`, and call this again.
+        Ended leases are taken back, as everything that the rounds of a mailbox do. Runs that wait, sleep or
+        are tried again later stay as they are: move `clock`, and call this again.
 
         Raises:
             TimeoutError: something was at work still after `timeout` seconds; it names the runs.
@@ -50,7 +50,7 @@ class ManualMailbox(Mailbox):
             raise TimeoutError(f"still at work after {timeout:g} s: {named or 'the queue itself'}") from None
 
     async def crash(self) -> None:
-        """Have the process die and begin again: what was at work is cut off, and nothing more of it is written.
+        """Have the process die and begin again: what was at work is cut off, and writes nothing more.
 
         On `memory` and SQLite the new process takes it up at once; on PostgreSQL when the leases have ended.
         """
@@ -104,8 +104,8 @@ async def mailbox(
 ) -> AsyncIterator[ManualMailbox]:
     """Open a mailbox as `Mailbox.open` does, whose time stands still until its `clock` is moved.
 
-    Work begins when it is enqueued; what is due later begins in `run_until_idle`. At the end what is at work is
-    cancelled and given back.
+    Work begins when it is enqueued; what is due later begins in `run_until_idle`. At the end what is at work
+    is cancelled and given back.
 
     Raises:
         ConfigError, StoreError: as `Mailbox.open`.

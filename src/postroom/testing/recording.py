@@ -15,22 +15,23 @@ from postroom.embedded.mailbox import Mailbox
 from postroom.stores.store import OpenTransaction
 from postroom.testing.history import Execution
 
-_COLUMNS: Final = "is_claim, thread_id, run_id, token, owner, attempt, epoch"
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS testing_claims (
-  number {number}, is_claim integer NOT NULL, thread_id text NOT NULL, run_id text NOT NULL, token text NOT NULL,
-  owner text, attempt integer NOT NULL, epoch integer NOT NULL);
+  number NUMBER, is_claim integer NOT NULL, thread_id text NOT NULL, run_id text NOT NULL,
+  token text NOT NULL, owner text, attempt integer NOT NULL, epoch integer NOT NULL);
 """
-_CLAIMED: Final = f"""
-INSERT INTO testing_claims ({_COLUMNS})
-VALUES (1, NEW.thread_id, NEW.run_id, NEW.claim_token, NEW.claimed_by, NEW.attempt_count + 1, NEW.dispatch_epoch);
+_CLAIMED: Final = """
+INSERT INTO testing_claims (is_claim, thread_id, run_id, token, owner, attempt, epoch)
+VALUES (1, NEW.thread_id, NEW.run_id, NEW.claim_token, NEW.claimed_by, NEW.attempt_count + 1,
+        NEW.dispatch_epoch);
 """
-_LET_GO: Final = f"""
-INSERT INTO testing_claims ({_COLUMNS})
-VALUES (0, OLD.thread_id, OLD.run_id, OLD.claim_token, OLD.claimed_by, OLD.attempt_count + 1, OLD.dispatch_epoch);
+_LET_GO: Final = """
+INSERT INTO testing_claims (is_claim, thread_id, run_id, token, owner, attempt, epoch)
+VALUES (0, OLD.thread_id, OLD.run_id, OLD.claim_token, OLD.claimed_by, OLD.attempt_count + 1,
+        OLD.dispatch_epoch);
 """
 _SQLITE: Final = (
-    _TABLE.format(number="integer PRIMARY KEY AUTOINCREMENT"),
+    _TABLE.replace("NUMBER", "integer PRIMARY KEY AUTOINCREMENT"),
     f"""
 CREATE TRIGGER IF NOT EXISTS testing_begun AFTER INSERT ON run_dispatches
   WHEN NEW.claim_token IS NOT NULL BEGIN {_CLAIMED} END;
@@ -45,13 +46,16 @@ CREATE TRIGGER IF NOT EXISTS testing_claimed AFTER UPDATE OF claim_token ON run_
 """,
 )
 _POSTGRES: Final = f"""
-{_TABLE.format(number="bigserial PRIMARY KEY")}
+{_TABLE.replace("NUMBER", "bigserial PRIMARY KEY")}
 CREATE OR REPLACE FUNCTION testing_claims_noted() RETURNS trigger LANGUAGE plpgsql AS $noted$
 BEGIN
-  IF TG_OP = 'UPDATE' AND OLD.claim_token IS NOT NULL AND OLD.claim_token IS DISTINCT FROM NEW.claim_token THEN
+  IF TG_OP = 'UPDATE' AND OLD.claim_token IS NOT DISTINCT FROM NEW.claim_token THEN
+    RETURN NULL;
+  END IF;
+  IF TG_OP = 'UPDATE' AND OLD.claim_token IS NOT NULL THEN
     {_LET_GO}
   END IF;
-  IF NEW.claim_token IS NOT NULL AND (TG_OP = 'INSERT' OR OLD.claim_token IS DISTINCT FROM NEW.claim_token) THEN
+  IF NEW.claim_token IS NOT NULL THEN
     {_CLAIMED}
   END IF;
   RETURN NULL;
@@ -63,7 +67,10 @@ _THERE: Final = {
     "sqlite": "SELECT name FROM sqlite_master WHERE name = 'testing_claims'",
     "postgres": "SELECT to_regclass('testing_claims')::text",
 }
-_ALL: Final = f"SELECT number, {_COLUMNS} FROM testing_claims ORDER BY number"
+_ALL: Final = (
+    "SELECT number, is_claim, thread_id, run_id, token, owner, attempt, epoch"
+    "  FROM testing_claims ORDER BY number"
+)
 
 
 async def record(looked_at: Mailbox | RunStores) -> None:

@@ -57,7 +57,7 @@ class Hanging:
 
 
 def crashes(work: Function, *, in_step: str, times: int = 1) -> Function:
-    """Return work whose process dies in a step, the first `times`: it is done, and its result is not stored."""
+    """Return work whose process dies in a step, the first `times`: it is done, its result is not stored."""
     left = times
 
     @functools.wraps(work)
