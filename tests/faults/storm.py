@@ -10,21 +10,19 @@ import random
 import signal
 import sys
 import tempfile
-from collections import defaultdict
+import time
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from dispatch_room import Counting, RunActivation
-from faults.cutting_proxy import a_proxy
+from faults.cutting_proxy import CuttingProxy, a_proxy
 from faults.storm_worker import LEASE_MS
-from postgres_runs_room import OpenedRuns
 from postgres_server import running_postgres
+from postroom import testing
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.mailbox import Mailbox
+from postroom.embedded import Mailbox, Run
 
 STANDSTILL = 1.5 * LEASE_MS / 1_000
 AT_ONCE_SUBMITTED = 200
@@ -42,53 +40,28 @@ class Storm:
 
 
 @dataclass(kw_only=True)
-class History:
-    """What the runs wrote: the span of each execution, and which runs have come to their end."""
+class Weathered:
+    """What came of it."""
 
-    spans: dict[tuple[str, str, str], tuple[str, int, int]] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
-
-    @classmethod
-    def read(cls, path: Path) -> "History":
-        found = cls()
-        for line in path.read_text().splitlines():
-            what, run, thread, attempt, process, at = line.split()
-            _, since, _ = found.spans.get((run, attempt, process), (thread, int(at), 0))
-            found.spans[run, attempt, process] = (thread, since, int(at))
-            if what == "end":
-                found.ended.add(run)
-        return found
-
-    def most_at_once(self) -> int:
-        """Return how many executed at the same instant."""
-        return _most([(since, until) for _, since, until in self.spans.values()])
-
-    def most_on_a_thread(self) -> int:
-        """Return how many of one thread did."""
-        by_thread = defaultdict(list)
-        for thread, since, until in self.spans.values():
-            by_thread[thread].append((since, until))
-        return max(map(_most, by_thread.values()))
-
-
-def _most(spans: list[tuple[int, int]]) -> int:
-    most = now = 0
-    for _, step in sorted([(since, 1) for since, _ in spans] + [(until, -1) for _, until in spans]):
-        now += step
-        most = max(most, now)
-    return most
+    findings: list[str]
+    counts: dict[str, int]
+    history: testing.History
+    kills: int
+    standstills: int
+    seconds: float
 
 
 class Workers:
-    """Processes that work; the last one reaches the database through a proxy."""
+    """Processes that work; the last but one is stopped, and the last one is cut off from the database."""
 
-    def __init__(self, storm: Storm, dsns: list[str], schema: str, history: Path) -> None:
-        self._storm, self._dsns, self._schema, self._history = storm, dsns, schema, history
+    def __init__(self, storm: Storm, dsns: list[str], schema: str, journal: Path) -> None:
+        self._storm, self._dsns, self._schema, self._journal = storm, dsns, schema, journal
         self.processes: list[asyncio.subprocess.Process] = []
+        self.kills = self.standstills = 0
 
     async def start(self, dsn: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "faults.storm_worker", dsn, self._schema, str(self._history),
+            sys.executable, "-m", "faults.storm_worker", dsn, self._schema, str(self._journal),
             str(self._storm.at_once), env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         )  # fmt: skip
 
@@ -96,69 +69,98 @@ class Workers:
         for dsn in self._dsns:
             self.processes.append(await self.start(dsn))
 
-    async def kill(self, number: int) -> None:
-        process = self.processes[number]
-        with suppress(ProcessLookupError):  # one that was cut off as it started has ended
-            process.kill()
-        await process.wait()
+    async def end(self, number: int) -> None:
+        self.processes[number].kill()
+        await self.processes[number].wait()
 
     async def kill_again_and_again(self, is_over: asyncio.Event) -> None:
         """Kill one and start another, but the one that is stopped and the one that is cut off.
 
         It ends between two of them, so that none is left over.
         """
-        while not is_over.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._storm.kill_every):
-                    await is_over.wait()
-                    return
+        while not await _over_within(is_over, self._storm.kill_every):
             number = random.randrange(max(len(self.processes) - 2, 1))
-            await self.kill(number)
+            await self.end(number)
             self.processes[number] = await self.start(self._dsns[number])
+            self.kills += 1
+
+    async def stand_still_again_and_again(self, is_over: asyncio.Event, proxy: CuttingProxy) -> None:
+        """Stop one and cut one off, both for longer than a lease, and let them go on."""
+        is_last = False
+        while not is_last:
+            self.processes[-2].send_signal(signal.SIGSTOP)
+            proxy.is_cut_off = True
+            await asyncio.sleep(STANDSTILL)
+            self.processes[-2].send_signal(signal.SIGCONT)
+            proxy.is_cut_off = False
+            proxy.cut_all()
+            self.standstills += 1
+            is_last = await _over_within(is_over, 2 * STANDSTILL)
 
 
-async def weather(storm: Storm, dsn: str, history: Path) -> int:
-    """Have all runs done under faults; return how many ended otherwise than well."""
+async def _over_within(is_over: asyncio.Event, seconds: float) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await is_over.wait()
+    return is_over.is_set()
+
+
+async def weather(storm: Storm, dsn: str, journal: Path) -> Weathered:
+    """Have all runs done under faults, and check what came of it."""
     schema = f"storm_{uuid4().hex}"
-    stores = await OpenedRuns.open(dsn, schema=schema)
-    ids: list[str] = []
-    writer = Mailbox(Counting(), stores, consumer_id="writer", config=MailboxConfig(max_concurrent_runs=0))
+    began = time.monotonic()
+    async with Mailbox.open(
+        dsn, _nothing, config=MailboxConfig(max_concurrent_runs=0), schema=schema
+    ) as mailbox:
+        await testing.record(mailbox)
+        accepted = await _accepted(mailbox, storm)
+        async with a_proxy(dsn) as (proxy, through):
+            workers = Workers(storm, [*[dsn] * (storm.workers - 1), through], schema, journal)
+            await workers.start_all()
+            is_over = asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(workers.kill_again_and_again(is_over))
+                while not journal.exists():
+                    await asyncio.sleep(0.05)
+                group.create_task(workers.stand_still_again_and_again(is_over, proxy))
+                while await _open(mailbox):
+                    await asyncio.sleep(0.1)
+                is_over.set()
+            for number in range(len(workers.processes)):
+                await workers.end(number)
+        history = await asyncio.to_thread(testing.History.read, journal, accepted=accepted)
+        counted = await mailbox.stores.dispatches.count_by_status()
+        return Weathered(
+            findings=await testing.check(mailbox, accepted=accepted, history=history, at_once=storm.at_once),
+            counts={status.label: number for status, number in counted.items() if number},
+            history=history,
+            kills=workers.kills,
+            standstills=workers.standstills,
+            seconds=time.monotonic() - began,
+        )
 
-    async def submit(number: int) -> None:
-        request = RunActivation.new(f"t{number % storm.threads}", ["go"]).delivered(max_attempts=100)
-        ids.append((await writer.submit_background(request)).dispatch_id)
+
+async def _accepted(mailbox: Mailbox, storm: Storm) -> dict[str, str]:
+    """Enqueue all runs, and return the thread of each."""
+    accepted: dict[str, str] = {}
+
+    async def enqueue(number: int) -> None:
+        handle = await mailbox.enqueue(f"t{number % storm.threads}", "go", attempts=100)
+        accepted[handle.id] = handle.thread_id
 
     for first in range(0, storm.runs, AT_ONCE_SUBMITTED):
         async with asyncio.TaskGroup() as group:
             for number in range(first, min(first + AT_ONCE_SUBMITTED, storm.runs)):
-                group.create_task(submit(number))
-    async with a_proxy(dsn) as (proxy, through):
-        workers = Workers(storm, [*[dsn] * (storm.workers - 1), through], schema, history)
-        await workers.start_all()
-        is_over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(workers.kill_again_and_again(is_over))
-            while not history.exists():
-                await asyncio.sleep(0.05)
-            workers.processes[-2].send_signal(signal.SIGSTOP)
-            proxy.is_cut_off = True
-            await asyncio.sleep(STANDSTILL)
-            workers.processes[-2].send_signal(signal.SIGCONT)
-            proxy.is_cut_off = False
-            proxy.cut_all()
-            while await _open(stores):
-                await asyncio.sleep(0.1)
-            is_over.set()
-        for number in range(len(workers.processes)):
-            await workers.kill(number)
-    counted = await stores.dispatches.count_by_status()
-    await writer.aclose(timedelta(0))
-    await stores.close()
-    return storm.runs - counted[RunDispatchStatus.ACKED]
+                group.create_task(enqueue(number))
+    return accepted
 
 
-async def _open(stores: OpenedRuns) -> int:
-    counted = await stores.dispatches.count_by_status()
+async def _nothing(run: Run) -> None:
+    raise AssertionError(f"run {run.id} is to be executed by a worker")
+
+
+async def _open(mailbox: Mailbox) -> int:
+    counted = await mailbox.stores.dispatches.count_by_status()
     return counted[RunDispatchStatus.QUEUED] + counted[RunDispatchStatus.CLAIMED]
 
 
@@ -169,13 +171,15 @@ def main() -> None:
     asked.add_argument("--kill-every", type=float, default=2.0)
     storm = Storm(**vars(asked.parse_args()))
     with running_postgres() as dsn, tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "history"
-        lost = asyncio.run(weather(storm, dsn, path))
-        history = History.read(path)
+        done = asyncio.run(weather(storm, dsn, Path(folder) / "journal"))
     sys.stdout.write(
-        f"{storm}\nlost {lost}; ended {len(history.ended)}; executions {len(history.spans)}; "
-        f"at once {history.most_at_once()}; on a thread {history.most_on_a_thread()}\n"
+        f"{storm}\n{done.counts}; ended {len(done.history.ended)}; executions {len(done.history.executions)}; "
+        f"at once {done.history.most_at_once}; killed {done.kills}, stopped and cut off {done.standstills} times "
+        f"in {done.seconds:.0f} s; {len(done.findings)} findings\n"
     )
+    for finding in done.findings:
+        sys.stdout.write(f"{finding}\n")
+    sys.exit(bool(done.findings))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,14 @@
-"""Run as a process of its own: a worker on PostgreSQL whose runs write into a history what they do, and when."""
+"""Run as a process of its own: a worker on PostgreSQL whose runs write into a journal what they do, and when."""
 
 import asyncio
-import os
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
-from dispatch_room import Deaf, done
 from postroom.contracts.limits import Limit, LimitScope
-from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.mailbox import Mailbox
-from postroom.stores.postgres.store import PostgresStore
+from postroom.embedded import Mailbox, Run
+from postroom.testing import Journal
 
 LEASE_MS = 3_000
 STEPS = 3
@@ -29,35 +25,21 @@ def config(at_once: int) -> MailboxConfig:
     )
 
 
-class Writing(Deaf):
-    """Makes some steps, each a line: what, run, thread, attempt, process, instant. One write is whole."""
+async def main(dsn: str, schema: str, path: Path, at_once: int) -> None:
+    journal = Journal(path)
 
-    def __init__(self, history: Path) -> None:
-        super().__init__()
-        self._file = os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    async def execute(self, activation, sink):
-        run = f"{activation.run_id} {activation.thread_id} {activation.attempt} {os.getpid()}"
+    async def work(run: Run) -> str:
         for _ in range(STEPS):
-            self._say("step", run)
             await asyncio.sleep(0.01)
-        self._say("end", run)
-        return done(activation)
+            await journal.step(run)
+        return "done"
 
-    def _say(self, what: str, run: str) -> None:
-        os.write(self._file, f"{what} {run} {time.monotonic_ns()}\n".encode())
-
-
-async def main(dsn: str, schema: str, history: Path, at_once: int) -> None:
     while True:
         try:
-            store = PostgresStore.open(dsn, schema=schema, readers=1)
-            break
+            async with Mailbox.open(dsn, journal.observed(work), config=config(at_once), schema=schema):
+                await asyncio.Event().wait()
         except Exception as error:  # it is cut off at this moment
             sys.stderr.write(f"{error}\n")
-    name = f"worker {os.getpid()}"
-    async with Mailbox(Writing(history), RunStores(store.store), consumer_id=name, config=config(at_once)):
-        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -389,6 +389,11 @@ class Mailbox:
         await self.drain(grace)
         await self._core.tasks.close()
 
+    async def abandon(self) -> None:
+        """End at once and give nothing back, as in a crash: what is at work is taken up as after one."""
+        await self._lifecycle.shutdown()
+        await self._core.tasks.close()
+
     async def __aenter__(self) -> Self:
         """Recover and start the rounds."""
         await self.start_lifecycle_ready()

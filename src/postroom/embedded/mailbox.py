@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
+from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
     ConfigError,
     DuplicateRecord,
@@ -75,24 +76,11 @@ class Mailbox:
             StoreError: the database cannot be opened.
         """
         async with AsyncExitStack() as opened:
-            stores = await asyncio.to_thread(_opened, url, schema)
+            stores = await asyncio.to_thread(opened_stores, url, schema)
             opened.push_async_callback(asyncio.to_thread, stores.close)
-            runs = stores.runs
-            config = dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive)
-            if work is None:
-                config = dataclasses.replace(config, max_concurrent_runs=0)
-            executor = work
-            if not isinstance(executor, RunDispatchExecutor):
-                executor = FunctionExecutor(executor or _nothing, runs, SystemTimer())
-            queue = Queue(
-                OutputKept(executor, runs.events, SystemTimer()),
-                runs,
-                live=_live(stores, opened),
-                effects=Ends(),
-                config=config,
-            )
+            queue = queue_over(stores, work, live_channels(stores, opened), config=config)
             await opened.enter_async_context(queue)
-            yield cls(queue, runs)
+            yield cls(queue, stores.runs)
 
     async def enqueue(  # noqa: PLR0913 - what can be chosen, by name
         self,
@@ -227,18 +215,52 @@ async def _nothing(run: Run) -> None:
     """What a process that does no work never comes to."""
 
 
-def _opened(url: str, schema: str) -> Stores:
-    """Open the database that an address names. Blocks."""
+def queue_over(
+    stores: Stores,
+    work: Function | RunDispatchExecutor | None,
+    live: LiveChannels,
+    *,
+    config: MailboxConfig | None = None,
+    timer: Timer | None = None,
+    steps: Timer | None = None,
+) -> Queue:
+    """Return a queue over open stores, whose rounds are not started.
+
+    `timer` is what it goes by, `steps` what work goes by while it runs: without them time as it passes.
+    """
+    runs, executor, steps = stores.runs, work, steps or SystemTimer()
+    config = dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive)
+    if work is None:
+        config = dataclasses.replace(config, max_concurrent_runs=0)
+    if not isinstance(executor, RunDispatchExecutor):
+        executor = FunctionExecutor(executor or _nothing, runs, steps)
+    return Queue(
+        OutputKept(executor, runs.events, steps),
+        runs,
+        live=live,
+        effects=Ends(),
+        timer=timer,
+        config=config,
+    )
+
+
+def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
+    """Open the database that an address names. Blocks.
+
+    Raises:
+        ConfigError: the address is none.
+        StoreError: the database cannot be opened.
+    """
     if url == MEMORY:
-        return SqliteStore.in_memory()
+        return SqliteStore.in_memory(clock)
     parts = urlsplit(url)
     if url.startswith("sqlite:///") and len(parts.path) > 1:
-        return SqliteStore.open(Path(parts.path[1:]))
+        return SqliteStore.open(Path(parts.path[1:]), clock=clock)
     if parts.scheme in ("postgresql", "postgres"):
         import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may
         from postroom.stores.postgres.store import PostgresStore
 
-        return PostgresStore.open(url, schema=schema)
+        return PostgresStore.open(url, schema=schema, clock=clock)
     raise ConfigError(
         "the address of the database is none",
         value=url.partition("@")[2] or url,
@@ -246,7 +268,7 @@ def _opened(url: str, schema: str) -> Stores:
     )
 
 
-def _live(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
+def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
     """Return what carries commands to runs at work, in all processes that share the database."""
     if stores.is_exclusive:
         return LocalLiveChannels()

@@ -1,9 +1,33 @@
-"""The public test kit: a clock to move, stores that fail on purpose, and the promises every store keeps.
+"""The public test kit: a mailbox with a clock to move, work that fails as planned, a check of the history.
 
-Needs no test framework: a promise is a coroutine function that raises `AssertionError` when it is broken.
+Needs no test framework. `mailbox`, `check` and what goes with them are for programs that run on the mailbox;
+for those who write a store, a channel or a runner the promises are in `postroom.testing.conformance`, and
+`channel`, `changes`, `faults` and `run_faults` beside it.
 """
 
+from postroom.testing.checking import check
 from postroom.testing.clock import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that
+from postroom.testing.history import Execution, History, Journal
+from postroom.testing.mailboxes import ManualMailbox, mailbox
+from postroom.testing.recording import record
+from postroom.testing.work import Hanging, ProcessDied, crashes, fails
 
-__all__ = ["LosingStore", "ManualClock", "RefusingStore", "writes", "writes_that"]
+__all__ = [
+    "Execution",
+    "Hanging",
+    "History",
+    "Journal",
+    "LosingStore",
+    "ManualClock",
+    "ManualMailbox",
+    "ProcessDied",
+    "RefusingStore",
+    "check",
+    "crashes",
+    "fails",
+    "mailbox",
+    "record",
+    "writes",
+    "writes_that",
+]

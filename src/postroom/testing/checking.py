@@ -1,0 +1,155 @@
+"""Whether a database shows what the queue promises: its runs, its queue and its log beside each other."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
+from postroom.contracts.events import EventScope
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_stores import MAX_PAGE, RunQuery
+from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.transactions import Transaction
+from postroom.embedded.effects import ENDED, WAITS
+from postroom.embedded.mailbox import Mailbox
+from postroom.embedded.running import LOGGED, SLEEP, STEP
+from postroom.testing.history import History
+from postroom.testing.recording import recorded
+
+_FENCED: Final = (STEP, LOGGED, WAITS)
+"""What only the owner of a run writes, and while it goes on."""
+
+
+async def check(
+    looked_at: Mailbox | RunStores,
+    *,
+    accepted: Mapping[str, str] | None = None,
+    history: History | None = None,
+    at_once: int | None = None,
+) -> list[str]:
+    """Return a sentence for each promise of the queue that the database shows to be broken.
+
+    A run that is open is queued, claimed, or waits for somebody; a thread has one owner; what is open is of
+    its thread's epoch; messages that were accepted are there; nothing is written for a run that has ended,
+    and its end is told once. With `accepted`, the thread of each run that a program was told of, all of them
+    are there. With `history` what workers wrote is looked at as well, and who owned what where `record` was
+    called before. `at_once` is how many may be at work at one instant. All is read once, in parts: while
+    workers write, a run may be seen between two steps.
+
+    Raises:
+        StoreError: the database could not be read.
+    """
+    stores = looked_at.stores if isinstance(looked_at, Mailbox) else looked_at
+    is_told = isinstance(looked_at, Mailbox)
+    found = await _of_queue(stores)
+    if at_once is not None:
+        claimed = (await stores.dispatches.count_by_status())[RunDispatchStatus.CLAIMED]
+        if claimed > at_once:
+            found.append(f"{claimed} runs are claimed at once, and {at_once} may be")
+    missing = dict(accepted or {})
+    after = ""
+    while True:
+        query = RunQuery(after=after)
+        runs, broken = await stores.store.read(partial(_of_runs, query=query, is_told=is_told))
+        found += broken
+        for run in runs:
+            if missing.pop(run.run_id, run.thread_id) != run.thread_id:
+                found.append(f"run {run.run_id} was accepted for another thread than {run.thread_id}")
+        if len(runs) < MAX_PAGE:
+            break
+        after = runs[-1].run_id
+    found += [
+        f"run {run} of thread {thread} was accepted and is not there" for run, thread in missing.items()
+    ]
+    histories = [History(executions=await recorded(stores)), *([history] if history else [])]
+    return found + [finding for each in histories for finding in each.findings(at_once=at_once)]
+
+
+async def _of_queue(stores: RunStores) -> list[str]:
+    """Return what is wrong with what is queued and claimed."""
+    found: list[str] = []
+    owners: dict[str, RunDispatch] = {}
+    for status in OPEN:
+        after: tuple[int, str] | None = None
+        while rows := await stores.dispatches.list_by_status(status, limit=MAX_PAGE, after=after):
+            after = (rows[-1].updated_at, rows[-1].dispatch_id)
+            found += await stores.store.read(partial(_of_rows, rows=rows))
+            for row in rows:
+                if (
+                    status is RunDispatchStatus.CLAIMED
+                    and (other := owners.setdefault(row.thread_id, row)) != row
+                ):
+                    found.append(
+                        f"thread {row.thread_id} has two owners: {other.claimed_by} of run {other.run_id}, "
+                        f"and {row.claimed_by} of run {row.run_id}"
+                    )
+    return found
+
+
+def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
+    found: list[str] = []
+    for row in rows:
+        epoch = tx.runs.dispatches.epoch(row.thread_id)
+        if row.dispatch_epoch != epoch and tx.runs.dispatches.load(row.dispatch_id) == row:
+            found.append(
+                f"run {row.run_id} of thread {row.thread_id} is {row.status.label} in epoch "
+                f"{row.dispatch_epoch}, and the thread is in epoch {epoch}"
+            )
+        if tx.runs.threads.load_run(row.run_id) is None:
+            found.append(f"run {row.run_id} of thread {row.thread_id} is {row.status.label} and is not there")
+    return found
+
+
+def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
+    """Return a page of runs, and what is wrong with them."""
+    runs = tx.runs.threads.list_runs(query, query.limit)
+    found: list[str] = []
+    for run in runs:
+        asked = run.input.trigger_message_ids if run.input is not None else ()
+        there = {one.message_id for one in tx.runs.messages.named(run.thread_id, asked)} if asked else set()
+        found += [
+            f"message {id} of run {run.run_id} of thread {run.thread_id} was accepted and is not there"
+            for id in asked
+            if id not in there
+        ]
+        if run.status is RunStatus.DONE:
+            found += _of_end(tx, run, is_told=is_told)
+        elif _needs_dispatch(run) and not _is_queued(tx, run):
+            found.append(
+                f"run {run.run_id} of thread {run.thread_id} is {run.status.value}, and nothing will execute "
+                "it: it is neither queued nor claimed"
+            )
+    return runs, found
+
+
+def _of_end(tx: Transaction, run: RunRecord, *, is_told: bool) -> Iterable[str]:
+    scope = EventScope.run(run.run_id).key
+    told = tx.events.of_scope(scope, after=0, limit=2, kinds=(ENDED,))
+    of_run = f"run {run.run_id} of thread {run.thread_id}"
+    if is_told and not told:
+        yield f"{of_run} has ended, and its log does not say so"
+    if len(told) > 1:
+        yield f"{of_run} has ended twice: events {told[0][0]} and {told[1][0]} of its log"
+    if told:
+        end = told[0][0]
+        for place, event in tx.events.of_scope(scope, after=end, limit=1, kinds=_FENCED):
+            kind = event.event_kind
+            yield f"{of_run} ended with event {end} of its log, and event {place} ({kind}) is behind it"
+
+
+def _needs_dispatch(run: RunRecord) -> bool:
+    if run.waiting is None:
+        return True
+    return any(ticket.tool_name == SLEEP for ticket in run.waiting.tickets)
+
+
+def _is_queued(tx: Transaction, run: RunRecord) -> bool:
+    last = tx.runs.dispatches.load(run.dispatch_id) if run.dispatch_id else None
+    if last is not None and last.status in OPEN:
+        return last.run_id == run.run_id
+    offset = 0
+    while rows := tx.runs.dispatches.of_thread(run.thread_id, OPEN, limit=MAX_PAGE, offset=offset):
+        if any(row.run_id == run.run_id for row in rows):
+            return True
+        offset += MAX_PAGE
+    return False

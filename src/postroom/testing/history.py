@@ -1,0 +1,232 @@
+"""What was executed when and by whom, and what of that breaks a promise of the queue."""
+
+import asyncio
+import functools
+import itertools
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from postroom.embedded.running import Function, Run
+
+_NAMED = 12
+"""Most runs that one finding names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One execution of a run by one owner, from its first sign of life to its last.
+
+    Instants are whole numbers of any unit, of one clock in one history. Of an execution that is still going
+    on, `ended` is the last instant at which it was seen.
+    """
+
+    run_id: str
+    thread_id: str
+    owner: str
+    began: int
+    ended: int
+    attempt: int = 1
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        """Return it as a finding names it."""
+        return f"run {self.run_id} by {self.owner} (attempt {self.attempt}, {self.began} to {self.ended})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Executions in any order, which runs were accepted, and which have come to their end."""
+
+    executions: Sequence[Execution] = ()
+    accepted: Mapping[str, str] | None = None
+    """The thread of each run; None where nobody noted them."""
+    ended: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, path: Path | str, *, accepted: Mapping[str, str] | None = None) -> "History":
+        """Read what workers have written into a `Journal`.
+
+        Raises:
+            OSError: there is no such file.
+            ValueError: a line of it is none of a journal.
+        """
+        spans: dict[str, dict[str, Any]] = {}
+        ended: set[str] = set()
+        with Path(path).open(encoding="utf-8") as lines:
+            for line in lines:
+                said = json.loads(line)
+                span = spans.setdefault(said["execution"], said | {"began": said["at"]})
+                span["at"] = said["at"]
+                if said["what"] == "end":
+                    ended.add(said["run"])
+        executions = [
+            Execution(
+                run_id=span["run"],
+                thread_id=span["thread"],
+                owner=span["owner"],
+                attempt=span["attempt"],
+                began=span["began"],
+                ended=span["at"],
+            )
+            for span in spans.values()
+        ]
+        return cls(executions=executions, accepted=accepted, ended=frozenset(ended))
+
+    def findings(self, *, at_once: int | None = None) -> list[str]:
+        """Return a sentence for each broken promise; none when all were kept. `at_once` is the bound of all.
+
+        Executions of a thread do not overlap, its epochs do not fall, nor do the attempts of a run; a run
+        stays on one thread; what is executed was accepted, and what was accepted has ended.
+        """
+        in_order = sorted(self.executions, key=lambda one: (one.began, one.ended))
+        return [
+            *_beside_each_other(in_order),
+            *_going_back(in_order),
+            *_elsewhere(in_order),
+            *self._missing(),
+            *([] if at_once is None else _too_many(in_order, at_once)),
+        ]
+
+    @property
+    def most_at_once(self) -> int:
+        """How many executions there were at one instant, at most."""
+        return len(_busiest(self.executions))
+
+    def _missing(self) -> Iterable[str]:
+        if self.accepted is None:
+            return
+        for run_id in sorted(set(self.accepted) - self.ended):
+            yield f"run {run_id} of thread {self.accepted[run_id]} was accepted and has not come to its end"
+        strangers = {one.run_id: one.thread_id for one in self.executions if one.run_id not in self.accepted}
+        for run_id, thread_id in sorted(strangers.items()):
+            yield f"run {run_id} of thread {thread_id} was executed and was never accepted"
+
+
+def _by_thread(executions: Iterable[Execution]) -> dict[str, list[Execution]]:
+    found: dict[str, list[Execution]] = defaultdict(list)
+    for one in executions:
+        found[one.thread_id].append(one)
+    return found
+
+
+def _beside_each_other(in_order: Iterable[Execution]) -> Iterable[str]:
+    for thread_id, of_thread in _by_thread(in_order).items():
+        longest = of_thread[0]
+        for one in of_thread[1:]:
+            if one.began < longest.ended:
+                yield f"thread {thread_id} had two owners at once: {longest}, and {one}"
+            longest = max(longest, one, key=lambda each: each.ended)
+
+
+def _going_back(in_order: Iterable[Execution]) -> Iterable[str]:
+    for thread_id, of_thread in _by_thread(in_order).items():
+        attempts: dict[str, int] = {}
+        for before, one in itertools.pairwise([of_thread[0], *of_thread]):
+            if one.epoch < before.epoch:
+                yield (
+                    f"run {one.run_id} of thread {thread_id} began in epoch {one.epoch}, after run "
+                    f"{before.run_id} in epoch {before.epoch}"
+                )
+            if one.attempt < attempts.get(one.run_id, 0):
+                yield (
+                    f"run {one.run_id} of thread {thread_id} began attempt {one.attempt} after attempt "
+                    f"{attempts[one.run_id]}"
+                )
+            attempts[one.run_id] = one.attempt
+
+
+def _elsewhere(in_order: Iterable[Execution]) -> Iterable[str]:
+    threads: dict[str, str] = {}
+    for one in in_order:
+        first = threads.setdefault(one.run_id, one.thread_id)
+        if first != one.thread_id:
+            yield f"run {one.run_id} was executed on thread {first}, and on thread {one.thread_id}"
+
+
+def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
+    busiest = _busiest(executions)
+    if len(busiest) > at_once:
+        at = max(one.began for one in busiest)
+        named = ", ".join(f"{one.run_id} of thread {one.thread_id}" for one in busiest[:_NAMED])
+        more = f" and {len(busiest) - _NAMED} more" if len(busiest) > _NAMED else ""
+        yield f"{len(busiest)} runs were executed at once, and {at_once} may be: at {at} {named}{more}"
+
+
+def _busiest(executions: Iterable[Execution]) -> list[Execution]:
+    """Return the executions of the instant that had the most; one that ends as another begins is over."""
+    now: dict[int, Execution] = {}
+    most: list[Execution] = []
+    steps = [
+        step
+        for one in executions
+        for step in ((one.began, 1, id(one), one), (max(one.ended, one.began + 1), 0, id(one), one))
+    ]
+    for _, begins, name, one in sorted(steps, key=lambda step: step[:3]):
+        if not begins:
+            del now[name]
+            continue
+        now[name] = one
+        if len(now) > len(most):
+            most = list(now.values())
+    return most
+
+
+@dataclass(slots=True)
+class Journal:
+    """A file into which workers of one machine write what they execute, for `History.read`.
+
+    Each line is one write to the end of the file: any number of processes share one, and one that is killed
+    leaves whole lines. An execution that is stopped from outside is not noted as ended: it lasts until its
+    last line.
+    """
+
+    path: Path
+    owner: str = field(default_factory=lambda: f"process {os.getpid()}")
+    _file: int = field(init=False)
+    _open: dict[int, str] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def observed(self, work: Function) -> Function:
+        """Return `work` with a line at the beginning of each execution and at its end."""
+
+        @functools.wraps(work)
+        async def written(run: Run) -> object:
+            self._open[id(run)] = uuid4().hex
+            try:
+                await self._write("begin", run)
+                answer = await work(run)
+                await self._write("end", run)
+                return answer
+            finally:
+                del self._open[id(run)]
+
+        return written
+
+    async def step(self, run: Run) -> None:
+        """Note that this execution is still at work; to be called within `observed` work."""
+        await self._write("step", run)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    async def _write(self, what: str, run: Run) -> None:
+        said = {
+            "what": what,
+            "execution": self._open[id(run)],
+            "run": run.id,
+            "thread": run.thread_id,
+            "attempt": run.attempt,
+            "owner": self.owner,
+            "at": time.monotonic_ns(),
+        }
+        await asyncio.to_thread(os.write, self._file, f"{json.dumps(said)}\n".encode())

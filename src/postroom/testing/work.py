@@ -1,0 +1,81 @@
+"""Work that goes wrong as planned: for the tests of programs that run on the mailbox."""
+
+import asyncio
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from postroom.embedded.running import Function, Run
+
+
+class ProcessDied(BaseException):
+    """Raised in work under `postroom.testing.mailbox`: the process is gone in that instant.
+
+    Nothing more is written, of this run and of the others at work; then a process begins that takes them up.
+    """
+
+
+def fails(times: int, then: Function, *, error: Exception | None = None) -> Function:
+    """Return work that raises in the first `times` executions of each run, and then does `then`.
+
+    Without `error` it raises a ConnectionError, which is tried again.
+    """
+    failed = Counter[str]()
+
+    @functools.wraps(then)
+    async def work(run: Run) -> object:
+        if failed[run.id] < times:
+            failed[run.id] += 1
+            raise error or ConnectionError(f"failure {failed[run.id]} of {times}, as planned")
+        return await then(run)
+
+    return work
+
+
+class Hanging:
+    """Work that goes on until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+        """The runs that were cancelled, in order."""
+        self._begun: asyncio.Queue[Run] = asyncio.Queue()
+
+    async def __call__(self, run: Run) -> object:
+        """Hang."""
+        self._begun.put_nowait(run)
+        try:
+            return await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(run.id)
+            raise
+
+    async def begun(self) -> Run:
+        """Return the next run that has begun, as soon as it has."""
+        return await self._begun.get()
+
+
+def crashes(work: Function, *, in_step: str, times: int = 1) -> Function:
+    """Return work whose process dies in a step, the first `times`: it is done, its result is not stored."""
+    left = times
+
+    @functools.wraps(work)
+    async def dying(run: Run) -> object:
+        step = run.step
+
+        async def watched(name: str, function: Callable[..., Any], /, *args: object, **options: Any) -> Any:
+            async def last_act(*args: object, **options: object) -> None:
+                nonlocal left
+                left -= 1
+                done = function(*args, **options)
+                if inspect.isawaitable(done):
+                    await done
+                raise ProcessDied(f"in step {name}, as planned")
+
+            return await step(name, last_act if name == in_step and left else function, *args, **options)
+
+        run.step = watched  # type: ignore[method-assign]  # the run of this execution alone
+        return await work(run)
+
+    return dying

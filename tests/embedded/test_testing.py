@@ -1,0 +1,295 @@
+"""The kit for programs that run on the mailbox: time by hand, planned failures, and a check that can fail."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from postroom import testing
+from postroom.dispatch.config import MailboxConfig
+from postroom.embedded import Run, State
+
+Open = Callable[..., AbstractAsyncContextManager[testing.ManualMailbox]]
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def opening(request: pytest.FixtureRequest) -> Any:
+    """Open a mailbox of the kit on a database of this test."""
+    schema = f"testing_{uuid4().hex}"
+    url = "memory" if request.param == "memory" else request.getfixturevalue("postgres_dsn")
+    yield lambda work, config=None: testing.mailbox(work, url, config=config, schema=schema)
+    if request.param == "postgres":
+        with psycopg.connect(url, autocommit=True) as session:
+            session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+async def echo(run: Run) -> str:
+    return f"you said {run.text}"
+
+
+async def test_what_is_due_later_waits_for_the_clock(opening: Open) -> None:
+    async def nap(run: Run) -> str:
+        await run.sleep(timedelta(hours=2))
+        return "rested"
+
+    async with opening(nap) as mailbox:
+        handle = await mailbox.enqueue("t", "go", delay=timedelta(hours=1))
+        seen = []
+        for _ in range(4):
+            await mailbox.run_until_idle()
+            seen.append((await handle.status()).state)
+            mailbox.clock.advance(timedelta(hours=1))
+        assert seen == [State.QUEUED, State.WAITING, State.WAITING, State.DONE]
+        assert await testing.check(mailbox) == []
+
+
+async def test_work_that_fails_as_planned_is_tried_again_in_its_time(opening: Open) -> None:
+    async with opening(testing.fails(2, echo)) as mailbox:
+        handle = await mailbox.enqueue("t", "go", retry_delay=timedelta(hours=1))
+        await mailbox.run_until_idle()
+        assert (await handle.status()).state is not State.DONE
+        for _ in range(2):
+            mailbox.clock.advance(timedelta(hours=2))
+            await mailbox.run_until_idle()
+        assert await handle.result() == "you said go"
+
+
+async def test_work_that_hangs_is_named_and_ends_when_it_is_cancelled(opening: Open) -> None:
+    work = testing.Hanging()
+    async with opening(work, MailboxConfig(max_run_ms=3_600_000)) as mailbox:
+        first, second = [await mailbox.enqueue(thread, "go") for thread in ("a", "b")]
+        assert {(await work.begun()).id for _ in range(2)} == {first.id, second.id}
+        with pytest.raises(TimeoutError, match=f"run {first.id} of thread a"):
+            await mailbox.run_until_idle(timeout=0)
+        await first.cancel()
+        mailbox.clock.advance(timedelta(hours=1))
+        await mailbox.run_until_idle()
+        assert [(await one.status()).state for one in (first, second)] == [State.CANCELLED, State.FAILED]
+        assert work.cancelled == [first.id, second.id]
+
+
+async def test_a_process_that_dies_in_a_step_does_the_step_again_and_no_other(opening: Open) -> None:
+    done: list[str] = []
+
+    async def sell(run: Run) -> str:
+        await run.step("charge", done.append, "charge")
+        await run.step("send", done.append, "send")
+        return "sold"
+
+    async with opening(testing.crashes(sell, in_step="send")) as mailbox:
+        handle = await mailbox.enqueue("shop", "go")
+        await mailbox.run_until_idle()
+        mailbox.clock.advance(timedelta(minutes=1))  # on PostgreSQL others wait for the lease to end
+        await mailbox.run_until_idle()
+        assert await handle.result() == "sold"
+        assert done == ["charge", "send", "send"]
+        assert await testing.check(mailbox, accepted={handle.id: "shop"}) == []
+
+
+def execution(run: str, began: int, ended: int, **more: Any) -> testing.Execution:
+    facts = {"thread_id": "t", "owner": "process 1"} | more
+    return testing.Execution(run_id=run, began=began, ended=ended, **facts)
+
+
+IN_TURN = (execution("a", 0, 5), execution("b", 5, 9), execution("c", 6, 8, thread_id="u"))
+BAD: dict[str, tuple[list[testing.Execution], str]] = {
+    "beside each other": (
+        [execution("b", 4, 6, owner="process 2")],
+        "thread t had two owners at once: run a by process 1 (attempt 1, 0 to 5), and run b by process 2 "
+        "(attempt 1, 4 to 6)",
+    ),
+    "within a long one": (
+        [execution("b", 3, 4), execution("c", 4, 4)],
+        "thread t had two owners at once: run a by process 1 (attempt 1, 0 to 5), and run c by process 1 "
+        "(attempt 1, 4 to 4)",
+    ),
+    "epochs": (
+        [execution("b", 5, 6, epoch=2), execution("c", 7, 8, epoch=1)],
+        "run c of thread t began in epoch 1, after run b in epoch 2",
+    ),
+    "attempts": (
+        [execution("b", 5, 6, attempt=2), execution("b", 7, 8)],
+        "run b of thread t began attempt 1 after attempt 2",
+    ),
+    "threads": ([execution("a", 7, 8, thread_id="u")], "run a was executed on thread t, and on thread u"),
+    "lost": ([], "run b of thread t was accepted and has not come to its end"),
+    "strange": ([execution("z", 7, 8)], "run z of thread t was executed and was never accepted"),
+    "too many": (
+        [execution("b", 4, 6, thread_id="u"), execution("c", 4, 5, thread_id="v")],
+        "3 runs were executed at once, and 2 may be: at 4 a of thread t, b of thread u, c of thread v",
+    ),
+}
+
+
+def test_a_history_in_which_all_is_well_has_no_findings() -> None:
+    history = testing.History(
+        executions=IN_TURN, accepted={"a": "t", "b": "t", "c": "u"}, ended=frozenset("abc")
+    )
+    assert history.findings(at_once=2) == []
+    assert history.most_at_once == 2
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_history_that_breaks_a_promise_is_found_out(what: str) -> None:
+    more, finding = BAD[what]
+    accepted = dict.fromkeys("abc", "t")
+    ended = frozenset("ac") if what == "lost" else frozenset("abc")
+    history = testing.History(executions=[IN_TURN[0], *more], accepted=accepted, ended=ended)
+    assert finding in history.findings(at_once=2)
+
+
+async def test_what_workers_write_is_read_as_the_history_of_all_of_them(opening: Open, tmp_path: Any) -> None:
+    async def work(run: Run) -> str:
+        if run.attempt == 1 and run.text == "fail":
+            raise ConnectionError("away")
+        await journal.step(run)
+        return "done"
+
+    journal = testing.Journal(tmp_path / "journal")
+    async with opening(journal.observed(work), MailboxConfig(default_retry_delay_ms=0)) as mailbox:
+        handles = [await mailbox.enqueue(thread, text) for thread, text in (("a", "go"), ("b", "fail"))]
+        await mailbox.run_until_idle()
+        accepted = {handle.id: handle.thread_id for handle in handles}
+        history = testing.History.read(tmp_path / "journal", accepted=accepted)
+        assert sorted((one.thread_id, one.attempt) for one in history.executions) == [
+            ("a", 1),
+            ("b", 1),
+            ("b", 2),
+        ]
+        assert await testing.check(mailbox, history=history, accepted=accepted) == []
+        journal.close()
+
+
+async def broken(mailbox: testing.ManualMailbox, statement: str) -> None:
+    """Do to the database what no change of ours does."""
+
+    def change(tx: Any) -> None:
+        connection = tx.sql.connection
+        connection.execute(statement) if tx.sql.dialect == "sqlite" else connection.run_script(statement)
+
+    await mailbox.stores.store.write(change)
+
+
+EVENT = (
+    "INSERT INTO events (event_id, event_kind, payload, sequences, created_at, origin, visibility, schema_version)"
+    " VALUES ('x', 'KIND', '{}', '{}', 0, 'test', 'internal', 1);"
+)
+CLAIMS = (
+    "INSERT INTO testing_claims (number, is_claim, thread_id, run_id, token, owner, attempt, epoch)"
+    " VALUES (98, 1, 'chat', '<over>', 'y', 'a', 3, 5), (99, 1, 'chat', 'z', 'x', 'b', 1, 4)"
+)
+PLACE = "INSERT INTO event_scopes (scope, seq, event_id) VALUES ('run:<over>', 9, 'x');"
+BROKEN: dict[str, tuple[list[str], str]] = {
+    "lost": (
+        ["DELETE FROM run_dispatches WHERE run_id = '<open>'"],
+        "run <open> of thread late is created, and nothing will execute it: it is neither queued nor claimed",
+    ),
+    "asleep": (
+        ["DELETE FROM run_dispatches WHERE run_id = '<asleep>' AND is_open = 1"],
+        "run <asleep> of thread nap is waiting, and nothing will execute it: it is neither queued nor claimed",
+    ),
+    "gone": (
+        ["DELETE FROM runs WHERE run_id = '<over>'"],
+        "run <over> of thread chat was accepted and is not there",
+    ),
+    "without a run": (
+        ["DELETE FROM runs WHERE run_id = '<open>'"],
+        "run <open> of thread late is queued and is not there",
+    ),
+    "message": (
+        ["DELETE FROM run_messages WHERE thread_id = 'chat' AND seq = 1"],
+        "message <message> of run <over> of thread chat was accepted and is not there",
+    ),
+    "epoch": (
+        ["INSERT INTO dispatch_epochs (thread_id, epoch) VALUES ('late', 3)"],
+        "run <open> of thread late is queued in epoch 0, and the thread is in epoch 3",
+    ),
+    "silent": (
+        ["DELETE FROM event_scopes WHERE scope = 'run:<over>'"],
+        "run <over> of thread chat has ended, and its log does not say so",
+    ),
+    "twice": (
+        [EVENT.replace("KIND", "RunEnded"), PLACE],
+        "run <over> of thread chat has ended twice: events 2 and 9 of its log",
+    ),
+    "afterwards": (
+        [EVENT.replace("KIND", "StepStored"), PLACE],
+        "run <over> of thread chat ended with event 2 of its log, and event 9 (StepStored) is behind it",
+    ),
+    "another thread": (
+        ['UPDATE runs SET body = replace(body, \'"thread_id":"chat"\', \'"thread_id":"other"\')'],
+        "run <over> was accepted for another thread than other",
+    ),
+    "recorded": (
+        [CLAIMS],
+        "thread chat had two owners at once: run <over> by a (attempt 3, 98 to 100), and run z by b (attempt 1, 99 to 100)",
+    ),
+    "recorded epochs": (
+        [CLAIMS],
+        "run z of thread chat began in epoch 4, after run <over> in epoch 5",
+    ),
+}
+
+
+async def seen_after(opening: Open, statements: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Return what is found in a database to which this was done, and which runs are which."""
+
+    async def work(run: Run) -> str:
+        if run.thread_id == "nap":
+            await run.sleep(timedelta(hours=1))
+        await run.step("once", lambda: 1)
+        return "done"
+
+    async with opening(work) as mailbox:
+        await testing.record(mailbox)
+        over = await mailbox.enqueue("chat", "go")
+        asleep = await mailbox.enqueue("nap", "go")
+        late = await mailbox.enqueue("late", "go", delay=timedelta(hours=1))
+        await mailbox.run_until_idle()
+        accepted = {handle.id: handle.thread_id for handle in (over, asleep, late)}
+        assert await testing.check(mailbox, accepted=accepted, at_once=2) == []
+        run = await mailbox.stores.threads.load_run(over.id)
+        message_id = run.input.trigger_message_ids[0]
+        names = {"<over>": over.id, "<asleep>": asleep.id, "<open>": late.id, "<message>": message_id}
+        for statement in statements:
+            await broken(mailbox, named(statement, names))
+        return await testing.check(mailbox, accepted=accepted, at_once=2), names
+
+
+def named(text: str, names: dict[str, str]) -> str:
+    for name, id in names.items():
+        text = text.replace(name, id)
+    return text
+
+
+@pytest.mark.parametrize("what", BROKEN)
+async def test_a_database_that_breaks_a_promise_is_found_out(what: str) -> None:
+    statements, finding = BROKEN[what]
+    found, names = await seen_after(testing.mailbox, statements)
+    assert named(finding, names) in found
+
+
+async def test_broken_promises_are_found_beside_each_other_on_every_engine(opening: Open) -> None:
+    several = [BROKEN[what] for what in ("asleep", "message", "epoch", "afterwards", "recorded")]
+    found, names = await seen_after(opening, [each for statements, _ in several for each in statements])
+    assert {named(finding, names) for _, finding in several} < set(found)
+
+
+async def test_too_many_owners_are_found_in_the_record_of_the_database_and_in_its_queue(
+    opening: Open,
+) -> None:
+    work = testing.Hanging()
+    async with opening(work) as mailbox:
+        await testing.record(mailbox)
+        handles = [await mailbox.enqueue(thread, "go") for thread in ("a", "b", "c")]
+        runs = [await work.begun() for _ in handles]
+        assert len(runs) == 3
+        assert await testing.check(mailbox, at_once=3) == []
+        by_queue, by_record = await testing.check(mailbox, at_once=2)
+        assert by_queue == "3 runs are claimed at once, and 2 may be"
+        assert by_record.startswith("3 runs were executed at once, and 2 may be: at ")
+        assert all(f"{handle.id} of thread {handle.thread_id}" in by_record for handle in handles)
