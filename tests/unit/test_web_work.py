@@ -480,7 +480,6 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
     await began.wait()
     [work] = await room.operator.works(SLUG)
     browser = room.browser()
-    assert "It has put nothing out yet." in (await browser.get(f"{RUNS}/{work.run_id}")).text
     await until_kept(room, work.run_id, "alert(1)")
     page = (await browser.get(f"{RUNS}/{work.run_id}?live=1")).text
     assert "step 1\n&lt;script&gt;alert(1)&lt;/script&gt;" in page
@@ -493,6 +492,22 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
     assert "step 1" in page
     assert "Bo did it" in page
     assert 'http-equiv="refresh"' not in page
+
+
+async def test_a_run_at_work_that_has_put_nothing_out_says_so(room):
+    goes_on, began = asyncio.Event(), asyncio.Event()
+
+    async def held(activation):
+        began.set()
+        await goes_on.wait()
+
+    room.agents.act = held
+    await room.send("Ada", "Bo")
+    await began.wait()
+    [work] = await room.operator.works(SLUG)
+    assert "It has put nothing out yet." in (await room.browser().get(f"{RUNS}/{work.run_id}")).text
+    goes_on.set()
+    await room.turn()
 
 
 async def until_kept(room, run_id, words):

@@ -55,7 +55,7 @@ class History:
 
         Raises:
             OSError: there is no such file.
-            ValueError: a line of it is none of a journal.
+            ValueError: a line of it is none of a history.
         """
         spans: dict[str, dict[str, Any]] = {}
         ended: set[str] = set()
