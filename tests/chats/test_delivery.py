@@ -1,11 +1,12 @@
 """What is to be said is said once, in order, in spite of platforms; or it is kept, and its messages say why."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 from gateway_room import Agent, all_answered, delivery, settled
 from postroom.contracts.chat import InboundStatus
-from postroom.contracts.errors import StoreUnavailable, Unauthorized
+from postroom.contracts.errors import Overloaded, StoreUnavailable, Unauthorized
 from postroom.contracts.outbox import line_lock
 from postroom.gateway import wording
 from postroom.gateway.capabilities import ChannelCapabilities
@@ -272,3 +273,49 @@ async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nob
     await all_answered(room, gateway, 1)
     assert channel.texts() == ["re: hello"]
     assert len(await room.runs.outbox.dead_letters(kind="chat")) == 1
+
+
+async def tried(room, agent, times: int) -> None:
+    """Let hours pass until the agent was asked so often."""
+    [(_, mailbox)] = room.opened
+    await settled(agent.began(1))
+    while len(agent.read) < times:
+        await mailbox.settled()
+        room.clock.advance(timedelta(hours=1))
+        await mailbox.poll()
+
+
+async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_over(room):
+    agent, tries = Agent(), list[int]()
+
+    async def down(activation, sink):
+        tries.append(activation.attempt)
+        agent.act = down if len(tries) < 6 else None
+        raise Overloaded("the provider is down")
+
+    agent.act = down
+    gateway, channel = await room.open(agent, capabilities=FINAL)
+    await channel.say("hello")
+    await tried(room, agent, 7)
+    await all_answered(room, gateway, 1)
+    told, answer = channel.texts()
+    assert told.startswith("I could not answer yet: ")
+    assert "the provider is down" in told
+    assert answer == "re: hello"
+    assert tries == [1, 2, 3, 4, 5, 6]
+
+
+async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_attempts(room):
+    agent, tries = Agent(), []
+
+    async def down(activation, sink):
+        tries.append(activation.attempt)
+        raise Overloaded("the provider is down")
+
+    agent.act = down
+    gateway, channel = await room.open(agent, capabilities=replace(FINAL, holds_requests=True))
+    await channel.say("hello")
+    await tried(room, agent, 5)
+    await all_answered(room, gateway, 1)
+    assert tries == [1, 2, 3, 4, 5]
+    assert channel.texts() == ["The agent could not answer: overloaded: the provider is down"]

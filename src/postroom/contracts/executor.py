@@ -163,6 +163,10 @@ class RunDispatchExecutor(ABC):
         """Say whether its steps are committed through a coordinator at all."""
         return self.commit_coordinator() is not None
 
+    def waits_for_outages(self, thread_id: str) -> bool:
+        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
+        return True
+
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs, and their answers, are committed by the executor."""
         return self.has_commit_coordinator()
@@ -222,6 +226,10 @@ class ExecutorAround(RunDispatchExecutor):
     def stages_events(self) -> bool:
         """Say whether its commits carry the events of the step."""
         return self._within.stages_events()
+
+    def waits_for_outages(self, thread_id: str) -> bool:
+        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
+        return self._within.waits_for_outages(thread_id)
 
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs are committed by what executes them."""

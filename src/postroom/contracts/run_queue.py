@@ -110,10 +110,10 @@ class RunEffects(Protocol):
         """
         ...
 
-    def put_back(self, tx: Transaction, run_id: str) -> None:
+    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Write what belongs to an execution that has failed, in the change that has its run tried again.
 
-        The run has not ended: it begins again.
+        The run has not ended: it begins again when its dispatch, as it is now, is due.
         """
         ...
 

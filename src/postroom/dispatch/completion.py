@@ -142,6 +142,8 @@ def next_try(
     delivery: DeliveryOptions,
     outcome: MailboxRunOutcome,
     random: Random,
+    *,
+    waits_for_outages: bool = True,
 ) -> tuple[int, int]:
     """Return the delay after a failure, and how many attempts there are in all.
 
@@ -151,7 +153,7 @@ def next_try(
     failed, normal = dispatch.attempt_count + 1, config.default_max_attempts
     most, longest = normal + len(_OUTAGE_SHARES), dispatch.max_attempts
     if delivery.max_attempts is None and failed >= normal and longest in (normal, most):
-        if not (outcome.may_be_outage and config.outage_ms):
+        if not (outcome.may_be_outage and config.outage_ms and waits_for_outages):
             return 0, failed
         share = _OUTAGE_SHARES[min(failed, most - 1) - normal]
         least = -(-config.outage_ms * share // sum(_OUTAGE_SHARES))
@@ -359,7 +361,14 @@ class Completion:
     ) -> bool:
         """Give the dispatch back, due later; False when it was the last attempt and it is given up."""
         core, dispatch = self._core, attempt.dispatch
-        delay, most = next_try(core.config, dispatch, attempt.activation.delivery, outcome, core.random)
+        delay, most = next_try(
+            core.config,
+            dispatch,
+            attempt.activation.delivery,
+            outcome,
+            core.random,
+            waits_for_outages=core.executor.waits_for_outages(dispatch.thread_id),
+        )
         row = await self._moved(
             "nack",
             dispatch,
@@ -594,7 +603,7 @@ class Completion:
             if failed is not None:
                 tx.events.append((failed,))
             if row.status is RunDispatchStatus.QUEUED and core.effects is not None:
-                core.effects.put_back(tx, row.run_id)
+                core.effects.put_back(tx, row)
             return self.ended_in(tx, row, accept)
 
         moved.__name__ = operation

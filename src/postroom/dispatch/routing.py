@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
+from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import AgentNotFound
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.messages import Message
@@ -102,6 +103,10 @@ class ExecutorsByThread(SeveralExecutors):
         """Return the executors, each once."""
         return iter(dict.fromkeys(self._routes.values()))
 
+    def waits_for_outages(self, thread_id: str) -> bool:
+        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
+        return self._of(thread_id).waits_for_outages(thread_id)
+
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs are committed by what executes them."""
         return self._of(thread_id).commits_steps(thread_id)
@@ -132,10 +137,10 @@ class JoinedEffects:
         for part in self._parts:
             part.write(tx, run, accept)
 
-    def put_back(self, tx: Transaction, run_id: str) -> None:
+    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Let each room write what belongs to the end of an execution whose run is tried again."""
         for part in self._parts:
-            part.put_back(tx, run_id)
+            part.put_back(tx, row)
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Let each room write that a run's questions are withdrawn."""

@@ -39,7 +39,7 @@ class Ends:
         key = f"{kind}/{run.run_id}/{asked[0].ticket_id if asked else ''}"
         tx.events.append((_event(run, kind, key, _told_of(run)),))
 
-    def put_back(self, tx: Transaction, run_id: str) -> None:
+    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Write nothing: the run goes on."""
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:

@@ -77,6 +77,8 @@ class ChannelCapabilities:
     """The kinds of files, by their `MessageType`."""
     min_edit_interval_ms: int = 1_000
     """Two looks of one draft lie at least this far apart."""
+    holds_requests: bool = False
+    """Who writes holds a request open until the answer comes: a failure is told rather than waited out."""
 
     def __post_init__(self) -> None:
         refuse_small_limit(self.limit)

@@ -14,6 +14,7 @@ import msgspec
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
+from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
 from postroom.contracts.messages import Json, Message
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
@@ -138,8 +139,12 @@ class ChatEffects:
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write nothing."""
 
-    def put_back(self, tx: Transaction, run_id: str) -> None:
-        """Write nothing: only an end is told."""
+    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
+        """Tell who wrote that there is no answer yet, once, where the next attempts are minutes away."""
+        if is_chat(row.thread_id) and row.attempt_count == DEFAULT_MAX_ATTEMPTS:
+            text = wording.tried_again(row.last_error or "")
+            notice = Reply(kind=ReplyKind.NOTICE, thread_id=row.thread_id, run_id=row.run_id, text=text)
+            tx.outbox.enqueue((notice.draft(f"outage/{row.run_id}/{row.dispatch_id}"),))
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing: only an end is told."""

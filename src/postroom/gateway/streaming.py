@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import RunActivation
@@ -25,7 +26,7 @@ from postroom.gateway.config import StreamingConfig
 from postroom.gateway.drafts import Draft, Edit, Show, Step
 from postroom.gateway.events import SendErrorKind
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
-from postroom.gateway.replies import is_chat
+from postroom.gateway.replies import is_chat, target_of
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions
 from postroom.log import get_logger
@@ -88,6 +89,13 @@ class StreamingPresenter:
     async def close(self) -> None:
         """End what is being shown outside of runs."""
         await self._tasks.close()
+
+    def holds_requests(self, thread_id: str) -> bool:
+        """Say whether who writes on a thread holds a request open until the answer comes."""
+        platform = unquote(target_of(thread_id).partition("/")[0])
+        return any(
+            one.capabilities.holds_requests and name.value == platform for name, one in self.adapters.items()
+        )
 
     def take_shown(self, run_id: str) -> Shown | None:
         """Return what is shown of a run's answer, for its delivery; None when nothing is."""
@@ -212,6 +220,10 @@ class ChatExecutor(ExecutorAround):
     def __init__(self, within: RunDispatchExecutor, presenter: StreamingPresenter) -> None:
         super().__init__(within)
         self._presenter = presenter
+
+    def waits_for_outages(self, thread_id: str) -> bool:
+        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
+        return not self._presenter.holds_requests(thread_id)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run and return how it ended."""

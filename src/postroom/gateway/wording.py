@@ -15,6 +15,11 @@ READ_AT_NEXT_STEP = "The agent reads this at its next step."
 READ_TOGETHER = "This is read together with what else you sent."
 
 
+def tried_again(error: str) -> str:
+    """Say that there is no answer yet, and that one is still to come."""
+    return f"I could not answer yet: {_short(error)}. I go on trying for some minutes."
+
+
 def too_old(minutes: int) -> str:
     """Say that a message was left unanswered over a break."""
     return f"This waited over {minutes} minutes while I was away and is not answered any more. Send it again."

@@ -53,7 +53,6 @@ class RunService:
             timer=timer,
             config=MailboxConfig(
                 drain_grace=timedelta(0),
-                outage=timedelta(0),  # who wrote waits: they are to hear of a failure within seconds
                 stop_wait_ms=STOP_WAIT_MS,
                 cancel_wait_ms=STOP_WAIT_MS,
                 is_exclusive=is_exclusive,

@@ -18,6 +18,7 @@ from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
+from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import (
     InvalidActivation,
     InvalidArgument,
@@ -306,7 +307,7 @@ class RemoteExecutor(RunDispatchExecutor):
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write nothing."""
 
-    def put_back(self, tx: Transaction, run_id: str) -> None:
+    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Write nothing: only an end is told."""
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:

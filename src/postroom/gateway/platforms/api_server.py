@@ -102,7 +102,9 @@ class ApiServerAdapter(HttpAdapter):
 
     platform: ClassVar = Platform.API_SERVER
     beats = True
-    capabilities: ClassVar = ChannelCapabilities(limit=NO_LIMIT, streams=True, min_edit_interval_ms=0)
+    capabilities: ClassVar = ChannelCapabilities(
+        limit=NO_LIMIT, streams=True, min_edit_interval_ms=0, holds_requests=True
+    )
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None

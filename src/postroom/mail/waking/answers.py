@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.accepting import Accept
+from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
@@ -62,9 +63,9 @@ class MessageEffects:
             context = self._context_of(tx, None)
             release_reserved_in(replace(context, now=tx.now()), in_run(run.run_id), reason="run ended")
 
-    def put_back(self, tx: Transaction, run_id: str) -> None:
+    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Note that a run is not at work until it is tried again."""
-        tx.mail.end_run(run_id, now=tx.now(), failed=True)
+        tx.mail.end_run(row.run_id, now=tx.now(), failed=True)
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Tell in the log that the questions of an agent's run are withdrawn, and that it has failed."""
