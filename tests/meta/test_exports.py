@@ -51,7 +51,7 @@ EXPORTED = {
         "SendResult",
         "SessionSource",
     ],
-    "postroom.embedded": ["Answer", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"],
+    "postroom.embedded": ["Answer", "Item", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"],
     "postroom.runtime": [
         "AgentResolver",
         "AgentRuntime",
