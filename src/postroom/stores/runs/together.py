@@ -52,13 +52,18 @@ class TogetherTransaction(SqlTransaction):
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        found = [self._of_nothing(*look) for look in looks]
-        asked = [look for look, rows in zip(looks, found, strict=True) if rows is None]
-        if not asked:
-            return [rows or [] for rows in found]
-        self.write()
-        answers = iter(self._sql.ask(*asked))
-        return [next(answers) if rows is None else rows for rows in found]
+        found, asked, places = list[list[Row]](), list[tuple[str, Values]](), list[int]()
+        for statement, values in looks:
+            rows = _FOUND_OF_NOTHING.get(statement)
+            if rows is None or not self._is_new(values):
+                places.append(len(found))
+                asked.append((statement, values))
+            found.append(list(rows or ()))
+        if asked:
+            self.write()
+            for place, answer in zip(places, self._sql.ask(*asked), strict=True):
+                found[place] = answer
+        return found
 
     @override
     def all(self, statement: str, values: Values = _NONE) -> list[Row]:
@@ -81,10 +86,11 @@ class TogetherTransaction(SqlTransaction):
             self.write()
             self._sql.run_many(statement, rows)
             return
-        kept = self._kept.setdefault(statement, [])
+        kept, new = self._kept.setdefault(statement, []), self._new
         for values in rows:
             kept.append(values)
-            self._new.difference_update([values[name] for name in _IDS if name in values])
+            for name in _IDS:
+                new.discard(values.get(name, ""))
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
@@ -107,8 +113,11 @@ class TogetherTransaction(SqlTransaction):
             if rows := kept.get(statement):
                 self._sql.run_many(statement, rows)
 
-    def _of_nothing(self, statement: str, values: Values) -> list[Row] | None:
-        found = _FOUND_OF_NOTHING.get(statement)
-        if found is None or not all(values[name] in self._new for name in _IDS if name in values):
-            return None
-        return list(found)
+    def _is_new(self, values: Values) -> bool:
+        """Say whether these values name ids without rows and no others."""
+        new = self._new
+        for name in _IDS:
+            id = values.get(name)
+            if id is not None and id not in new:
+                return False
+        return True
