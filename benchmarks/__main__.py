@@ -24,6 +24,7 @@ ALL = (
     "flatness",
     "dispatch_store",
     "dispatch_mailbox",
+    "enqueue_many",
     "gateway",
     "waking",
     "hooks",

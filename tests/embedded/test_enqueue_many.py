@@ -103,6 +103,14 @@ async def test_the_same_keys_again_enqueue_the_rest_and_double_nothing(opening: 
         assert (await mailbox.enqueue("t3", 3, key="job-3")).id == ids[3]
 
 
+async def test_work_that_is_done_is_not_enqueued_again(opening: Open) -> None:
+    items = [Item(f"t{number % 2}", number, key=f"k{number}") for number in range(6)]
+    async with opening(echo) as mailbox:
+        answers = [await one.result(timeout=60) for one in await mailbox.enqueue_many(items)]
+        again = await mailbox.enqueue_many([*items, Item("t1", "new", key="k9")])
+        assert [await one.result(timeout=60) for one in again] == [*answers, "you said new"]
+
+
 async def test_a_call_that_is_cut_off_between_two_commits_is_called_again(
     opening: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

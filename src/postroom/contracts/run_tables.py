@@ -5,6 +5,7 @@ effects), all in one call; the instant is read after that, when it is first need
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol, Self
 
 from postroom.contracts.budgets import Spending
@@ -326,6 +327,16 @@ class RunTables(Protocol):
 
     def at(self, now: int) -> Self:
         """Return the same rows at another instant."""
+        ...
+
+    def together(
+        self, thread_ids: Collection[str], run_ids: Collection[str], dispatch_ids: Collection[str]
+    ) -> AbstractContextManager[dict[str, str]]:
+        """Take many steps with few statements, in the block: all of these ids are looked at once.
+
+        What steps write may be kept until the end of the block. Gives which of the runs exist, with their
+        threads.
+        """
         ...
 
     def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:

@@ -146,12 +146,12 @@ class Mailbox:
 
     async def submit_many(
         self, requests: Sequence[RunActivation], *, progress: Callable[[int, int], None] | None = None
-    ) -> list[MailboxSubmitResult]:
-        """Accept work for many threads, each to be done in its turn, in commits of some hundreds.
+    ) -> list[tuple[str, str]]:
+        """Accept work for many threads, each to be done in its turn; return their threads and runs in order.
 
-        All requests are checked before the first is written. After each commit `progress` is called with how
-        many are stored, and of how many. A request by a run id that is known was accepted before: nothing is
-        written for it.
+        It is stored in commits of some hundreds. All requests are checked before the first is written. After
+        each commit `progress` is called with how many are stored, and of how many. A request whose hints name
+        a run that exists was accepted before: nothing is written for it.
 
         Raises:
             InvalidSubmission: one does not fit, as the text says, which begins with its place; nothing was

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Seque
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
@@ -143,6 +143,11 @@ class Prepared:
         return self.plan.run.run_id
 
     @property
+    def thread_id(self) -> str:
+        """The thread that it is on."""
+        return self.plan.run.thread_id
+
+    @property
     def dispatch_id(self) -> str:
         """The dispatch that delivers it."""
         return self.plan.run.dispatch_id or ""
@@ -156,6 +161,13 @@ class _Ids:
     dispatch_id: str
     pin: str | PostroomError | None
     """What a new run is pinned to, or why it cannot be; None: it was not asked for."""
+
+
+class _Known(NamedTuple):
+    """A request whose run was stored before."""
+
+    thread_id: str
+    run_id: str
 
 
 class _PinNeeded(Exception):
@@ -238,8 +250,8 @@ class Submissions:
 
     async def submit_many(
         self, requests: Sequence[RunActivation], progress: Callable[[int, int], None] | None = None
-    ) -> list[MailboxSubmitResult]:
-        """Accept work for many threads, in order, in commits of at most `MOST_TOGETHER`; each in its turn.
+    ) -> list[tuple[str, str]]:
+        """Accept work for many threads, in commits of at most `MOST_TOGETHER`; return their threads and runs.
 
         Raises:
             InvalidSubmission: a request is none, which the text names by its place; nothing was written.
@@ -253,16 +265,14 @@ class Submissions:
                 checked.append(self.checked(request, background=True))
             except PostroomError as error:
                 raise error.met_at(f"item {place}") from error
-        results = list[MailboxSubmitResult]()
+        results = list[tuple[str, str]]()
         for first in range(0, len(checked), MOST_TOGETHER):
             results += await self._stored_together(checked[first : first + MOST_TOGETHER], first)
             if progress is not None:
                 progress(len(results), len(checked))
         return results
 
-    async def _stored_together(
-        self, requests: Sequence[RunActivation], first: int
-    ) -> list[MailboxSubmitResult]:
+    async def _stored_together(self, requests: Sequence[RunActivation], first: int) -> list[tuple[str, str]]:
         """Store requests in one commit; none is claimed with it: a poll begins them, as slots are free."""
         core, dispatcher = self._core, self._dispatcher
         options = DispatchOptions(queue_cap=core.config.max_queued_per_thread)
@@ -271,33 +281,33 @@ class Submissions:
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             asked.append((request, await self._ids(request, is_new=request.continue_run_id is None)))
-        locks = sorted({thread_lock(one.thread_id) for one in requests})
+        threads = {request.thread_id for request in requests}
+        locks = sorted(map(thread_lock, threads))
+        ids_of = ({ids.run_id for _, ids in asked}, {ids.dispatch_id for _, ids in asked})
 
-        def submit(tx: Transaction) -> list[Prepared]:
+        def submit(tx: Transaction) -> list[Prepared | _Known]:
             tx.lock(*locks)
-            done = list[Prepared]()
-            for place, (request, ids) in enumerate(asked, start=first):
-                try:
-                    done.append(self._submitted_in(tx, request, options, ids))
-                except PostroomError as error:
-                    raise error.met_at(f"item {place}") from error
+            done = list[Prepared | _Known]()
+            with tx.runs.together(threads, *ids_of) as known:
+                for place, (request, ids) in enumerate(asked, start=first):
+                    if request.thread_id == known.get(request.hints.run_id or ""):
+                        done.append(_Known(request.thread_id, ids.run_id))
+                        continue
+                    try:
+                        prepared = self._submitted_in(tx, request, options, ids)
+                    except PostroomError as error:
+                        raise error.met_at(f"item {place}") from error
+                    known[prepared.run_id] = prepared.thread_id
+                    done.append(prepared)
             return done
 
         written = await core.observed("commit", core.store.write(submit, key=locks[0]))
         for prepared in written:
-            await self._told(prepared)
-            if not dispatcher.is_polled:
-                await dispatcher.try_dispatch_next(prepared.run.thread_id)
-        return [
-            MailboxSubmitResult(
-                dispatch_id=one.dispatch_id,
-                run_id=one.run_id,
-                thread_id=one.run.thread_id,
-                status=MailboxDispatchStatus.QUEUED,
-                joined=one.plan.joins is not None,
-            )
-            for one in written
-        ]
+            if isinstance(prepared, Prepared):
+                await self._told(prepared)
+                if not dispatcher.is_polled:
+                    await dispatcher.try_dispatch_next(prepared.run.thread_id)
+        return [(one.thread_id, one.run_id) for one in written]
 
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None

@@ -163,7 +163,7 @@ class Mailbox:
             except InputError as error:
                 raise error.met_at(f"item {index}") from error
         accepted = await self.admin.submit_many(requests, progress=progress)
-        return [RunHandle(self, one.thread_id, one.run_id) for one in accepted]
+        return [RunHandle(self, thread_id, run_id) for thread_id, run_id in accepted]
 
     async def _run_with(self, thread: str, id: str, *, joins: bool) -> str | None:
         """Return the run that was given the message with this id; None when there is none yet."""

@@ -84,6 +84,10 @@ class Tables:
         self._tell = tell
         self._new_id = new_id
 
+    def is_over(self, sql: SqlTransaction) -> None:
+        """Go on over another transaction, which stands around this one."""
+        self._sql = sql
+
     def at(self, now: int) -> Self:
         """Return the same rows at another instant."""
         return type(self)(self._sql, lambda: now, self._tell, self._new_id)
@@ -94,11 +98,10 @@ class Tables:
         What this transaction has asked and not written since is known: a step that is decided on a thread
         and then written looks at its row once. Values are given as tuples where they are lists.
         """
-        known, new = self._sql.known, dict[tuple[Any, ...], Look]()
+        known, asked = self._sql.known, dict[tuple[Any, ...], Look]()
         for look in looks:
-            key = (look[0], *look[1].values())
-            if key not in known:
-                new[key] = look
-        if new:
-            known.update(zip(new, self._sql.ask(*new.values()), strict=True))
-        return known.copy()
+            asked[look[0], *look[1].values()] = look
+        if new := [key for key in asked if key not in known]:
+            found = self._sql.ask(*[asked[key] for key in new])
+            known.update(zip(new, found, strict=True))
+        return {key: known[key] for key in asked}

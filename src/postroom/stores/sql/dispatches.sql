@@ -32,6 +32,17 @@ SELECT 1, dispatch_id FROM run_dispatches
 SELECT 2, dispatch_id FROM run_dispatches WHERE run_id = :run_id AND is_open = 1
  ORDER BY rule;
 
+-- ids_in_queue
+SELECT thread_id FROM run_dispatches WHERE status = 'Queued' AND thread_id IN {texts :ids}
+ UNION ALL
+SELECT thread_id FROM run_dispatches WHERE status = 'Claimed' AND thread_id IN {texts :ids}
+ UNION ALL
+SELECT thread_id FROM dispatch_epochs WHERE thread_id IN {texts :ids}
+ UNION ALL
+SELECT run_id FROM run_dispatches WHERE is_open = 1 AND run_id IN {texts :ids}
+ UNION ALL
+SELECT dispatch_id FROM run_dispatches WHERE dispatch_id IN {texts :ids};
+
 -- move
 UPDATE run_dispatches
    SET available_at = :available_at, updated_at = :updated_at, status = :status, attempt_count = :attempt_count,

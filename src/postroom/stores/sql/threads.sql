@@ -104,6 +104,12 @@ SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, o
 -- run
 SELECT run_id, body FROM runs WHERE run_id = :run_id;
 
+-- threads_with_rows
+SELECT thread_id FROM run_threads WHERE thread_id IN {texts :thread_ids};
+
+-- threads_of_runs
+SELECT run_id, thread_id FROM runs WHERE run_id IN {texts :run_ids};
+
 -- put_run
 INSERT INTO runs (run_id, thread_id, status, holds_others, created_at, updated_at, body)
 VALUES (:run_id, :thread_id, :status, :holds_others, :created_at, :updated_at, :body)

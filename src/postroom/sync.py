@@ -1,0 +1,342 @@
+"""The library for scripts: what `postroom.embedded` does, in functions that block.
+
+    threads of the program ──▶ calls ──▶ one thread with an event loop: `postroom.embedded.Mailbox`
+                    a sync run ◀──────── on a thread of its own
+
+Each method is the asynchronous one, waited for; nothing is decided here.
+"""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
+from queue import SimpleQueue
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
+
+from postroom import embedded
+from postroom.contracts.errors import MailboxClosed, StaleClaim
+from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.messages import Json
+from postroom.dispatch.config import MailboxConfig
+from postroom.embedded import Answer, Item, RunEvent, RunState, State
+
+__all__ = ["Answer", "Item", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Work = Callable[["Run"], object] | Callable[[embedded.Run], Coroutine[Any, Any, object]]
+"""What answers a run: a function, which is given a `Run` that blocks, or a coroutine function."""
+_END: Final = object()
+
+
+class _Loop:
+    """An event loop on a thread of its own, and calls into it from any other thread."""
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, main: Coroutine[Any, Any, None], ended: Future[None]) -> None:
+        """Run `main` on a new thread; `ended` gets its outcome. A daemon: it keeps no program alive."""
+
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            try:
+                await main
+            finally:
+                with self._gate:
+                    self._loop = None
+                await asyncio.sleep(0)  # calls that were accepted are tasks now, which end with the loop
+
+        def on_thread() -> None:
+            try:
+                asyncio.run(serve())
+            except BaseException as error:  # raised where it is waited for
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+
+        self._thread = threading.Thread(target=on_thread, name="postroom-sync", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T], jobs: "SimpleQueue[Callable[[], None] | None]") -> T:
+        """Wait for a coroutine on the loop, and do meanwhile what it asks this thread to do.
+
+        Raises:
+            MailboxClosed: the loop has ended.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError(
+                "a blocking call was made on the event loop itself: use postroom.embedded there"
+            )
+        with self._gate:
+            if self._loop is None:
+                work.close()
+                raise MailboxClosed("the mailbox is closed")
+            waited = asyncio.run_coroutine_threadsafe(work, self._loop)
+        waited.add_done_callback(lambda _: jobs.put(None))
+        try:
+            while (job := jobs.get()) is not None:
+                job()
+            return waited.result()
+        except CancelledError as error:
+            raise MailboxClosed("the mailbox is closed") from error
+        finally:
+            waited.cancel()  # where it was interrupted here
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Have a function called on the loop, unless it has ended."""
+        with self._gate:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(function)
+
+
+class _Twin:
+    """Blocks where another object is awaited."""
+
+    def __init__(self, loop: _Loop, twin: Any) -> None:
+        self._loop = loop
+        self._twin = twin
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.call(work, SimpleQueue())
+
+    def _each(self, events: Any) -> Iterator[Any]:
+        async def following() -> Any:
+            return await anext(events, _END)
+
+        try:
+            while (event := self._call(following())) is not _END:
+                yield event
+        finally:
+            with suppress(MailboxClosed):  # then it was closed with the loop
+                self._call(events.aclose())
+
+    def __repr__(self) -> str:
+        return repr(self._twin)
+
+
+def _waited(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    @wraps(method)
+    def call(self: _Twin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(method(self._twin, *args, **kwargs))
+
+    return call
+
+
+def _handle(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, embedded.RunHandle]],
+) -> Callable[Concatenate[Any, P], "RunHandle"]:
+    @wraps(method)
+    def call(self: _Twin, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle:
+        return RunHandle(self._loop, self._call(method(self._twin, *args, **kwargs)))
+
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[Any, P], Any],
+) -> Callable[Concatenate[Any, P], Iterator[RunEvent]]:
+    @wraps(method)
+    def call(self: _Twin, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[RunEvent]:
+        return self._each(method(self._twin, *args, **kwargs))
+
+    return call
+
+
+class RunHandle(_Twin):
+    """Waits for a run, looks at it, answers it and ends it; see `postroom.embedded.RunHandle`."""
+
+    _twin: embedded.RunHandle
+
+    @property
+    def id(self) -> str:
+        """The run."""
+        return self._twin.id
+
+    @property
+    def thread_id(self) -> str:
+        """Its conversation."""
+        return self._twin.thread_id
+
+    @overload
+    def result(self, *, timeout: float | None = None) -> str: ...
+
+    @overload
+    def result(self, *, timeout: float | None = None, type: type[T]) -> T: ...
+
+    @wraps(embedded.RunHandle.result)
+    def result(self, *, timeout: float | None = None, type: Any = None) -> Any:
+        """Return what the run answered."""
+        return self._call(self._twin.result(timeout=timeout, type=type))
+
+    status = _waited(embedded.RunHandle.status)
+    cancel = _waited(embedded.RunHandle.cancel)
+    answer = _waited(embedded.RunHandle.answer)
+    events = _iterated(embedded.RunHandle.events)
+
+
+class Mailbox(_Twin):
+    """Durable work for conversations; see `postroom.embedded.Mailbox`. Any thread may call it."""
+
+    _twin: embedded.Mailbox
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        url: str,
+        work: Work | RunDispatchExecutor,
+        *,
+        config: MailboxConfig | None = None,
+        schema: str = "postroom",
+    ) -> Iterator["Mailbox"]:
+        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, go on with what was left, and take work.
+
+        `work` is a function of a `Run`, called on a thread of its own, or a coroutine function, or an
+        executor. At the end runs at work are given `config.drain_grace`; Ctrl-C then waits for none of them.
+
+        Raises:
+            ConfigError: the address is none.
+            StoreError: the database cannot be opened.
+        """
+        loop, opened, ended = _Loop(), Future[embedded.Mailbox](), Future[None]()
+        closing = asyncio.Event()
+        function = work if isinstance(work, RunDispatchExecutor) else _as_coroutine(loop, work)
+
+        async def main() -> None:
+            try:
+                async with embedded.Mailbox.open(url, function, config=config, schema=schema) as mailbox:
+                    opened.set_result(mailbox)
+                    await closing.wait()
+            except BaseException as error:
+                if not opened.done():
+                    opened.set_exception(error)
+                    return
+                raise
+
+        loop.run(main(), ended)
+        try:
+            yield cls(loop, opened.result())
+        finally:
+            loop.soon(closing.set)
+            ended.result()
+
+    enqueue = _handle(embedded.Mailbox.enqueue)
+
+    @wraps(embedded.Mailbox.enqueue_many)
+    def enqueue_many(
+        self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
+    ) -> list[RunHandle]:
+        """Accept much work, in commits of some hundreds."""
+        jobs = SimpleQueue[Callable[[], None] | None]()
+
+        def tell(done: int, of: int) -> None:  # on the loop; the caller's function is the caller's thread's
+            if progress is not None:
+                jobs.put(partial(progress, done, of))
+
+        handles = self._loop.call(self._twin.enqueue_many(items, progress=tell), jobs)
+        return [RunHandle(self._loop, handle) for handle in handles]
+
+    stream = _iterated(embedded.Mailbox.stream)
+    handle = _handle(embedded.Mailbox.handle)
+    cancel = _waited(embedded.Mailbox.cancel)
+
+
+class Run(_Twin):
+    """One run as its function sees it; see `postroom.embedded.Run`. Steps are called on the run's thread."""
+
+    _twin: embedded.Run
+
+    def __init__(self, loop: _Loop, twin: embedded.Run) -> None:
+        super().__init__(loop, twin)
+        self.id = twin.id
+        self.thread_id = twin.thread_id
+        self.agent_id = twin.agent_id
+        self.attempt = twin.attempt
+        self.messages = twin.messages
+        self.is_stopped = False
+        """Whether it was cancelled, or is another worker's: its next call is refused."""
+
+    @property
+    def text(self) -> str:
+        """What it is to answer, as text."""
+        return self._twin.text
+
+    @property
+    def data(self) -> Json:
+        """What was enqueued, as plain data."""
+        return self._twin.data
+
+    @wraps(embedded.Run.input)
+    def input(self, type: type[T]) -> T:
+        """Return what was enqueued as a value of a type."""
+        return self._twin.input(type)
+
+    @wraps(embedded.Run.step)
+    def step(self, name: str, function: Callable[..., Any], /, *args: object, **options: Any) -> Any:
+        """Call a function once for this run, on the run's thread."""
+        self._refuse_stopped()
+        jobs = SimpleQueue[Callable[[], None] | None]()
+
+        async def here(*args: object, **kwargs: object) -> object:
+            done = asyncio.get_running_loop().create_future()
+            jobs.put(partial(_settled, self._loop, done, partial(function, *args, **kwargs)))
+            return await done
+
+        called = function if inspect.iscoroutinefunction(function) else here
+        return self._loop.call(self._twin.step(name, called, *args, **options), jobs)
+
+    history = _waited(embedded.Run.history)
+    ask = _waited(embedded.Run.ask)
+    sleep = _waited(embedded.Run.sleep)
+    stream = _waited(embedded.Run.stream)
+    log = _waited(embedded.Run.log)  # type: ignore[arg-type] # its facts may have any name
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._refuse_stopped()
+        except StaleClaim:
+            work.close()
+            raise
+        return super()._call(work)
+
+    def _refuse_stopped(self) -> None:
+        if self.is_stopped:
+            raise StaleClaim(f"run {self.id} was stopped", value=self.id)
+
+
+def _as_coroutine(loop: _Loop, work: Any) -> Any:
+    """Return what answers a run as a coroutine function of the asynchronous run."""
+    if inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(type(work).__call__):
+        return work
+
+    async def on_a_thread(twin: embedded.Run) -> object:
+        run, done = Run(loop, twin), asyncio.get_running_loop().create_future()
+        call = partial(_settled, loop, done, partial(work, run))
+        threading.Thread(target=call, name=f"postroom-run {run.id}", daemon=True).start()
+        try:
+            return await done
+        finally:
+            run.is_stopped = True
+
+    return on_a_thread
+
+
+def _settled(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], object]) -> None:
+    """Call a function on this thread, and give what came of it to a future of the loop."""
+    try:
+        settle = partial(future.set_result, call())
+    except StopIteration as error:  # a future refuses to hold one
+        settle = partial(future.set_exception, RuntimeError(f"StopIteration was raised: {error}"))
+    except BaseException as error:  # also what unwinds a run that waits
+        settle = partial(future.set_exception, error)
+    loop.soon(lambda: None if future.done() else settle())

@@ -1,0 +1,242 @@
+"""The library for scripts: the asynchronous one, waited for."""
+
+import asyncio
+import inspect
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from embedded_room import SOON
+from postroom import embedded, sync
+from postroom.contracts.errors import (
+    ConfigError,
+    InvalidArgument,
+    InvalidStep,
+    MailboxClosed,
+    RunUnsuccessful,
+    UnknownRun,
+)
+from postroom.dispatch.config import MailboxConfig
+from postroom.sync import Item, Mailbox, Run
+
+LATER = timedelta(days=1)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/runs.db"
+    else:
+        yield request.getfixturevalue("postgres_dsn")
+
+
+def opened(url: str, work: Any, config: MailboxConfig = SOON) -> Any:
+    return Mailbox.open(url, work, config=config, schema=f"sync_{uuid4().hex}")
+
+
+def echo(run: Run) -> str:
+    return f"you said {run.text}"
+
+
+TWINS = [
+    (sync.Mailbox, embedded.Mailbox),
+    (sync.RunHandle, embedded.RunHandle),
+    (sync.Run, embedded.Run),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), TWINS, ids=lambda one: one.__module__)
+def test_the_twins_have_the_same_methods_with_the_same_arguments(ours: type, theirs: type) -> None:
+    def methods(of: type) -> dict[str, object]:
+        names = [name for name in dir(of) if not name.startswith("_") and callable(getattr(of, name))]
+        return {name: getattr(of, name) for name in names}
+
+    def arguments(method: Any) -> object:
+        parameters = inspect.signature(method).parameters.values()
+        return [(one.name, one.kind, one.default) for one in parameters]
+
+    assert methods(ours).keys() == methods(theirs).keys()
+    for name, method in methods(ours).items():
+        assert arguments(method) == arguments(getattr(theirs, name)), name
+        assert not inspect.iscoroutinefunction(inspect.unwrap(method, stop=lambda _: True)), name
+
+
+def test_a_script_hands_work_over_and_waits_for_it(url: str) -> None:
+    with opened(url, echo) as mailbox:
+        handle = mailbox.enqueue("chat-1", "hello")
+        assert handle.result(timeout=60) == "you said hello"
+        assert [event.type for event in mailbox.stream("chat-2", "anybody?")] == ["end"]
+        again = mailbox.handle(handle.id)
+        assert (again.id, again.thread_id, again.status().text) == (handle.id, "chat-1", "you said hello")
+        assert not mailbox.cancel(handle.id)
+        with pytest.raises(UnknownRun):
+            mailbox.handle("nobody's")
+
+
+async def answered_by_a_coroutine(run: embedded.Run) -> str:
+    return await run.step("say", lambda: f"you said {run.text}")
+
+
+def test_work_may_be_a_coroutine_function(url: str) -> None:
+    with opened(url, answered_by_a_coroutine) as mailbox:
+        assert mailbox.enqueue("t", "hello").result(timeout=60) == "you said hello"
+
+
+def test_steps_are_called_on_the_thread_of_their_run_and_not_twice(url: str) -> None:
+    called: list[int] = []
+
+    def work(run: Run) -> object:
+        here = threading.get_ident()
+        number = run.step("one", lambda: called.append(threading.get_ident() - here) or 7)
+        said = run.ask("go on?")
+        run.sleep(timedelta(milliseconds=1))
+        run.stream("text")
+        run.log("line", fact=1)
+        with pytest.raises(InvalidStep):
+            run.step("one", print)
+        return [number, said.text, len(called), [one.text() for one in run.history()]]
+
+    with opened(url, work) as mailbox:
+        handle, told = mailbox.enqueue("t", "go"), list[str]()
+        for event in handle.events():
+            told.append(event.type)
+            if event.type == "question":
+                handle.answer("yes")
+        assert handle.result(type=list) == [7, "yes", 1, []]
+        assert called == [0]
+        assert sorted(told) == ["end", "log", "question", "step", "step", "text"]
+
+
+def test_what_work_raises_is_its_run_s_failure(url: str) -> None:
+    def broken(run: Run) -> None:
+        raise StopIteration if run.text == "stop" else KeyError("no such order")
+
+    with opened(url, broken) as mailbox:
+        for text, why in (("stop", "StopIteration"), ("key", "no such order")):
+            with pytest.raises(RunUnsuccessful, match=why):
+                mailbox.enqueue("t", text, attempts=1).result(timeout=60)
+
+
+def test_much_is_handed_over_with_progress_on_the_caller_s_thread(url: str) -> None:
+    told: list[tuple[int, int, bool]] = []
+    here = threading.get_ident()
+    with opened(url, echo) as mailbox:
+        handles = mailbox.enqueue_many(
+            [Item(f"t{number}", number) for number in range(3)],
+            progress=lambda done, of: told.append((done, of, threading.get_ident() == here)),
+        )
+        assert told == [(3, 3, True)]
+        assert [one.result(timeout=60) for one in handles] == ["you said 0", "you said 1", "you said 2"]
+        with pytest.raises(InvalidArgument, match=r"^item 0: "):
+            mailbox.enqueue_many([Item("t", object())])
+
+
+def test_several_threads_use_one_mailbox(url: str) -> None:
+    with opened(url, echo) as mailbox, ThreadPoolExecutor(8) as pool:
+        asked = range(24)
+        said = pool.map(lambda n: mailbox.enqueue(f"t{n % 5}", str(n)).result(timeout=60), asked)
+        assert list(said) == [f"you said {number}" for number in asked]
+
+
+def test_closing_lets_work_end_and_takes_no_more(url: str) -> None:
+    begun, going, ended = threading.Event(), threading.Event(), list[str]()
+
+    def slow(run: Run) -> None:
+        begun.set()
+        assert going.wait(60)
+        ended.append(run.step("last", lambda: "its end"))
+
+    with opened(url, slow) as mailbox:
+        handle = mailbox.enqueue("t", "go")
+        assert begun.wait(60)
+        threading.Timer(0.01, going.set).start()
+    assert ended == ["its end"]
+    for call in (handle.status, lambda: mailbox.enqueue("t", "more"), lambda: list(handle.events())):
+        with pytest.raises(MailboxClosed):
+            call()
+
+
+def test_a_run_that_was_cancelled_makes_no_further_step(url: str) -> None:
+    begun, going, refused = threading.Event(), threading.Event(), threading.Event()
+
+    def stubborn(run: Run) -> None:
+        begun.set()
+        assert going.wait(60)
+        try:
+            run.step("after", print)
+        except Exception:
+            refused.set()
+            raise
+
+    with opened(url, stubborn) as mailbox:
+        handle = mailbox.enqueue("t", "go")
+        assert begun.wait(60)
+        assert handle.cancel()
+        going.set()
+        assert refused.wait(60)
+
+
+def test_a_call_on_the_loop_itself_is_refused_and_does_not_hang(url: str) -> None:
+    async def calls_back(run: embedded.Run) -> str:
+        try:
+            mailbox.enqueue("other", "from the loop")
+        except RuntimeError as error:
+            return str(error)
+        return "it was taken"
+
+    with opened(url, calls_back) as mailbox:
+        assert "use postroom.embedded there" in mailbox.enqueue("t", "go").result(timeout=60)
+
+
+def test_an_address_that_is_none_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError), Mailbox.open("runs.db", echo):
+        pass
+
+
+SCRIPT = """
+import sys, threading, time
+from postroom.sync import Mailbox
+
+def hang(run):
+    print("at work", flush=True)
+    threading.Event().wait()
+
+with Mailbox.open(sys.argv[1], hang) as mailbox:
+    try:
+        mailbox.enqueue("t", "go", key="one").result()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        raise
+"""
+
+
+def test_ctrl_c_ends_a_script_that_waits_and_a_second_one_ends_the_draining(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    with subprocess.Popen([sys.executable, "-c", SCRIPT, url], stdout=subprocess.PIPE, text=True) as script:
+        assert script.stdout is not None
+        for line in ("at work\n", "interrupted\n"):
+            assert script.stdout.readline() == line
+            script.send_signal(signal.SIGINT)
+        assert script.wait(60) in (-signal.SIGINT, 130, 1)
+    with Mailbox.open(url, echo) as mailbox:
+        assert mailbox.enqueue("t", "go", key="one").result(timeout=60) == "you said go"
+
+
+def test_a_loop_of_the_caller_s_own_is_left_alone(url: str) -> None:
+    async def within() -> str:
+        def script() -> str:
+            with opened(url, echo) as mailbox:
+                return mailbox.enqueue("t", "hello").result(timeout=60)
+
+        return await asyncio.to_thread(script)
+
+    assert asyncio.run(within()) == "you said hello"
