@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from postroom.contracts.activation import BusyPolicy, RunActivation
+from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     ConfigError,
@@ -440,3 +441,20 @@ async def test_work_of_the_only_process_that_was_killed_goes_on_before_its_lease
     async with Mailbox.open(url, echo) as mailbox:
         handle = await mailbox.enqueue("chat-1", "hello", key="one")
         assert await handle.result(timeout=60) == "you said hello"
+
+
+@pytest.mark.parametrize("of", [{"tenant": "acme"}, {"limit_key": "model"}, {"agent": "ada"}])
+async def test_when_a_budget_is_used_up_one_asks_and_one_answer_has_all_go_on(
+    opening: Open, of: dict[str, str]
+) -> None:
+    scope = {"tenant": BudgetScope.TENANT, "limit_key": BudgetScope.KEY, "agent": BudgetScope.AGENT}
+    budget = Budget(per=scope[next(iter(of))], window=BudgetWindow.MONTH, runs=5)
+    config = MailboxConfig(budgets=(budget,), max_concurrent_runs=1)
+    async with opening(echo, config) as mailbox:
+        handles = [await mailbox.enqueue(f"t{number}", "hello", **of) for number in range(10)]
+        await in_state(handles[5], State.WAITING)
+        told = await handles[5].status()
+        assert told.question is not None
+        assert told.question.startswith(f"The budget of {next(iter(of.values()))} for this month is used up")
+        await handles[5].answer(approved=True, by="Ann")
+        assert {await one.result(timeout=30) for one in handles} == {"you said hello"}

@@ -169,6 +169,8 @@ class Plan:
     queued_at: int
     """When it counts as queued: after what the thread was given before, whatever the clocks of others say."""
     joins: RunDispatch | None = None
+    answers: tuple[AnsweredTicket, ...] = ()
+    """What the run is told with it, that it was not told before."""
 
     @property
     def commit(self) -> ThreadCommit:
@@ -305,20 +307,25 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     resolution_id: str,
     existing: RunRecord | None,
     joins: RunDispatch | None,
+    agent_id: str | None,
     config: MailboxConfig,
     now: int,
 ) -> Plan:
     """Return what the submission writes when nothing has changed since the facts were seen.
 
+    `agent_id` is the agent of all runs of the thread, where it has one.
+
     Raises:
         StaleDecision: one of the questions that it answers has another answer already.
     """
+    if existing is not None:
+        request = _of_its_run(request, existing)
     messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
     last_seq = facts.message_count + len(messages)
     covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
     triggers = (*request.committed_message_ids, *(message.id or "" for message in messages))
     before = existing or facts.latest_started_run
-    agent_id = request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
+    agent_id = agent_id or request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
     activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
@@ -333,9 +340,10 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     run_input = RunMessageInput(
         thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
     )
+    answers = tuple(_answers(run, request))
     written = replace(
         run,
-        answered=(*run.answered, *_answers(run, request)) if request.decisions else run.answered,
+        answered=(*run.answered, *answers) if answers else run.answered,
         activation=snapshot,
         input=run_input,
         dispatch_id=dispatch_id,
@@ -351,6 +359,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         expected_message_count=facts.message_count,
         queued_at=_queued_at(facts, now),
         joins=joins,
+        answers=answers,
     )
 
 
@@ -404,6 +413,15 @@ def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, 
         created_at=now,
         state=None if before is None else before.state,
     )
+
+
+def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
+    """Return the request for a run that goes on, counted where the run was counted that it continues."""
+    before = None if run.activation is None else run.activation.delivery
+    if before is None or request.delivery.tenant or request.delivery.limit_key:
+        return request
+    delivery = replace(request.delivery, tenant=before.tenant, limit_key=before.limit_key)
+    return replace(request, delivery=delivery)
 
 
 def _answers(run: RunRecord, request: RunActivation) -> list[AnsweredTicket]:

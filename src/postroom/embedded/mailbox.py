@@ -85,6 +85,7 @@ class Mailbox:
         key: str | None = None,
         agent: str | None = None,
         tenant: str = "",
+        limit_key: str = "",
         priority: int = 128,
         delay: timedelta | None = None,
         deadline: datetime | None = None,
@@ -96,8 +97,9 @@ class Mailbox:
         """Accept work for a conversation; it is durable when this returns. Runs of a thread take turns.
 
         `content` is text, or anything that msgspec encodes. With `key` the same call again returns the run
-        of the first. `priority` 0 is served first, 255 last. A run that fails is tried again for some ten
-        minutes, or as often as `attempts` says; `retry_delay` is doubled each time, up to `max_retry_delay`.
+        of the first. Limits and budgets count it by `agent`, `tenant` and `limit_key`. `priority` 0 is served
+        first, 255 last. A run that fails is tried again for some ten minutes, or as often as `attempts` says;
+        `retry_delay` is doubled each time, up to `max_retry_delay`.
 
         Raises:
             InvalidArgument, InvalidSubmission: it cannot be stored, or an option is out of range.
@@ -114,6 +116,7 @@ class Mailbox:
             retry_delay_ms=None if retry_delay is None else milliseconds(retry_delay),
             max_retry_delay_ms=None if max_retry_delay is None else milliseconds(max_retry_delay),
             tenant=tenant,
+            limit_key=limit_key,
         )
         request = replace(
             RunActivation.new(thread, [message], agent_id=agent),
