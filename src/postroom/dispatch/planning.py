@@ -307,31 +307,24 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     resolution_id: str,
     existing: RunRecord | None,
     joins: RunDispatch | None,
-    agent_id: str | None,
     config: MailboxConfig,
     now: int,
 ) -> Plan:
     """Return what the submission writes when nothing has changed since the facts were seen.
 
-    `agent_id` is the agent of all runs of the thread, where it has one.
-
     Raises:
         StaleDecision: one of the questions that it answers has another answer already.
     """
-    if existing is not None:
-        request = _of_its_run(request, existing)
+    request = _of_its_run(request, existing)
     messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
-    last_seq = facts.message_count + len(messages)
-    covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
+    covered = _covered(facts.message_count + len(messages))
     triggers = (*request.committed_message_ids, *(message.id or "" for message in messages))
     before = existing or facts.latest_started_run
-    agent_id = agent_id or request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
+    agent_id = request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
     activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
-        activation = activation.continuing(existing.run_id)
-        if request.trace.run_mode is RunMode.INTERNAL_WAKE:
-            activation = activation.traced(run_mode=RunMode.INTERNAL_WAKE)
+        activation = _continuing(activation, existing.run_id, request.trace.run_mode)
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _joined(existing.activation, snapshot)
@@ -343,7 +336,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     answers = tuple(_answers(run, request))
     written = replace(
         run,
-        answered=(*run.answered, *answers) if answers else run.answered,
+        answered=(*run.answered, *answers),
         activation=snapshot,
         input=run_input,
         dispatch_id=dispatch_id,
@@ -397,6 +390,16 @@ def build_dispatch(
     )
 
 
+def _covered(last_seq: int) -> SeqRange | None:
+    return SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
+
+
+def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
+    """Return the request as one that lets a run go on; that a run woke itself stays told."""
+    activation = activation.continuing(run_id)
+    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
+
+
 def _queued_at(facts: SubmissionFacts, now: int) -> int:
     before = facts.thread.latest_run_updated_at if facts.thread else None
     return now if before is None or before < now else before + 1
@@ -415,9 +418,9 @@ def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, 
     )
 
 
-def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
-    """Return the request for a run that goes on, counted where the run was counted that it continues."""
-    before = None if run.activation is None else run.activation.delivery
+def _of_its_run(request: RunActivation, run: RunRecord | None) -> RunActivation:
+    """Return a request that lets a run go on as counted where that run was counted."""
+    before = None if run is None or run.activation is None else run.activation.delivery
     if before is None or request.delivery.tenant or request.delivery.limit_key:
         return request
     delivery = replace(request.delivery, tenant=before.tenant, limit_key=before.limit_key)

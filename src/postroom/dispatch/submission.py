@@ -387,10 +387,7 @@ class Submissions:
     async def _claimed_now(self, request: RunActivation, policy: BusyPolicy) -> tuple[Prepared, Claimed]:
         """Have the active run give way, and claim the request's dispatch in the commit that stores it."""
         core, thread_id = self._core, request.thread_id
-        claims = self._dispatcher.asks()
-        if core.budgets:  # what is claimed may have to ask first
-            claims = replace(claims, begins=False)
-        options = DispatchOptions(policy=policy, claims=claims, is_now=True)
+        options = DispatchOptions(policy=policy, claims=self._dispatcher.asks(is_now=True), is_now=True)
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
             active = await core.dispatches.claimed_dispatch(thread_id)
             if active is not None and not await self._control.give_way(active):
@@ -647,6 +644,8 @@ class Submissions:
         interrupt: Interrupt | None = None
         ended: EndedRuns = []
         cap = None if options is None else options.queue_cap
+        if (agent_id := self._core.executor.agent_of(request.thread_id)) is not None:
+            request = replace(request, agent_id=agent_id)
         facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
         if options is not None:
             asked = request
@@ -764,7 +763,6 @@ class Submissions:
             resolution_id=resolution_id,
             existing=existing,
             joins=joins,
-            agent_id=self._core.executor.agent_of(request.thread_id),
             config=self._core.config,
             now=tx.now(),
         )

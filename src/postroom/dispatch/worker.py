@@ -210,13 +210,16 @@ class Dispatcher:
             self.slots.give(worker.tenant)
         return wanted
 
-    def asks(self) -> ClaimAsk:
-        """Return what is claimed here; it begins at once unless its tenant is to be looked at first."""
+    def asks(self, *, is_now: bool = False) -> ClaimAsk:
+        """Return what is claimed here; it begins at once unless its tenant is to be looked at first.
+
+        `is_now`: somebody waits for it, and it is claimed before its budgets are looked at.
+        """
         core = self._core
         return ClaimAsk(
             request=ClaimRequest(consumer=core.consumer_id, lease_ms=core.config.lease_ms),
             instance_id=core.new_id(),
-            begins=core.config.max_concurrent_runs_per_tenant is None,
+            begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.budgets),
             effects=core.effects,
         )
 

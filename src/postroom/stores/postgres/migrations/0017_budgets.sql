@@ -2,7 +2,7 @@
 
 ALTER TABLE run_spending ADD COLUMN window_end bigint NOT NULL DEFAULT 0;
 ALTER TABLE run_spending ADD COLUMN asked_by text COLLATE "C" NOT NULL DEFAULT '';
-ALTER TABLE run_spending ADD COLUMN is_refused smallint NOT NULL DEFAULT 0 CHECK (is_refused IN (0, 1));
+ALTER TABLE run_spending ADD COLUMN is_refused bigint NOT NULL DEFAULT 0 CHECK (is_refused IN (0, 1));
 CREATE INDEX run_spending_asked ON run_spending (window_end) WHERE asked_by <> '';
 CREATE INDEX run_spending_old ON run_spending (window_end) WHERE window_end > 0;
 
