@@ -128,7 +128,7 @@ def _ended_rows(number: int, first: int) -> Iterator[tuple[Any, ...]]:
 
 async def fill(store: SqliteStore, number: int, *, page: int = 5_000) -> None:
     """Store dispatches that have ended, straight into the table."""
-    insert = f"INSERT INTO run_dispatches VALUES ({', '.join('?' * 28)})"
+    insert = f"INSERT INTO run_dispatches VALUES ({', '.join('?' * 30)})"
     for first in range(0, number, page):
         some = list(_ended_rows(min(page, number - first), first))
         await store.store.engine.write(lambda sql, some=some: sql.connection.executemany(insert, some))

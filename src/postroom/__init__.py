@@ -8,7 +8,7 @@ from postroom.version import __version__
 TYPE_CHECKING = False  # not from `typing`: a hook runs at every tool call and must not wait for that import
 if TYPE_CHECKING:
     from postroom.contracts.activation import BusyPolicy, Recovery, RunActivation
-    from postroom.contracts.budgets import Budget, BudgetScope
+    from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
     from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
     from postroom.contracts.limits import Limit, LimitScope
     from postroom.contracts.messages import Message
@@ -20,6 +20,7 @@ _HOMES = {
     "Answer": "postroom.embedded",
     "Budget": "postroom.contracts.budgets",
     "BudgetScope": "postroom.contracts.budgets",
+    "BudgetWindow": "postroom.contracts.budgets",
     "BusyPolicy": "postroom.contracts.activation",
     "Item": "postroom.embedded",
     "Limit": "postroom.contracts.limits",
@@ -42,6 +43,7 @@ __all__ = [
     "Answer",
     "Budget",
     "BudgetScope",
+    "BudgetWindow",
     "BusyPolicy",
     "Item",
     "Limit",

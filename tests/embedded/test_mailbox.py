@@ -12,6 +12,7 @@ import pytest
 from embedded_room import Open, echo
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink, TextDelta
+from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     AlreadyConsumed,
@@ -521,3 +522,20 @@ async def test_a_process_may_hand_over_work_that_another_one_does(opening: Open)
         async with opening(echo):
             for handle in (first, await office.enqueue("chat", "1")):
                 assert (await handle.result(timeout=30)).startswith("you said")
+
+
+@pytest.mark.parametrize("of", [{"tenant": "acme"}, {"limit_key": "model"}, {"agent": "ada"}])
+async def test_when_a_budget_is_used_up_one_asks_and_one_answer_has_all_go_on(
+    opening: Open, of: dict[str, str]
+) -> None:
+    scope = {"tenant": BudgetScope.TENANT, "limit_key": BudgetScope.KEY, "agent": BudgetScope.AGENT}
+    budget = Budget(per=scope[next(iter(of))], window=BudgetWindow.MONTH, runs=5)
+    config = MailboxConfig(budgets=(budget,), max_concurrent_runs=1)
+    async with opening(echo, config) as mailbox:
+        handles = [await mailbox.enqueue(f"t{number}", "hello", **of) for number in range(10)]
+        await in_state(handles[5], State.WAITING)
+        told = await handles[5].status()
+        assert told.question is not None
+        assert told.question.startswith(f"The budget of {next(iter(of.values()))} for this month is used up")
+        await handles[5].answer(approved=True, by="Ann")
+        assert {await one.result(timeout=30) for one in handles} == {"you said hello"}

@@ -24,6 +24,7 @@ EXPORTED = {
         "Answer",
         "Budget",
         "BudgetScope",
+        "BudgetWindow",
         "BusyPolicy",
         "Item",
         "Limit",

@@ -72,6 +72,8 @@ CREATE INDEX run_dispatches_due ON run_dispatches (available_at, thread_id) WHER
 CREATE INDEX run_dispatches_ended ON run_dispatches (status, updated_at, dispatch_id, is_open)
   WHERE is_open = 0;
 
+CREATE INDEX run_dispatches_held ON run_dispatches (held_until, held_by) WHERE held_until > 0;
+
 CREATE INDEX run_dispatches_of_tenant ON run_dispatches (tenant, priority, created_at, dispatch_id)
   WHERE status = 'Queued' AND tenant <> '';
 
@@ -92,6 +94,10 @@ CREATE UNIQUE INDEX run_messages_id ON run_messages (thread_id, message_id);
 CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
 CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
+
+CREATE INDEX run_spending_asked ON run_spending (window_end) WHERE asked_by <> '';
+
+CREATE INDEX run_spending_old ON run_spending (window_end) WHERE window_end > 0;
 
 CREATE INDEX run_starts_old ON run_starts (started_at);
 
@@ -448,7 +454,7 @@ CREATE TABLE run_dispatches (
   run_error            TEXT,
   completed_at         INTEGER,
   reconciled           INTEGER NOT NULL CHECK (reconciled IN (0, 1)),
-  is_open              INTEGER NOT NULL, limit_key TEXT NOT NULL DEFAULT '',
+  is_open              INTEGER NOT NULL, limit_key TEXT NOT NULL DEFAULT '', held_by TEXT NOT NULL DEFAULT '', held_until INTEGER NOT NULL DEFAULT 0,
   CHECK (attempt_count BETWEEN 0 AND max_attempts AND max_attempts >= 1),
   CHECK (run_status IN ('running', 'done') OR run_status IN ('waiting', 'created')),
   CHECK (CASE
@@ -495,7 +501,7 @@ CREATE TABLE run_spending (
   wall_ms     INTEGER NOT NULL,
   tokens      INTEGER NOT NULL,
   cost_micros INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+, window_end INTEGER NOT NULL DEFAULT 0, asked_by TEXT NOT NULL DEFAULT '', is_refused INTEGER NOT NULL DEFAULT 0 CHECK (is_refused IN (0, 1))) STRICT, WITHOUT ROWID;
 
 CREATE TABLE run_starts (
   scope TEXT NOT NULL,

@@ -6,7 +6,7 @@ import pytest
 
 from postroom.app.budgets_config import load_budgets
 from postroom.app.config import load_settings
-from postroom.contracts.budgets import Budget, BudgetScope
+from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.errors import ConfigError
 
 GOOD = """
@@ -21,6 +21,17 @@ work = "8h"
 per = "all"
 tokens = 1000000
 cost = 12.5
+
+[[budgets]]
+per = "agent"
+window = "day"
+zone = "Europe/Berlin"
+runs = 50
+
+[[budgets]]
+per = "agent"
+window = "month"
+runs = 500
 """
 
 
@@ -35,6 +46,8 @@ def test_budgets_are_read_in_the_units_of_people(tmp_path: Path) -> None:
     assert load_budgets(given) == (
         Budget(per=BudgetScope.THREAD, runs=100, wall_ms=8 * 3_600_000),
         Budget(per=BudgetScope.ALL, tokens=1_000_000, cost_micros=12_500_000),
+        Budget(per=BudgetScope.AGENT, window=BudgetWindow.DAY, zone="Europe/Berlin", runs=50),
+        Budget(per=BudgetScope.AGENT, window=BudgetWindow.MONTH, runs=500),
     )
     assert load_settings(environment=given).port == 8999
 
@@ -59,7 +72,15 @@ def test_without_a_file_or_without_budgets_nothing_is_limited(tmp_path: Path) ->
         ("[[budgets]]\nper = 'all'\nwork = '5'", "duration"),
         ("[[budgets]]\nper = 'all'\ncost = nan", "cost is no number above 0"),
         ("[[budgets]]\nper = 'all'\ncost = '5 EUR'", "cost is no number above 0"),
-        (2 * "[[budgets]]\nper = 'all'\nruns = 1\n", "two are of the same"),
+        (2 * "[[budgets]]\nper = 'all'\nruns = 1\n", "two set runs for the same runs"),
+        (2 * "[[budgets]]\nper = 'all'\nwork = '1h'\nwindow = 'day'\n", "two set work for the same runs"),
+        ("[[budgets]]\nper = 'all'\nruns = 1\nwindow = 'week'", "window says neither hour, day nor month"),
+        ("[[budgets]]\nper = 'all'\nruns = 1\nwindow = 1", "window says neither hour, day nor month"),
+        ("[[budgets]]\nper = 'all'\nruns = 1\nzone = 'UTC'", "beside a window"),
+        (
+            "[[budgets]]\nper = 'all'\nruns = 1\nwindow = 'day'\nzone = 'Mars'",
+            "zone of a budget is not known",
+        ),
     ],
 )
 def test_a_wrong_budget_is_refused_and_named(tmp_path: Path, text: str, words: str) -> None:

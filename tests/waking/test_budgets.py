@@ -1,12 +1,13 @@
 """A budget that is used up is a question to whoever wrote: the run waits, and a yes lets it use as much again."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 import pytest_asyncio
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.budgets import Budget, BudgetScope
+from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.gateway.questions import answer_run, decision_of
@@ -98,4 +99,23 @@ async def test_what_is_used_up_is_said_in_words(room: Room, budget, words: str) 
         await made.mailbox.settled()
     runs = await made.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
     assert words in question_of(runs[-1], runs[-1].open_tickets[0]).text
+    await made.close()
+
+
+async def test_an_agent_has_a_budget_for_the_day_and_messages_wait_for_the_next(room: Room) -> None:
+    budget = Budget(per=BudgetScope.AGENT, window=BudgetWindow.DAY, runs=1)
+    made = Room(store=room.store, runs=room.runs, clock=room.clock, budgets=(budget,))
+    await made.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
+    for reader in ("Bo", "Bo", "Cy"):
+        await made.send("Ada", reader, body="go")
+        await made.turn()
+    assert len(made.agents.prompts) == 2
+    run, question = await waiting(made)
+    assert run.agent_id == "Bo@projects-shop"
+    assert question.text.startswith("The budget of Bo@projects-shop for this day is used up: 1 of 1 runs.")
+    made.clock.advance(timedelta(days=1))
+    await made.mailbox.poll()
+    await made.turn()
+    assert len(made.agents.prompts) == 3
+    assert [text for _, text in await made.texts("Ada")][-1] == "Bo did it"
     await made.close()

@@ -171,6 +171,10 @@ class RunDispatchExecutor(ABC):
         """Say whether the steps of this thread's runs, and their answers, are committed by the executor."""
         return self.has_commit_coordinator()
 
+    def agent_of(self, thread_id: str) -> str | None:
+        """Return which agent all runs of a thread are of; None where each request says so."""
+        return None
+
     def stages_events(self) -> bool:
         """Say whether its commits go through the coordinator it is given, with the events of the step."""
         return self.commit_coordinator() is not None
@@ -234,3 +238,7 @@ class ExecutorAround(RunDispatchExecutor):
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs are committed by what executes them."""
         return self._within.commits_steps(thread_id)
+
+    def agent_of(self, thread_id: str) -> str | None:
+        """Return which agent all runs of a thread are of."""
+        return self._within.agent_of(thread_id)

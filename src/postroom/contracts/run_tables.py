@@ -165,6 +165,21 @@ class DispatchTables(Protocol):
         """Remove the starts of scopes that were before this instant."""
         ...
 
+    def hold(self, thread_id: str, scope: str, until: int | None) -> None:
+        """Keep what is queued on a thread out of `due_threads` until then, None: until it is released.
+
+        It says why nobody is to try, not that nobody may: whoever claims decides anew, and that ends it.
+        """
+        ...
+
+    def release_held(self, scope: str, until: int | None) -> None:
+        """Have what is held for this scope tried again."""
+        ...
+
+    def held_until(self) -> int | None:
+        """Return when the next of what is held is tried again by itself."""
+        ...
+
     def due_tenants(self, limit: int) -> tuple[str, ...]:
         """Return the names of tenants that have something queued."""
         ...
@@ -259,6 +274,22 @@ class ThreadTables(Protocol):
 
     def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
         """Return what each scope has spent so far."""
+        ...
+
+    def spend(self, spends: Sequence[Spending]) -> None:
+        """Add to what scopes have spent, always in the same order, so that no two wait for each other."""
+        ...
+
+    def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
+        """Store which run asks for all of a scope, '' for none; to be decided on under the lock of limits."""
+        ...
+
+    def asked(self) -> tuple[Spending, ...]:
+        """Return the scopes for which a run asks, those without a window first, then by the window's end."""
+        ...
+
+    def forget_spending(self, older_than: int) -> None:
+        """Remove what was spent in windows that had ended before this instant."""
         ...
 
 

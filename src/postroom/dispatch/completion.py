@@ -41,11 +41,13 @@ from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
     RunWaitingState,
+    RunWaitingTicket,
     TerminationKind,
     TerminationReason,
     WaitingReason,
 )
 from postroom.contracts.transactions import WORK, Transaction
+from postroom.dispatch.budgets import Budgets, begin_to_ask, release_abandoned
 from postroom.dispatch.capture import CapturingSink, RunCoordinator
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
@@ -188,6 +190,12 @@ class Claimed:
     """Whether its execution began in the step that claimed it: nothing of it is to be looked up."""
     is_noted: bool = False
     """Whether what belongs to the beginning of a new run was written in that step."""
+    asks: tuple[RunWaitingTicket, ...] = ()
+    """What it has to ask before it may begin: a budget is used up."""
+    is_held: bool = False
+    """Whether another run asks that already: it goes back to the queue."""
+    spends: tuple[Spending, ...] = ()
+    """What it counts that it begins, where that is still to be written."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -223,7 +231,7 @@ class ClaimAsk:
     instance_id: str
     begins: bool = True
     effects: RunEffects | None = None
-    """Writes what belongs to the beginning of a new run; None where a budget may keep it from beginning."""
+    """Writes what belongs to the beginning of a new run."""
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
@@ -236,26 +244,58 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | N
 
 
 def claimed_within(
-    tx: Transaction, thread_id: str, asks: ClaimAsk, limits: tuple[Limit, ...]
+    tx: Transaction, thread_id: str, asks: ClaimAsk, limits: tuple[Limit, ...], budgets: Budgets
 ) -> Claimed | Held | None:
-    """Claim the thread's next due dispatch and begin it, or return what keeps it from that."""
+    """Claim the thread's next due dispatch and begin it, or return which limit keeps it from that.
+
+    What a budget keeps from it is held until that ends, and nobody has to try it before.
+    """
     tx.lock(thread_lock(thread_id), LIMITS)
     due = tx.runs.dispatches.due(thread_id)
     held = None if due is None else held_back(tx, limits, due)
     if due is None or held is not None:
         return held
+    run = tx.runs.threads.load_run(due.run_id) if budgets else None
+    asked = () if run is None or is_late(tx, due) else budgets.look(tx, due, run)
+    if isinstance(asked, Held):
+        tx.runs.dispatches.hold(thread_id, asked.scope, asked.until)
+        return None
     note_start(tx, limits, due)
-    return claimed_next(tx, thread_id, asks)
+    claimed = claimed_next(tx, thread_id, replace(asks, begins=False) if asked else asks)
+    return claimed if run is None or claimed is None else budgeted(tx, claimed, run, asked, budgets)
+
+
+def budgeted(
+    tx: Transaction,
+    claimed: Claimed,
+    run: RunRecord,
+    asked: tuple[RunWaitingTicket, ...],
+    budgets: Budgets,
+) -> Claimed:
+    """Return what is claimed with what it has to ask; else count that its run, as it was, begins."""
+    if asked:
+        begin_to_ask(tx, run.run_id, asked)
+        return replace(claimed, asks=asked)
+    spends = budgets.started(tx, claimed.dispatch, run)
+    if not claimed.has_begun:
+        return replace(claimed, spends=spends)
+    tx.runs.threads.spend(spends)
+    return claimed
+
+
+def is_late(tx: Transaction, dispatch: RunDispatch) -> bool:
+    """Say whether a dispatch was to be begun before."""
+    return dispatch.deadline_at is not None and tx.now() > dispatch.deadline_at
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     """Begin what is claimed in this change, if it can be; else who executes it says why not."""
     runs, instance_id = tx.runs, asks.instance_id
     run = runs.threads.load_run(claimed.run_id)
-    late = claimed.deadline_at is not None and tx.now() > claimed.deadline_at
     has_run = run is not None and run.thread_id == claimed.thread_id and is_left_open(run, claimed)
     messages: tuple[Message, ...] | None = None
-    if run is not None and has_run and asks.begins and not late and run.activation is not None:
+    begins = asks.begins and not is_late(tx, claimed)
+    if run is not None and has_run and begins and run.activation is not None:
         ids = run.activation.trigger_message_ids
         records = runs.messages.named(run.thread_id, ids) if ids else ()
         if len(records) == len(set(ids)):
@@ -309,7 +349,7 @@ class Completion:
         self._accepting = accepting
         self.after_run = after_run
 
-    async def begin(self, attempt: Attempt) -> None:
+    async def begin(self, attempt: Attempt, spends: tuple[Spending, ...] = ()) -> None:
         """Write that the execution begins; a run that was only prepared is running from now on.
 
         Raises:
@@ -318,7 +358,9 @@ class Completion:
         now, run = self._core.now(), None
         if attempt.run.status is RunStatus.CREATED:
             run = attempt.run.begun(attempt.dispatch.dispatch_id, attempt.instance_id, now=now)
-        begins = ThreadCommit(thread_id=attempt.run.thread_id, run=run, begins=attempt.instance_id)
+        begins = ThreadCommit(
+            thread_id=attempt.run.thread_id, run=run, begins=attempt.instance_id, spends=spends
+        )
         committed = await self._core.observed("record_dispatch_start", attempt.coordinator.commit(begins))
         attempt.dispatch = committed.dispatch or attempt.dispatch
         attempt.run, attempt.started_at = run or attempt.run, now
@@ -439,6 +481,7 @@ class Completion:
         if done is None:
             return None
         cancelled = self.told(*done)
+        await self._release_abandoned()
         await self._events.dispatch_happened("RunCancelled", cancelled)
         return cancelled
 
@@ -536,9 +579,19 @@ class Completion:
         if effects is not None:
             effects.stored(ended)
         core.metrics.run_ended("cancelled")
+        await self._release_abandoned()
         await self._events.waiting_cancelled(run)
         await self.after_run(run.thread_id)
         return True
+
+    async def _release_abandoned(self) -> None:
+        """Have another run ask where one has ended that asked for all; when it fails, the sweep does."""
+        if not self._core.budgets:
+            return
+        try:
+            await release_abandoned(self._core.store)
+        except PostroomError as error:
+            _LOG.warning("budgets.not_released", reason=error.describe())
 
     async def _ended(
         self,
@@ -646,8 +699,8 @@ class _End:
         the thread's next message.
         """
         attempt, dispatch, result = self.attempt, self.attempt.dispatch, self.result
-        if accept is NOWHERE:
-            tx.lock(thread_lock(dispatch.thread_id))
+        if accept is NOWHERE:  # what is spent is seen by the next that is claimed
+            tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if self.spends else ()))
         run = tx.runs.owned_run(dispatch)
         answer = ended = None
         if run is not None and is_left_open(run, dispatch):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from postroom.contracts.budgets import Budget
+from postroom.contracts.budgets import Budget, same_limits
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS
 from postroom.contracts.errors import ConfigError
@@ -86,7 +86,7 @@ class MailboxConfig:
     drain_grace: timedelta = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
-    """At most one of each scope's kind; the runs of one that is used up wait and ask."""
+    """Where one is used up, one run asks whether all may use as much again; the others stay queued."""
     pending_zone: bool = True
     """Whether input for a busy run waits durably until a step reads it."""
     is_exclusive: bool = False
@@ -108,6 +108,10 @@ class MailboxConfig:
                 continue
             rule = "must not be negative" if name in _NOT_NEGATIVE else "must be more than 0"
             raise ConfigError(f"{name} {rule}", value=str(value), remedy=f"leave {name} out for its default")
+        for name in same_limits(self.budgets):
+            raise ConfigError(
+                f"two budgets limit {name} of the same runs for the same time", remedy="leave one of them out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import RunEffects
+from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
@@ -39,6 +40,9 @@ class Core:
         self.coordinator = stores.coordinator
         self.consumer_id = consumer_id
         self.config = config
+        self.budgets = Budgets(config.budgets)
+        self.counts_all = bool(config.limits or config.budgets)
+        """Whether a claim counts what all workers of the database do: it is a change of its own then."""
         self.timer = timer
         self.random = random
         self.new_id = new_id

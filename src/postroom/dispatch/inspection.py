@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from postroom.contracts.activation import RunActivation, RunHints, RunMode
@@ -12,8 +13,9 @@ from postroom.contracts.errors import IllegalTransition, UnknownDispatch, Unknow
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.core import Core
-from postroom.dispatch.shared_limits import held_back
+from postroom.dispatch.shared_limits import Held, held_back
 from postroom.dispatch.submission import MailboxDispatchStatus, MailboxSubmitResult, Submissions
 from postroom.dispatch.worker import Dispatcher
 
@@ -42,6 +44,7 @@ class WhyNot(StrEnum):
     NO_FREE_SLOT = "no_free_slot"
     TENANT_AT_LIMIT = "tenant_at_limit"
     AT_LIMIT = "at_limit"
+    OVER_BUDGET = "over_budget"
     DRAINING = "draining"
     LEASE_ENDED = "lease_ended"
     ABOUT_TO_START = "about_to_start"
@@ -190,11 +193,20 @@ class Inspection:
                 text="others of its thread are before it",
                 by_dispatch_id=first.dispatch_id,
             )
-        if limits := self._core.config.limits:
-            held = await self._core.store.read(lambda tx: held_back(tx, limits, row))
-            if held is not None:
-                return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
-        return self._of_capacity(row)
+        held = None
+        if self._core.counts_all:
+            held = await self._core.store.read(partial(self._held, row=row))
+        return held or self._of_capacity(row)
+
+    def _held(self, tx: Transaction, row: RunDispatch) -> Reason | None:
+        """Return which limit or budget keeps it from beginning."""
+        held, run = held_back(tx, self._core.config.limits, row), tx.runs.threads.load_run(row.run_id)
+        if held is not None:
+            return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
+        found = () if run is None else self._core.budgets.look(tx, row, run)
+        if isinstance(found, Held):
+            return Reason(why=WhyNot.OVER_BUDGET, text=found.text, until=found.until)
+        return None
 
     def _of_capacity(self, row: RunDispatch) -> Reason:
         dispatcher = self._dispatcher

@@ -110,7 +110,7 @@ class Mailbox:
         )
         self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
         self._recovery = Recovery(core, events, completion, dispatcher, submissions)
-        self._rounds = Rounds(core, completion, dispatcher, self._recovery)
+        self._rounds = Rounds(core, completion, dispatcher, self._recovery, submissions)
         self._inspection = Inspection(core, dispatcher, submissions)
         self._lifecycle = Lifecycle(core, self._recovery, self._rounds, dispatcher)
 

@@ -170,6 +170,8 @@ class Plan:
     queued_at: int
     """When it counts as queued: after what the thread was given before, whatever the clocks of others say."""
     joins: RunDispatch | None = None
+    answers: tuple[AnsweredTicket, ...] = ()
+    """What the run is told with it, that it was not told before."""
 
     @property
     def commit(self) -> ThreadCommit:
@@ -315,18 +317,16 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     Raises:
         StaleDecision: one of the questions that it answers has another answer already.
     """
+    request = _of_its_run(request, existing)
     messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
-    last_seq = facts.message_count + len(messages)
-    covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
+    covered = _covered(facts.message_count + len(messages))
     triggers = (*request.committed_message_ids, *(message.id or "" for message in messages))
     before = existing or facts.latest_started_run
     agent_id = request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
     activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
-        activation = activation.continuing(existing.run_id)
-        if request.trace.run_mode is RunMode.INTERNAL_WAKE:
-            activation = activation.traced(run_mode=RunMode.INTERNAL_WAKE)
+        activation = _continuing(activation, existing.run_id, request.trace.run_mode)
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _joined(existing.activation, snapshot)
@@ -335,9 +335,10 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     run_input = RunMessageInput(
         thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
     )
+    answers = tuple(_answers(run, request))
     written = replace(
         run,
-        answered=(*run.answered, *_answers(run, request)) if request.decisions else run.answered,
+        answered=(*run.answered, *answers),
         activation=snapshot,
         input=run_input,
         dispatch_id=dispatch_id,
@@ -353,6 +354,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         expected_message_count=facts.message_count,
         queued_at=_queued_at(facts, now),
         joins=joins,
+        answers=answers,
     )
 
 
@@ -390,6 +392,16 @@ def build_dispatch(
     )
 
 
+def _covered(last_seq: int) -> SeqRange | None:
+    return SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
+
+
+def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
+    """Return the request as one that lets a run go on; that a run woke itself stays told."""
+    activation = activation.continuing(run_id)
+    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
+
+
 def _queued_at(facts: SubmissionFacts, now: int) -> int:
     before = facts.thread.latest_run_updated_at if facts.thread else None
     return now if before is None or before < now else before + 1
@@ -406,6 +418,15 @@ def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, 
         created_at=now,
         state=None if before is None else before.state,
     )
+
+
+def _of_its_run(request: RunActivation, run: RunRecord | None) -> RunActivation:
+    """Return a request that lets a run go on as counted where that run was counted."""
+    before = None if run is None or run.activation is None else run.activation.delivery
+    if before is None or request.delivery.tenant or request.delivery.limit_key:
+        return request
+    delivery = replace(request.delivery, tenant=before.tenant, limit_key=before.limit_key)
+    return replace(request, delivery=delivery)
 
 
 def _answers(run: RunRecord, request: RunActivation) -> list[AnsweredTicket]:

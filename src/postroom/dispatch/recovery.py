@@ -19,12 +19,20 @@ from typing import Any
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import DuplicateRecord, LifecycleBusy, PostroomError, RunNotOpen, StaleClaim
+from postroom.contracts.errors import (
+    DuplicateRecord,
+    LifecycleBusy,
+    PostroomError,
+    RunNotOpen,
+    StaleClaim,
+    StateError,
+)
 from postroom.contracts.messages import TASKS_UPDATED, Message
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery, thread_lock
 from postroom.contracts.run_tables import DueThread
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.transactions import Transaction
+from postroom.dispatch.budgets import question_about, release_abandoned, window_ended
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
@@ -233,9 +241,15 @@ class Rounds:
     """What is done again and again, each once."""
 
     def __init__(
-        self, core: Core, completion: Completion, dispatcher: Dispatcher, recovery: Recovery
+        self,
+        core: Core,
+        completion: Completion,
+        dispatcher: Dispatcher,
+        recovery: Recovery,
+        submissions: Submissions,
     ) -> None:
         self._core = core
+        self._submissions = submissions
         self._completion = completion
         self._dispatcher = dispatcher
         self._recovery = recovery
@@ -245,6 +259,8 @@ class Rounds:
     async def poll(self) -> int:
         """Start what is due on any thread, as far as there are slots; return how many were started."""
         slots = self._dispatcher.slots
+        if self._core.budgets and self._dispatcher.accepting:
+            await self._end_windows()
         if not slots.free or not self._dispatcher.accepting:
             return 0
         # Those that stand in the line are due as well, and must not hide the others.
@@ -255,6 +271,27 @@ class Rounds:
         started = await self._recovery.look_at([one.thread_id for one in due])
         self._is_held_up = not started and bool(due or self._core.config.limits)
         return started
+
+    async def _end_windows(self) -> None:
+        """Have runs go on that ask about the budget of a window which has ended; one worker is enough."""
+        core = self._core
+
+        def ended(tx: Transaction) -> list[tuple[RunRecord, str, str]]:
+            found = []
+            for one in tx.runs.threads.asked():
+                run = tx.runs.threads.load_run(one.asked_by)
+                ticket = None if run is None else question_about(run, one.scope)
+                if one.until is not None and one.until <= tx.now() and run is not None and ticket is not None:
+                    found.append((run, ticket.tool_call_id, one.scope))
+            return found
+
+        for run, call_id, scope in await core.store.read(ended):
+            answer = (call_id, window_ended(scope, now=core.now()))
+            goes_on = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=[answer])
+            try:
+                await self._submissions.submit_background(goes_on)
+            except StateError as error:  # a person, or another worker, was faster
+                _LOG.info("budget.answered_before", run_id=run.run_id, reason=error.describe())
 
     def _due(self, tx: Transaction, limit: int) -> list[DueThread]:
         """Look which threads are due and may begin, in the order in which they are to have slots."""
@@ -292,6 +329,8 @@ class Rounds:
             pause = max(pause, claim_error_pause_ms(failures)) if failures else pause
         elif due_at is not None:
             pause = min(max(due_at - core.now(), 1), pause)
+        if core.budgets and (turns_at := await core.store.read(_next_turn)) is not None:
+            pause = min(max(turns_at - core.now(), 1), pause)
         if self._dispatcher.closed_scopes():
             pause = min(max(min(self._dispatcher.held.values()) - core.now(), 1), pause)
         await core.stores.wakeups.wait(pause)
@@ -307,6 +346,8 @@ class Rounds:
             await self._recovery.repair.drain()
             await self._recovery.take_up_left_over()
             await self._dispatcher.forget_ended_readers()
+            if self._core.budgets:
+                await release_abandoned(self._core.store)
             self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
             await self._recovery.look_at(sorted({row.thread_id for row in reclaimed}))
         except PostroomError as error:
@@ -321,6 +362,9 @@ class Rounds:
         )
         try:
             purged = await self._core.observed("purge_terminal", purge)
+            if config.budgets:
+                gone = now - milliseconds(config.gc_ttl)
+                await self._core.store.write(lambda tx: tx.runs.threads.forget_spending(gone))
             if periods := [limit.period for limit in config.limits if limit.period is not None]:
                 gone = now - milliseconds(max(periods))
                 await self._core.store.write(lambda tx: tx.runs.dispatches.forget_starts(gone))
@@ -340,6 +384,13 @@ class Rounds:
                 continue
             if not open_rows:
                 self._dispatcher.workers.forget(thread_id)
+
+
+def _next_turn(tx: Transaction) -> int | None:
+    """Return when the next window ends for which something is held, or a run asks."""
+    asked = [one.until for one in tx.runs.threads.asked() if one.until is not None]
+    held = tx.runs.dispatches.held_until()
+    return min((*asked, *(() if held is None else (held,))), default=None)
 
 
 class Lifecycle:

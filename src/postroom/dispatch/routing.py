@@ -111,11 +111,20 @@ class ExecutorsByThread(SeveralExecutors):
         """Say whether the steps of this thread's runs are committed by what executes them."""
         return self._of(thread_id).commits_steps(thread_id)
 
+    def agent_of(self, thread_id: str) -> str | None:
+        """Return which agent all runs of a thread are of; None also where nothing here runs them."""
+        executor = self._route(thread_id)
+        return None if executor is None else executor.agent_of(thread_id)
+
     def _of(self, thread_id: str) -> RunDispatchExecutor:
-        for prefix, executor in self._routes.items():
-            if thread_id.startswith(prefix):
-                return executor
-        raise AgentNotFound(f"nothing here runs thread {thread_id!r}", value=thread_id)
+        executor = self._route(thread_id)
+        if executor is None:
+            raise AgentNotFound(f"nothing here runs thread {thread_id!r}", value=thread_id)
+        return executor
+
+    def _route(self, thread_id: str) -> RunDispatchExecutor | None:
+        routes = self._routes.items()
+        return next((executor for prefix, executor in routes if thread_id.startswith(prefix)), None)
 
 
 class JoinedEffects:

@@ -53,7 +53,17 @@ from postroom.contracts.run_stores import (
 )
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.transactions import Transaction
-from postroom.dispatch.completion import ClaimAsk, Claimed, Completion, EndedRuns, begun_in, claimed_next
+from postroom.dispatch.budgets import answers_budget, settle
+from postroom.dispatch.completion import (
+    ClaimAsk,
+    Claimed,
+    Completion,
+    EndedRuns,
+    begun_in,
+    budgeted,
+    claimed_next,
+    is_late,
+)
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
 from postroom.dispatch.control import Control
 from postroom.dispatch.core import Core
@@ -70,7 +80,7 @@ from postroom.dispatch.planning import (
     seen_by,
     validate_run_inputs,
 )
-from postroom.dispatch.shared_limits import note_start
+from postroom.dispatch.shared_limits import Held, note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
@@ -350,10 +360,11 @@ class Submissions:
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> _Arrival:
         """Take worker and slot for a request where they are free, so that it is claimed as it is stored."""
-        dispatcher, limits = self._dispatcher, self._core.config.limits
+        dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
         # Under limits it is stored first: a claim waits for those of other workers.
-        reserved = not limits and dispatcher.reserve(request.thread_id, worker, request.delivery.tenant)
+        tenant, is_alone = request.delivery.tenant, not self._core.counts_all
+        reserved = is_alone and dispatcher.reserve(request.thread_id, worker, tenant)
         options = DispatchOptions(
             policy=policy,
             claims=dispatcher.asks() if reserved else None,
@@ -455,7 +466,7 @@ class Submissions:
     async def _claimed_now(self, request: RunActivation, policy: BusyPolicy) -> tuple[Prepared, Claimed]:
         """Have the active run give way, and claim the request's dispatch in the commit that stores it."""
         core, thread_id = self._core, request.thread_id
-        options = DispatchOptions(policy=policy, claims=self._dispatcher.asks(), is_now=True)
+        options = DispatchOptions(policy=policy, claims=self._dispatcher.asks(is_now=True), is_now=True)
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
             active = await core.dispatches.claimed_dispatch(thread_id)
             if active is not None and not await self._control.give_way(active):
@@ -537,6 +548,8 @@ class Submissions:
         ]
         arrivals = {one.thread_id: self._arriving(one, BusyPolicy.REJECT) for one in requests}
         locks = sorted(map(thread_lock, {*arrivals, *filter(None, (within,))}))
+        if within is not None and core.budgets:
+            locks.append(LIMITS)  # the end says what was spent
 
         def accepted(tx: Transaction) -> T | StaleClaim:
             if locks:
@@ -636,17 +649,19 @@ class Submissions:
             ActiveRunConflict, QueueFull, DedupeKeyInUse: the options cannot be had.
         """
         core, parent = self._core, request.trace.parent_thread_id
-        limits = core.config.limits if options is not None and options.is_now else ()
+        is_now = options is not None and options.is_now
+        limits = core.config.limits if is_now else ()
         locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id)})
-        if limits:
+        if (is_now and core.counts_all) or answers_budget([call for call, _ in request.decisions]):
             locks.append(LIMITS)
         ids = await self._ids(request, is_new=request.continue_run_id is None)
 
         def submit(tx: Transaction) -> Prepared:
             tx.lock(*locks)
             done = self._submitted_in(tx, request, options, ids)
-            if limits and done.claimed is not None:
+            if is_now and done.claimed is not None:
                 note_start(tx, limits, done.claimed.dispatch)
+                done = replace(done, claimed=self._budgeted(tx, done.claimed))
             return done
 
         try:
@@ -661,6 +676,16 @@ class Submissions:
             raise
         await self._told(prepared)
         return prepared
+
+    def _budgeted(self, tx: Transaction, claimed: Claimed) -> Claimed:
+        """Return what is claimed for somebody who waits with what its budgets say of it."""
+        run, budgets = claimed.run, self._core.budgets
+        if run is None or not budgets or is_late(tx, claimed.dispatch):
+            return claimed
+        asked = budgets.look(tx, claimed.dispatch, run)
+        if isinstance(asked, Held):
+            return replace(claimed, is_held=True)
+        return budgeted(tx, claimed, run, asked, budgets)
 
     async def _naming_its_run(self, error: DuplicateRecord, thread_id: str) -> DuplicateRecord:
         """Return the refusal of a message that is known with the run that has it."""
@@ -698,6 +723,8 @@ class Submissions:
         interrupt: Interrupt | None = None
         ended: EndedRuns = []
         cap = None if options is None else options.queue_cap
+        if (agent_id := self._core.executor.agent_of(request.thread_id)) is not None:
+            request = replace(request, agent_id=agent_id)
         facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
         if options is not None:
             asked = request
@@ -711,6 +738,7 @@ class Submissions:
             if asked.run_id is not None and request.messages:
                 request = _unrepeated(tx, request, facts)
         plan = self._plan(tx, request, facts, ids, mode)
+        settle(tx, plan.run, plan.answers)
         if options is None or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
             if options is not None and options.claims is not None:

@@ -19,7 +19,6 @@ from typing import Any, cast
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
 from postroom.contracts.agent_events import EventSink
-from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -45,7 +44,13 @@ from postroom.contracts.messages import Json, Message, storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_stores import ClaimRequest, thread_lock
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
+from postroom.contracts.runs import (
+    RunRecord,
+    RunStatus,
+    RunWaitingState,
+    TerminationReason,
+    WaitingReason,
+)
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import EventBuffer, RunCoordinator
 from postroom.dispatch.completion import (
@@ -62,7 +67,7 @@ from postroom.dispatch.completion import (
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.limits import Budgets, Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
+from postroom.dispatch.limits import Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
 from postroom.dispatch.pending import PendingInput
 from postroom.dispatch.shared_limits import Held
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, SuspensionAwareSink
@@ -163,8 +168,8 @@ class Dispatcher:
         core, limits = self._core, self._core.config.limits
 
         def claim(tx: Transaction) -> Claimed | Held | None:
-            if limits:
-                return claimed_within(tx, thread_id, asks, limits)
+            if core.counts_all:
+                return claimed_within(tx, thread_id, asks, limits, core.budgets)
             tx.lock(thread_lock(thread_id))
             return claimed_next(tx, thread_id, asks)
 
@@ -205,14 +210,17 @@ class Dispatcher:
             self.slots.give(worker.tenant)
         return wanted
 
-    def asks(self) -> ClaimAsk:
-        """Return what is claimed here; it begins at once unless its tenant is to be looked at first."""
+    def asks(self, *, is_now: bool = False) -> ClaimAsk:
+        """Return what is claimed here; it begins at once unless its tenant is to be looked at first.
+
+        `is_now`: somebody waits for it, and it is claimed before its budgets are looked at.
+        """
         core = self._core
         return ClaimAsk(
             request=ClaimRequest(consumer=core.consumer_id, lease_ms=core.config.lease_ms),
             instance_id=core.new_id(),
-            begins=core.config.max_concurrent_runs_per_tenant is None,
-            effects=None if core.config.budgets else core.effects,
+            begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.budgets),
+            effects=core.effects,
         )
 
     def asks_next(self, thread_id: str, kept_since: int) -> ClaimAsk | None:
@@ -225,7 +233,7 @@ class Dispatcher:
         worker = self.workers.get_or_create(thread_id)
         if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
             return None
-        if core.config.limits:
+        if core.counts_all:
             return None
         kept_ms = core.now() - kept_since
         if self.is_polled and not self.slots.free and kept_ms >= milliseconds(core.config.poll_interval):
@@ -635,7 +643,6 @@ class Execution:
         self._core = core
         self._events = events
         self._completion = completion
-        self._budgets = Budgets(core) if core.config.budgets else None
 
     async def begin(self, job: Job) -> bool:
         """Write that the execution begins; False when there is nothing to execute.
@@ -652,22 +659,25 @@ class Execution:
         if not is_left_open(attempt.run, dispatch):
             job.leaves_waiting = (await self._completion.acknowledge(attempt)).leaves_waiting
             return False
+        if begun.is_held:
+            await self._core.observed("release", self._core.dispatches.release(dispatch.claim_proof))
+            job.comes_again = True
+            return False
+        if begun.asks:
+            waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.asks)
+            paused = AgentRunResult(
+                run_id=attempt.run.run_id, termination=TerminationReason.suspended(), waiting=waiting
+            )
+            job.leaves_waiting = (await self._completion.end(attempt, paused)).leaves_waiting
+            return False
         if begun.has_begun:
             attempt.started_at = dispatch.updated_at
         else:
-            await self._completion.begin(attempt)
+            await self._completion.begin(attempt, begun.spends)
         self._core.metrics.started(attempt.dispatch, now=attempt.started_at)
         if self._events.is_on:
             await self._events.dispatch_happened("RunSubmitted", attempt.dispatch)
-        pause = None
-        if self._budgets is not None:
-            pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
-        if pause is not None:
-            paused = AgentRunResult(
-                run_id=attempt.run.run_id, termination=TerminationReason.suspended(), waiting=pause
-            )
-            job.leaves_waiting = (await self._completion.end(attempt, paused)).leaves_waiting
-        return pause is None
+        return True
 
     async def conclude(self, job: Job) -> bool:
         """Write what became of the execution.
@@ -720,9 +730,9 @@ class Execution:
             wall_ms = core.now() - attempt.started_at
             if not result.usage.wall_ms:  # programs do not say for how long they worked
                 result = replace(result, usage=replace(result.usage, wall_ms=max(wall_ms, 0)))
-            spends: tuple[Spending, ...] = ()
-            if self._budgets is not None:
-                spends = self._budgets.spent_by(attempt.dispatch, result, wall_ms=wall_ms)
+            spends = core.budgets.spent_by(
+                attempt.dispatch, attempt.run, result, wall_ms=wall_ms, now=core.now()
+            )
             asks = job.asks_next()
             ending = await self._completion.end(attempt, result, spends, asks)
             job.leaves_waiting, job.next, job.has_looked = (

@@ -102,9 +102,9 @@ class Mailbox:
         """Accept work for a conversation; it is durable when this returns. Runs of a thread take turns.
 
         `content` is text, or anything that msgspec encodes. With `key` the same call again returns the run
-        of the first. `tenant` and `limit_key` say what it counts for where the mailbox has limits. `priority`
-        0 is served first, 255 last. A run that fails is tried again for some ten minutes, or as often as
-        `attempts` says; `retry_delay` is doubled each time, up to `max_retry_delay`.
+        of the first. Limits and budgets count it by `agent`, `tenant` and `limit_key`. `priority` 0 is served
+        first, 255 last. A run that fails is tried again for some ten minutes, or as often as `attempts` says;
+        `retry_delay` is doubled each time, up to `max_retry_delay`.
 
         Raises:
             InvalidArgument, InvalidSubmission: it cannot be stored, or an option is out of range.

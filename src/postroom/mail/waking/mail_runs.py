@@ -67,7 +67,6 @@ class MailRunExecutor(ExecutorAround):
         whose = self._whose(activation.thread_id)
         if whose is None:
             return await self._within.run(activation, sink)
-        slug, name = whose
         run_id = activation.run_id or ""
         before = await _former(activation)
         activation = await _asked_again(activation, before)
@@ -80,8 +79,9 @@ class MailRunExecutor(ExecutorAround):
         told = replace(
             self._reading(activation, begun, claims),
             messages=(*begun.messages, *said),
-            agent_id=f"{name}@{slug}",
+            agent_id=self.agent_of(activation.thread_id),
         )
+        slug, name = whose
         follows = await self._followed(run_id, begun.mail)
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
@@ -156,6 +156,11 @@ class MailRunExecutor(ExecutorAround):
         )
         waiting = replace(waiting, tickets=(*waiting.tickets, *tickets))
         return replace(result, waiting=waiting, termination=TerminationReason.suspended())
+
+    def agent_of(self, thread_id: str) -> str | None:
+        """Return which agent all runs of a thread are of."""
+        whose = self._whose(thread_id)
+        return self._within.agent_of(thread_id) if whose is None else f"{whose[1]}@{whose[0]}"
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
         """Return what the run is pinned to: how its agent is run is looked up when it begins."""

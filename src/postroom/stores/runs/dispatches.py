@@ -37,6 +37,8 @@ PURGED_AT_ONCE: Final = 1_000
 """Most rows removed in one transaction: some 5 ms, within which no caller is answered."""
 
 _EARLIEST: Final = (-(2**63), "")
+_FOR_EVER: Final = 2**63 - 1
+"""Until when something is held that has no end of its own."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
@@ -274,12 +276,27 @@ class Dispatches(Tables, DispatchTables):
         self._sql.run("dispatches.forget_starts", {"older_than": older_than})
 
     @override
+    def hold(self, thread_id: str, scope: str, until: int | None) -> None:
+        values = {"thread_id": thread_id, "scope": scope, "until": until or _FOR_EVER}
+        self._sql.run("dispatches.hold", values)
+
+    @override
+    def release_held(self, scope: str, until: int | None) -> None:
+        self._sql.run("dispatches.release_held", {"scope": scope, "until": until or _FOR_EVER})
+        self._tell(WORK)
+
+    @override
+    def held_until(self) -> int | None:
+        row = self._sql.one("dispatches.held_until", {"now": self._now()})
+        return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
+
+    @override
     def due_tenants(self, limit: int) -> tuple[str, ...]:
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     @override
     def next_due_at(self) -> int | None:
-        row = self._sql.one("dispatches.next_due_at")
+        row = self._sql.one("dispatches.next_due_at", {"now": self._now()})
         return row[0] if row else None
 
     @override

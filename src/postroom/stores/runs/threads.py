@@ -16,13 +16,14 @@ from postroom.stores.codec import decode_json, encode
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import queue_look
 from postroom.stores.runs.messages import waiting
-from postroom.stores.sql_transaction import Look, Tables
+from postroom.stores.sql_transaction import Look, Row, Tables
 
 FAMILIES: Final = "threads"
 """The lock of whoever changes which thread is whose parent."""
 
 _BOUNDLESS: Final = "\U0010ffff" * 64
 """Beyond every id: none is made of so many last characters."""
+_SPENT: Final = ("scope", "runs", "wall_ms", "tokens", "cost_micros")
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 
 
@@ -187,19 +188,34 @@ class Threads(Tables, ThreadTables):
 
     @override
     def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
-        found = {row[0]: row[1:] for row in self._sql.all("threads.spending", {"scopes": scopes})}
-        none = (0, 0, 0, 0)
-        spent = {scope: found.get(scope, none) for scope in scopes}
-        return {
-            scope: Spending(scope=scope, runs=one[0], wall_ms=one[1], tokens=one[2], cost_micros=one[3])
-            for scope, one in spent.items()
-        }
+        found = {row[0]: _spending(row) for row in self._sql.all("threads.spending", {"scopes": scopes})}
+        return {scope: found.get(scope) or Spending(scope=scope) for scope in scopes}
 
+    @override
     def spend(self, spends: Sequence[Spending]) -> None:
-        """Add to what scopes have spent, always in the same order, so that no two wait for each other."""
         ordered = sorted(spends, key=lambda one: one.scope)
-        values = [{name: getattr(one, name) for name in Spending.__slots__} for one in ordered]
+        values = [
+            {name: getattr(one, name) for name in _SPENT} | {"window_end": one.until or 0} for one in ordered
+        ]
         self._sql.run_many("threads.spend", values)
+
+    @override
+    def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
+        values = {"scope": scope, "window_end": until or 0, "asked_by": run_id, "is_refused": int(is_refused)}
+        self._sql.run("threads.put_asker", values)
+
+    @override
+    def asked(self) -> tuple[Spending, ...]:
+        return tuple(_spending(row) for row in self._sql.all("threads.asked"))
+
+    @override
+    def forget_spending(self, older_than: int) -> None:
+        self._sql.run("threads.forget_spending", {"older_than": older_than})
+
+
+def _spending(row: Row) -> Spending:
+    spent = dict(zip(_SPENT, row[:5], strict=True))
+    return Spending(**spent, until=row[5] or None, asked_by=row[6], is_refused=bool(row[7]))
 
 
 def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:

@@ -50,7 +50,8 @@ UPDATE run_dispatches
        claimed_by = :claimed_by, claimed_at = :claimed_at,
        lease_until = :lease_until, dispatch_instance_id = :dispatch_instance_id, run_status = :run_status,
        termination = :termination, run_response = :run_response, run_error = :run_error,
-       completed_at = :completed_at, reconciled = :reconciled, is_open = :is_open
+       completed_at = :completed_at, reconciled = :reconciled, is_open = :is_open,
+       held_by = '', held_until = 0
  WHERE dispatch_id = :dispatch_id;
 
 -- renew
@@ -172,6 +173,7 @@ UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_i
 -- due_threads
 SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
  WHERE status = 'Queued' AND available_at <= :now
+   AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
@@ -183,6 +185,7 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
 -- due_threads_of_tenant
 SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
  WHERE status = 'Queued' AND available_at <= :now AND tenant = :tenant AND tenant <> ''
+   AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
@@ -194,6 +197,7 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
 -- due_threads_of_nobody
 SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
  WHERE status = 'Queued' AND available_at <= :now AND tenant = ''
+   AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
@@ -214,11 +218,22 @@ SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT :limit;
 -- next_due_at
 SELECT available_at FROM run_dispatches
  WHERE status = 'Queued'
+   AND held_until <= :now
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY available_at LIMIT 1;
+
+-- hold
+UPDATE run_dispatches SET held_by = :scope, held_until = :until WHERE thread_id = :thread_id AND status = 'Queued';
+
+-- release_held
+UPDATE run_dispatches SET held_by = '', held_until = 0
+ WHERE held_until = :until AND held_until > 0 AND held_by = :scope AND status = 'Queued';
+
+-- held_until
+SELECT min(held_until) FROM run_dispatches WHERE held_until > :now AND held_until > 0 AND status = 'Queued';
 
 -- queued_threads
 SELECT DISTINCT thread_id FROM run_dispatches

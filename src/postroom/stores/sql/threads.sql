@@ -247,11 +247,24 @@ SELECT DISTINCT thread_id FROM pending_messages
  ORDER BY thread_id LIMIT :limit;
 
 -- spending
-SELECT scope, runs, wall_ms, tokens, cost_micros FROM run_spending WHERE scope IN {texts :scopes};
+SELECT scope, runs, wall_ms, tokens, cost_micros, window_end, asked_by, is_refused
+  FROM run_spending WHERE scope IN {texts :scopes};
 
 -- spend
-INSERT INTO run_spending (scope, runs, wall_ms, tokens, cost_micros)
-VALUES (:scope, :runs, :wall_ms, :tokens, :cost_micros)
+INSERT INTO run_spending (scope, runs, wall_ms, tokens, cost_micros, window_end)
+VALUES (:scope, :runs, :wall_ms, :tokens, :cost_micros, :window_end)
 ON CONFLICT (scope) DO UPDATE
    SET runs = run_spending.runs + excluded.runs, wall_ms = run_spending.wall_ms + excluded.wall_ms,
        tokens = run_spending.tokens + excluded.tokens, cost_micros = run_spending.cost_micros + excluded.cost_micros;
+
+-- put_asker
+INSERT INTO run_spending (scope, runs, wall_ms, tokens, cost_micros, window_end, asked_by, is_refused)
+VALUES (:scope, 0, 0, 0, 0, :window_end, :asked_by, :is_refused)
+ON CONFLICT (scope) DO UPDATE SET asked_by = excluded.asked_by, is_refused = excluded.is_refused;
+
+-- asked
+SELECT scope, runs, wall_ms, tokens, cost_micros, window_end, asked_by, is_refused
+  FROM run_spending WHERE asked_by <> '' ORDER BY window_end, scope;
+
+-- forget_spending
+DELETE FROM run_spending WHERE window_end > 0 AND window_end < :older_than AND asked_by = '';

@@ -1,0 +1,291 @@
+"""What runs may use up: looked at in the change that claims, under the lock of limits.
+
+    used up ─▶ the first run asks ─┬─ yes ─▶ as much again: it goes on, and all that are held
+               the others are held ├─ no ──▶ they are held until the window ends; without one it asks anew
+                                   ├─ the window ends ─▶ the question is answered by that; all go on
+                                   └─ cancelled ─▶ the next of them asks
+
+What is held stays queued. Its row says until when nobody is to try it, so that it costs nothing until then.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from postroom.contracts.budgets import BUDGET_TOOL, Budget, BudgetScope, Spending
+from postroom.contracts.clock import iso
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.limits import LIMITS
+from postroom.contracts.records import replace
+from postroom.contracts.run_tables import RunTables
+from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, RunWaitingTicket
+from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
+from postroom.contracts.transactions import Store, Transaction
+from postroom.dispatch.shared_limits import Held
+
+_WHOSE: Final = {
+    BudgetScope.THREAD: "this conversation",
+    BudgetScope.TENANT: "{}",
+    BudgetScope.KEY: "{}",
+    BudgetScope.AGENT: "{}",
+    BudgetScope.ALL: "all runs",
+}
+_UNITS: Final = {
+    "runs": "runs",
+    "wall_ms": "seconds of work",
+    "tokens": "tokens",
+    "cost_micros": "in money",
+}
+MAILBOX: Final = "postroom"
+"""By whom a question is answered whose window has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """A limit that is used up."""
+
+    budget: Budget
+    limit: str
+    whose: str
+    spent: Spending
+
+    @property
+    def text(self) -> str:
+        """What is used up, in a sentence."""
+        allowed, spent = self.budget.limits[self.limit], getattr(self.spent, self.limit)
+        whose = _WHOSE[self.budget.per].format(self.whose)
+        window = "" if self.budget.window is None else f" for this {self.budget.window}"
+        used = f"{_amount(self.limit, spent)} of {_amount(self.limit, allowed)} {_UNITS[self.limit]}"
+        return f"The budget of {whose}{window} is used up: {used}."
+
+    def ticket(self, dispatch: RunDispatch, *, now: int) -> RunWaitingTicket:
+        """Return the question whether it may use as much again; each dispatch asks one of its own."""
+        spent, name = self.spent, f"{BUDGET_TOOL}/{self.spent.scope}/{self.limit}#{dispatch.dispatch_id}"
+        until = "" if spent.until is None else f" Otherwise it goes on at {iso(spent.until)}."
+        return RunWaitingTicket(
+            ticket_id=name,
+            tool_call_id=name,
+            tool_name=BUDGET_TOOL,
+            resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL,
+            arguments={
+                "scope": spent.scope,
+                "limit": self.limit,
+                "allowed": self.budget.limits[self.limit],
+                "spent": getattr(spent, self.limit),
+                "grant": dict(self.budget.limits),
+                "until": spent.until,
+            },
+            reason=f"{self.text} May it use as much again?{until}",
+            updated_at=now,
+        )
+
+
+class Budgets:
+    """The budgets of one mailbox; all methods are parts of changes, under the lock of limits."""
+
+    def __init__(self, budgets: Sequence[Budget]) -> None:
+        self._budgets = tuple(budgets)
+
+    def __bool__(self) -> bool:
+        return bool(self._budgets)
+
+    def look(
+        self, tx: Transaction, dispatch: RunDispatch, run: RunRecord
+    ) -> Held | tuple[RunWaitingTicket, ...]:
+        """Return what holds a run back that is about to start, or what it has to ask; () when it may start.
+
+        It is held while another run asks. Who was told yes starts whatever the others have used up since.
+        """
+        if not self._budgets or not is_start(run):
+            return ()
+        allowed = _allowed(run)
+        reached = [one for one in self._reached(tx, dispatch, run) if one.spent.scope not in allowed]
+        for one in reached:
+            spent = one.spent
+            if spent.is_refused:
+                why = "a person has said no to more"
+            elif asks(tx.runs, spent) and spent.asked_by != run.run_id:
+                why = f"run {spent.asked_by} asks whether it may use as much again"
+            else:
+                continue
+            return Held(scope=spent.scope, text=f"{one.text} It is held back: {why}", until=spent.until)
+        now = tx.now()
+        return tuple(one.ticket(dispatch, now=now) for one in reached)
+
+    def started(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> tuple[Spending, ...]:
+        """Return what it counts that a run starts; who was told yes was counted with that."""
+        if not is_start(run):
+            return ()
+        counted, known = self._counted(dispatch, run, tx.now()), _allowed(run)
+        return tuple(_of(one, runs=1) for one in _once(counted) if one.scope not in known)
+
+    def spent_by(
+        self, dispatch: RunDispatch, run: RunRecord, result: AgentRunResult, *, wall_ms: int, now: int
+    ) -> tuple[Spending, ...]:
+        """Return what an execution adds to the scopes that are counted."""
+        usage, counted = result.usage, self._counted(dispatch, run, now)
+        tokens = usage.input_tokens + usage.output_tokens
+        return tuple(
+            _of(one, wall_ms=wall_ms, tokens=tokens, cost_micros=usage.cost_micros) for one in _once(counted)
+        )
+
+    def _reached(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> list[Reached]:
+        counted = list(self._counted(dispatch, run, tx.now()))
+        spent = tx.runs.threads.spending([account.scope for _, account in counted])
+        ids = _ids(dispatch, run)
+        return [
+            Reached(
+                budget=budget,
+                limit=limit,
+                whose=ids[budget.per],
+                spent=replace(spent[account.scope], until=account.until),
+            )
+            for budget, account in counted
+            if (limit := budget.spent_up(spent[account.scope])) is not None
+        ]
+
+    def _counted(self, dispatch: RunDispatch, run: RunRecord, now: int) -> Iterator[tuple[Budget, Spending]]:
+        ids = _ids(dispatch, run)
+        for budget in self._budgets:
+            account = budget.account(ids, now)
+            if account is not None:
+                yield budget, account
+
+
+def is_start(run: RunRecord) -> bool:
+    """Say whether a run that is claimed starts, or goes on with new input; what is tried again has started.
+
+    A run that goes on with the answer to a question of its own, or when it has slept, is not stopped again.
+    """
+    waiting = run.waiting
+    if waiting is None:
+        return run.status is RunStatus.CREATED
+    return all(one.tool_name == BUDGET_TOOL for one in waiting.tickets)
+
+
+def asks(runs: RunTables, spent: Spending) -> bool:
+    """Say whether the run that is stored as the one that asks for a scope does, or is about to."""
+    run = runs.threads.load_run(spent.asked_by) if spent.asked_by else None
+    if run is None or run.status is RunStatus.DONE:
+        return False
+    if question_about(run, spent.scope) is not None:
+        return True
+    row = runs.dispatches.load(run.dispatch_id or "")
+    return row is not None and row.status is RunDispatchStatus.CLAIMED and row.run_id == run.run_id
+
+
+def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
+    """Return the open question of a run about the budget of a scope."""
+    return next((one for one in run.open_tickets if _scope_of(one) == scope), None)
+
+
+def begin_to_ask(tx: Transaction, run_id: str, tickets: Sequence[RunWaitingTicket]) -> None:
+    """Store that a run asks for all that its budgets hold back."""
+    for scope, until in {(facts["scope"], facts["until"]) for facts in map(_facts, tickets)}:
+        tx.runs.threads.put_asker(scope, until, run_id)
+
+
+def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -> None:
+    """Write what answers mean that a run is given: a yes grants as much again, and all that are held go on.
+
+    `run` is as it is with them. What is used up already is not taken from what is granted.
+    """
+    for one in answers:
+        scope = _scope_of(one.ticket)
+        if scope is None:
+            continue
+        facts, threads = _facts(one.ticket), tx.runs.threads
+        until, spent = facts.get("until"), threads.spending([scope])[scope]
+        if one.decision.approved:
+            limits = facts.get("grant") or {facts["limit"]: facts["allowed"]}
+            given = {name: -max(limit, getattr(spent, name)) for name, limit in limits.items()}
+            if question_about(run, scope) is None:
+                given["runs"] = given.get("runs", 0) + 1  # it goes on, whoever else begins before it
+                if spent.asked_by == run.run_id:
+                    threads.put_asker(scope, until, "")
+            threads.spend([_of(Spending(scope=scope, until=until), **given)])
+            tx.runs.dispatches.release_held(scope, until)
+        elif until is not None:
+            threads.put_asker(scope, until, "", is_refused=True)
+
+
+def answers_budget(call_ids: Sequence[str]) -> bool:
+    """Say whether one of these decisions may be about a budget: it is written under the lock of limits."""
+    return any(call_id.startswith(f"{BUDGET_TOOL}/") for call_id in call_ids)
+
+
+def window_ended(scope: str, *, now: int) -> ToolCallResume:
+    """Return what answers a question about a budget whose window has ended."""
+    return ToolCallResume(
+        decision_id=f"{MAILBOX}/{scope}/window-ended",
+        action=ResumeDecisionAction.RESUME,
+        result={"approved": True},
+        reason="the next window has begun",
+        updated_at=now,
+        by=MAILBOX,
+    )
+
+
+async def release_abandoned(store: Store) -> None:
+    """Have those go on that are held for an answer that nobody can give: the run that asked has ended.
+
+    Raises:
+        StoreError: it could not be looked up or written.
+    """
+
+    def left(tx: Transaction) -> list[Spending]:
+        return [one for one in tx.runs.threads.asked() if not asks(tx.runs, one)]
+
+    def release(tx: Transaction) -> None:
+        tx.lock(LIMITS)
+        for one in left(tx):
+            tx.runs.threads.put_asker(one.scope, one.until, "", is_refused=one.is_refused)
+            tx.runs.dispatches.release_held(one.scope, one.until)
+
+    if await store.read(left):
+        await store.write(release, key=LIMITS)
+
+
+def _of(account: Spending, **spent: int) -> Spending:
+    return replace(Spending(scope=account.scope, until=account.until), **spent)
+
+
+def _once(counted: Iterator[tuple[Budget, Spending]]) -> list[Spending]:
+    """Return each account once: two budgets of the same runs and time count together."""
+    return list({account.scope: account for _, account in counted}.values())
+
+
+def _allowed(run: RunRecord) -> set[str | None]:
+    """Return the scopes of which a person has said yes to what the run waits for."""
+    yes = {one.ticket.ticket_id for one in run.answered if one.decision.approved}
+    tickets = run.waiting.tickets if run.waiting is not None else ()
+    return {_scope_of(one) for one in tickets if one.ticket_id in yes}
+
+
+def _ids(dispatch: RunDispatch, run: RunRecord) -> dict[BudgetScope, str]:
+    return {
+        BudgetScope.THREAD: dispatch.thread_id,
+        BudgetScope.TENANT: dispatch.tenant,
+        BudgetScope.KEY: dispatch.limit_key,
+        BudgetScope.AGENT: run.agent_id,
+        BudgetScope.ALL: "*",
+    }
+
+
+def _facts(ticket: RunWaitingTicket) -> dict[str, Any]:
+    return ticket.arguments if isinstance(ticket.arguments, dict) else {}
+
+
+def _scope_of(ticket: RunWaitingTicket) -> str | None:
+    return _facts(ticket).get("scope") if ticket.tool_name == BUDGET_TOOL else None
+
+
+def _amount(limit: str, used: int) -> str:
+    """Return how much that is, in the unit that people count it in."""
+    match limit:
+        case "wall_ms":
+            return str(used // 1_000)
+        case "cost_micros":
+            return f"{used / 1_000_000:.2f}"
+    return str(used)
