@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from postroom.concurrency import SystemTimer
+from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import BusyPolicy, DeliveryOptions, RunActivation, RunHints
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import ConfigError, DuplicateRecord, InvalidArgument, RunNotOpen, UnknownRun
@@ -24,6 +24,7 @@ from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.embedded.effects import Ends
 from postroom.embedded.handle import RunEvent, RunHandle
 from postroom.embedded.running import Function, FunctionExecutor
+from postroom.embedded.schedules import RunSchedules
 from postroom.embedded.values import instant_of, message_of
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
@@ -39,6 +40,8 @@ class Mailbox:
         self.admin = queue
         """What operators and adapters need."""
         self.stores = stores
+        self.schedules = RunSchedules(queue, stores, lambda thread, run: RunHandle(self, thread, run))
+        """Work that is enqueued again and again."""
 
     @classmethod
     @asynccontextmanager
@@ -75,7 +78,11 @@ class Mailbox:
                 config=dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive),
             )
             await opened.enter_async_context(queue)
-            yield cls(queue, runs)
+            mailbox = cls(queue, runs)
+            tasks = Tasks("embedded mailbox")
+            opened.push_async_callback(tasks.close)
+            tasks.start(mailbox.schedules.kept.serve(), name="schedules")
+            yield mailbox
 
     async def enqueue(  # noqa: PLR0913 - what can be chosen, by name
         self,
