@@ -34,7 +34,6 @@ def schedule(**given: Any) -> Schedule:
         "missed": Missed.ONCE,
         "overlap": Overlap.QUEUE,
         "jitter_ms": 0,
-        "created_by": "",
         "created_at": at("2026-01-01T00:00"),
         "starts_at": at("2026-01-01T00:00"),
         "tick_at": 0,

@@ -54,7 +54,6 @@ class Schedule:
     overlap: Overlap
     jitter_ms: int
     """A tick is submitted up to so much later, each by another span."""
-    created_by: str
     created_at: int
     starts_at: int
     """From when an interval is counted."""

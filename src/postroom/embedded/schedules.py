@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
-from postroom.contracts.clock import milliseconds
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
@@ -18,8 +17,7 @@ from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.planning import refuse_bad_delivery, validate_run_inputs
 from postroom.embedded.handle import RunHandle
 from postroom.embedded.values import message_of, plain
-from postroom.schedules.firing import Firing, Schedules, Target
-from postroom.schedules.ticks import chosen
+from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 
 RUN: Final = "run"
 """The kind of these schedules."""
@@ -107,26 +105,19 @@ class RunSchedules:
             attempts=attempts,
         )
         _refuse_unfit(submission)
-        return await self.kept.add(
-            Schedule(
-                schedule_id="",
-                kind=RUN,
-                name=name,
-                cron=cron,
-                every_ms=None if every is None else milliseconds(every),
-                zone=zone,
-                payload=msgspec.to_builtins(submission),
-                missed=chosen(Missed, missed, "missed"),
-                overlap=chosen(Overlap, overlap, "overlap"),
-                jitter_ms=milliseconds(jitter),
-                created_by="",
-                created_at=0,
-                starts_at=0,
-                tick_at=0,
-                next_at=None,
-            ),
-            replaces=replaces,
+        payload = msgspec.to_builtins(submission)
+        schedule = new_schedule(
+            RUN,
+            name,
+            payload,
+            cron=cron,
+            every=every,
+            zone=zone,
+            missed=missed,
+            overlap=overlap,
+            jitter=jitter,
         )
+        return await self.kept.add(schedule, replaces=replaces)
 
     async def list(self) -> list[Schedule]:
         """Return all schedules, by name."""

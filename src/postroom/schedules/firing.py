@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final, Protocol
+from enum import StrEnum
+from typing import Final, Protocol, TypeVar
 from uuid import uuid4
 
+from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
     DuplicateRecord,
     InvalidSchedule,
@@ -23,7 +25,8 @@ from postroom.contracts.errors import (
     StoreError,
     UnknownSchedule,
 )
-from postroom.contracts.schedules import SCHEDULES, Overlap, Schedule, schedule_lock
+from postroom.contracts.messages import Json
+from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule, schedule_lock
 from postroom.contracts.transactions import Joined, Store, Transaction
 from postroom.log import get_logger
 from postroom.schedules.ticks import Plan, due_at, next_tick, planned, refuse_unfit
@@ -39,6 +42,8 @@ AT_ONCE: Final = 64
 LONGEST_NAME: Final = 200
 MOST_LISTED: Final = 1_000
 _LONGEST_ERROR: Final = 500
+
+C = TypeVar("C", bound=StrEnum)
 
 
 class NotDue(Exception):
@@ -84,6 +89,41 @@ class Target(Protocol):
         ...
 
 
+def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
+    kind: str,
+    name: str,
+    payload: dict[str, Json],
+    *,
+    cron: str | None,
+    every: timedelta | None,
+    zone: str,
+    missed: Missed | str,
+    overlap: Overlap | str,
+    jitter: timedelta,
+) -> Schedule:
+    """Return a schedule that is to be added.
+
+    Raises:
+        InvalidSchedule: there is no such policy.
+    """
+    return Schedule(
+        schedule_id="",
+        kind=kind,
+        name=name,
+        cron=cron,
+        every_ms=None if every is None else milliseconds(every),
+        zone=zone,
+        payload=payload,
+        missed=_chosen(Missed, missed, "missed"),
+        overlap=_chosen(Overlap, overlap, "overlap"),
+        jitter_ms=milliseconds(jitter),
+        created_at=0,
+        starts_at=0,
+        tick_at=0,
+        next_at=None,
+    )
+
+
 class Schedules:
     """The schedules of a database, and the worker that submits them."""
 
@@ -121,7 +161,7 @@ class Schedules:
             if known is None:
                 tx.schedules.insert(moved := _at(new, next_tick(new, tx.now())))
                 return moved
-            kept = {name: getattr(new, name) for name in (*_SAID, "starts_at", "created_by")}
+            kept = {name: getattr(new, name) for name in (*_SAID, "starts_at")}
             tick = next_tick(new, max(tx.now(), known.last_at or 0))
             moved = _at(replace(known, **kept), tick, paused=known.is_paused)
             _put(tx, moved)
@@ -370,3 +410,17 @@ def _refuse_name(name: str) -> None:
         raise InvalidSchedule(
             f"a schedule has a name of 1 to {LONGEST_NAME} printable characters", value=name[:LONGEST_NAME]
         )
+
+
+def _chosen(policy: type[C], given: str, argument: str) -> C:
+    """Return the policy of this name.
+
+    Raises:
+        InvalidSchedule: there is none.
+    """
+    try:
+        return policy(given)
+    except ValueError as error:
+        raise InvalidSchedule(
+            f"{argument} is none of {', '.join(policy)}: {str(given)[:40]!r}", value=str(given)[:40]
+        ) from error

@@ -9,9 +9,8 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from itertools import islice, pairwise
-from typing import Final, TypeVar
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -30,9 +29,6 @@ _LONGEST: Final = timedelta(days=3660)
 _LONGEST_LINE: Final = 200
 _LOOKED_AT: Final = 50
 """Ticks of a cron line between which a jitter must fit."""
-
-
-C = TypeVar("C", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,20 +117,6 @@ def refuse_unfit(schedule: Schedule) -> None:
             f"the jitter is at least 0 s and less than the {closest / 1000:g} s between two ticks",
             value=f"{schedule.jitter_ms / 1000:g} s",
         )
-
-
-def chosen(policy: type[C], given: str, argument: str) -> C:
-    """Return the policy of this name.
-
-    Raises:
-        InvalidSchedule: there is none.
-    """
-    try:
-        return policy(given)
-    except ValueError as error:
-        raise InvalidSchedule(
-            f"{argument} is none of {', '.join(policy)}: {str(given)[:40]!r}", value=str(given)[:40]
-        ) from error
 
 
 def _closest(schedule: Schedule) -> int:

@@ -11,7 +11,6 @@ CREATE TABLE schedules (
   missed text COLLATE "C" NOT NULL,
   overlap text COLLATE "C" NOT NULL,
   jitter_ms bigint NOT NULL,
-  created_by text COLLATE "C" NOT NULL,
   created_at bigint NOT NULL,
   starts_at bigint NOT NULL,
   tick_at bigint NOT NULL,

@@ -11,7 +11,6 @@ CREATE TABLE schedules (
   missed TEXT NOT NULL,
   overlap TEXT NOT NULL,
   jitter_ms INTEGER NOT NULL,
-  created_by TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   starts_at INTEGER NOT NULL,
   tick_at INTEGER NOT NULL,
