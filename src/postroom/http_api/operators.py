@@ -330,6 +330,14 @@ def schedule_routes(schedules: MailSchedules) -> list[Route]:
     async def removed(request: Request) -> Response:
         return JSONResponse({"removed": await schedules.remove((await read_body(request, _Named)).name)})
 
+    return [
+        operators("/admin/schedules", {"GET": listed, "POST": added, "DELETE": removed}),
+        operators("/admin/schedules/one", {"GET": shown}),
+        *_schedule_steps(schedules),
+    ]
+
+
+def _schedule_steps(schedules: MailSchedules) -> list[Route]:
     async def paused(request: Request) -> Response:
         return JSONResponse(dict(await schedules.pause((await read_body(request, _Named)).name)))
 
@@ -339,13 +347,8 @@ def schedule_routes(schedules: MailSchedules) -> list[Route]:
     async def triggered(request: Request) -> Response:
         return JSONResponse({"message": await schedules.trigger((await read_body(request, _Named)).name)})
 
-    return [
-        operators("/admin/schedules", {"GET": listed, "POST": added, "DELETE": removed}),
-        operators("/admin/schedules/one", {"GET": shown}),
-        operators("/admin/schedules/pause", {"POST": paused}),
-        operators("/admin/schedules/resume", {"POST": resumed}),
-        operators("/admin/schedules/trigger", {"POST": triggered}),
-    ]
+    steps = {"pause": paused, "resume": resumed, "trigger": triggered}
+    return [operators(f"/admin/schedules/{word}", {"POST": step}) for word, step in steps.items()]
 
 
 class _NewToken(Asked, frozen=True):
