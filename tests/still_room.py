@@ -1,8 +1,11 @@
 """What the pages on which people work show, of every shape and standing still; for tests of their looks."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from postroom.contracts.errors import StaleDecision, UnknownRun
+from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, Waiting, Work
 from postroom.services.people import Draft, Limits, Posted
 from postroom.web.forms import PageServices
@@ -125,6 +128,38 @@ class StillRoom:
     async def output(self, run_id: str) -> Output:
         return Output(text="\x1b[31m" + "\n".join([*HOSTILE, WORD, "y" * 3_000]), is_cut=True)
 
+    async def of_project(self, slug: str) -> Sequence[Schedule]:
+        message: dict[str, Any] = {
+            "project": slug,
+            "sender": "Ana",
+            "to": [LONG, *HOSTILE],
+            "subject": WORD,
+            "body": WORD,
+        }
+        made = Schedule(
+            schedule_id="s1",
+            kind="mail",
+            name=LONG,
+            cron="0 9 * * MON",
+            every_ms=None,
+            zone="Europe/Berlin",
+            payload=message,
+            missed=Missed.ONCE,
+            overlap=Overlap.QUEUE,
+            jitter_ms=0,
+            created_at=self._now,
+            starts_at=self._now,
+            tick_at=self._now,
+            next_at=self._now + HOUR,
+        )
+        paused: dict[str, Any] = {
+            "name": HOSTILE[0],
+            "next_at": None,
+            "last_at": self._now - HOUR,
+            "passed_over": 2,
+        }
+        return [made, replace(made, **paused, cron=None, every_ms=HOUR, last_error=HOSTILE[0] + WORD)]
+
     async def at_work(self, slug: str) -> Mapping[str, int]:
         return {"greenlake": self._now - HOUR}
 
@@ -138,4 +173,4 @@ class StillRoom:
 def still_room(*, now: int, messages: tuple[int, ...]) -> PageServices:
     """Return a room whose pages show something of every shape."""
     made = StillRoom(now, messages)
-    return PageServices(visitors=made, questions=made, messages=made, runs=made)
+    return PageServices(visitors=made, questions=made, messages=made, runs=made, schedules=made)

@@ -17,7 +17,7 @@ from postroom.contracts.errors import Unauthorized
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.store import MailStore
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.operators import question_routes, run_routes
+from postroom.http_api.operators import question_routes, run_routes, schedule_routes
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
 from postroom.mail.context import Rules
@@ -32,6 +32,7 @@ from postroom.services.calls import Calls
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runs import RunService
+from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock
 from postroom.web.forms import PageServices
@@ -90,6 +91,7 @@ class WorkRoom:
         self.waker = Waker(self.store, self.runs.mailbox, verified=self.rules.verified, chat_delivery=boxes)
         self.questions = QuestionService(self.runs, self.clock)
         self.operator = WorkService(self.runs, self.mail)
+        self.schedules = MailSchedules(self.mail, self.stores.store, self.waker)
         people = PeopleService(self.mail, lambda _: False)
         messages = MessageService(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
         self.people_named = people
@@ -98,10 +100,15 @@ class WorkRoom:
             self.sessions, LoginCodes(self.clock), self.clock, is_operator=lambda given: given == TOKEN
         )
         room = PageServices(
-            visitors=self.sessions, questions=self.questions, messages=messages, runs=self.operator
+            visitors=self.sessions,
+            questions=self.questions,
+            messages=messages,
+            runs=self.operator,
+            schedules=self.schedules,
         )
         pages = page_routes(self.store, clock=self.clock, services=room)
         routes = [*desk.routes(), *question_routes(self.questions), *run_routes(self.operator), *pages]
+        routes += schedule_routes(self.schedules)
         rules = GuardRules(max_request_bytes=8 << 20)
         credentials = Credentials(
             is_operator=token_check(TOKEN), sessions=self.sessions, is_agent=self.mail.knows_token

@@ -48,6 +48,15 @@ ROUTE_WORDS: Final = {
     "/admin/runs/cancel": 'Ends a run that is queued or at work. Body: `{"run": "..."}`.',
     "/admin/runs/replay": 'Has a run that was given up tried again. Body: `{"run": "..."}`.',
     "/admin/runs/dead": "The runs that were given up and wait for somebody, oldest first, up to 500.",
+    "/admin/schedules": "What is sent again and again (`GET`, `?project=` for one project); keeps a schedule "
+    '(`POST`), body: `{"name": "...", "project": "...", "sender": "...", "to": ["..."], "subject": "...", '
+    '"body": "...", "cron": "0 9 * * MON"}`, and if you like `every_seconds` in place of `cron`, `zone`, '
+    "`missed`, `overlap`, `jitter_seconds`, `importance`, `ack_required`, `replaces`; removes one "
+    '(`DELETE`), body: `{"name": "..."}`.',
+    "/admin/schedules/one": "One schedule. `?name=` names it.",
+    "/admin/schedules/pause": 'Has nothing more sent by a schedule. Body: `{"name": "..."}`.',
+    "/admin/schedules/resume": 'Has a schedule go on with its next time. Body: `{"name": "..."}`.',
+    "/admin/schedules/trigger": 'Sends the message of a schedule now. Body: `{"name": "..."}`.',
     "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
     "/hooks/{client}/{event}": "What a hook of a client or of Git asks. See [hooks](../hooks.md).",
     "/callbacks/{dispatch_id}": "Where another server sends the result of a run. See "
@@ -75,6 +84,8 @@ ROUTE_WORDS: Final = {
     "`?agent=` or `?thread=`: with one of them. `?live=1` loads itself again.",
     "/p/{slug}/questions": "What its agents wait to be told, and what they were told. `POST` answers: the "
     "form of the page, from people who have logged in.",
+    "/p/{slug}/schedules": "What is sent to its agents again and again. `POST` pauses a schedule, resumes it "
+    "or sends its message now, by a form as above.",
     "/p/{slug}/runs": "What its agents are at, what waits and why, what was given up. `POST` ends a run or "
     "has one tried again, by a form as above. `?live=1` loads itself again.",
     "/p/{slug}/runs/{run_id}": "A run: how it stands, what it has put out, its answer. `POST` as above. "
@@ -163,14 +174,14 @@ def page() -> str:
     sessions = Sessions(b"", clock)
     desk = LoginService(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
-    given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody}
+    given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody, "schedules": nobody}
     machine = [
         *routes(nobody, desk, registry=nobody, clock=clock, **given),
         *hook_routes(nobody, nobody),
         *callback_routes(CALLBACKS, nobody),
         *people_routes(nobody),
     ]
-    room = PageServices(visitors=nobody, questions=nobody, messages=nobody, runs=nobody)
+    room = PageServices(visitors=nobody, questions=nobody, messages=nobody, runs=nobody, schedules=nobody)
     people = page_routes(nobody, clock=clock, services=room)
     rows = [
         MCP,

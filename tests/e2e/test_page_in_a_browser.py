@@ -55,6 +55,7 @@ ADDRESSES = (
     "/p/orchard/search",
     "/p/orchard/questions",
     "/p/orchard/runs",
+    "/p/orchard/schedules",
     "/p/orchard/runs/r1",
     "/p/orchard/write",
     "/p/orchard/write?reply=2",

@@ -113,6 +113,8 @@ CREATE INDEX runs_open_of_thread ON runs (thread_id, run_id) WHERE status <> 'do
 
 CREATE INDEX runs_thread ON runs (thread_id, run_id);
 
+CREATE INDEX schedules_due ON schedules (kind, next_at);
+
 CREATE INDEX threads_newest ON threads (project_id, last_id);
 
 CREATE UNIQUE INDEX tokens_current ON tokens (name) WHERE replaced_at IS NULL AND revoked_at IS NULL;
@@ -542,6 +544,29 @@ CREATE TABLE runs (
   updated_at INTEGER NOT NULL,
   body       TEXT NOT NULL
 , holds_others INTEGER NOT NULL DEFAULT 0 CHECK (holds_others IN (0, 1))) STRICT;
+
+CREATE TABLE schedules (
+  schedule_id TEXT PRIMARY KEY,
+  kind TEXT NOT NULL,
+  name TEXT NOT NULL,
+  cron TEXT,
+  every_ms INTEGER,
+  zone TEXT NOT NULL,
+  payload TEXT NOT NULL,
+  missed TEXT NOT NULL,
+  overlap TEXT NOT NULL,
+  jitter_ms INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  starts_at INTEGER NOT NULL,
+  tick_at INTEGER NOT NULL,
+  next_at INTEGER,
+  submitted INTEGER NOT NULL,
+  passed_over INTEGER NOT NULL,
+  last_at INTEGER,
+  last_id TEXT,
+  last_error TEXT,
+  UNIQUE (kind, name)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE schema_migrations (
   version    INTEGER PRIMARY KEY,

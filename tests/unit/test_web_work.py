@@ -26,8 +26,10 @@ from waking_room import PROJECT
 from web_samples import HOSTILE
 from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, post
 
-QUESTIONS, RUNS, WRITE = (f"/p/{SLUG}/{name}" for name in ("questions", "runs", "write"))
-NEW_PAGES = (QUESTIONS, RUNS, WRITE, f"{QUESTIONS}?live=1", f"{RUNS}?live=1", f"{WRITE}?to=Bo")
+QUESTIONS, RUNS, WRITE, SCHEDULES = (
+    f"/p/{SLUG}/{name}" for name in ("questions", "runs", "write", "schedules")
+)
+NEW_PAGES = (QUESTIONS, RUNS, WRITE, SCHEDULES, f"{QUESTIONS}?live=1", f"{RUNS}?live=1", f"{WRITE}?to=Bo")
 
 
 @pytest.fixture

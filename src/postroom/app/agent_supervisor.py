@@ -25,6 +25,7 @@ from postroom.mail.waking.waker import Waker
 from postroom.services.questions import QuestionTimeouts
 from postroom.services.runners import declared_runners
 from postroom.services.runs import RunService
+from postroom.services.schedules import MailSchedules
 
 _LOG = get_logger(__name__)
 _OPERATOR = Caller(operator=True)
@@ -33,13 +34,14 @@ _OPERATOR = Caller(operator=True)
 class AgentSupervisor:
     """Runs agents for whom mail comes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it joins
         self,
         mail: Mail,
         runs: RunService,
         executors: ExecutorRegistry,
         clock: Clock,
         waker: Waker,
+        schedules: MailSchedules,
         declared: Sequence[DeclaredAgent] = (),
     ) -> None:
         """Make everything; nothing runs yet. `declared` are the agents of the configuration file."""
@@ -48,6 +50,7 @@ class AgentSupervisor:
         self._runs = runs
         self._executors = executors
         self._waker = waker
+        self._schedules = schedules
         effects = MessageEffects(mail.own_context, mail.tell_of_change)
         runs.serve(AGENT_THREAD, mail_runs(mail, executors, clock), JoinedEffects(effects, executors.results))
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
@@ -69,6 +72,7 @@ class AgentSupervisor:
         self.is_waking = True
         self._tasks.start(self._waker.serve(), name="waker")
         self._tasks.start(self._timeouts.serve(), name="question timeouts")
+        self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
     async def _declare(self) -> None:
         """Have the agents that the configuration file declares, and no runner that it declared before."""

@@ -116,6 +116,7 @@ class Site:
                 runners=RunnerService(application.mail, application.executors.check),
                 questions=questions,
                 runs=runs,
+                schedules=application.schedules,
                 tokens=application.tokens,
                 calls=application.calls,
                 events=EventFollowing(application.mail, application.tokens.holds),
@@ -145,7 +146,13 @@ class Site:
     def _page_services(self, questions: QuestionService, runs: WorkService) -> PageServices:
         """Return what the pages need so that people who have logged in can work on them."""
         messages = MessageService(self._application.mail, self._application.calls, self._people)
-        return PageServices(visitors=self._visitors, questions=questions, messages=messages, runs=runs)
+        return PageServices(
+            visitors=self._visitors,
+            questions=questions,
+            messages=messages,
+            runs=runs,
+            schedules=self._application.schedules,
+        )
 
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""

@@ -32,6 +32,7 @@ from postroom.mail.waking.waker import Waker
 from postroom.relay import Handler, Relay
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.runs import RunService
+from postroom.services.schedules import MailSchedules
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import Stores
@@ -98,8 +99,9 @@ class Application:
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
         """Its chats, where they are configured; run by whoever serves."""
         self.waker = self._waker(delivery)
+        self.schedules = MailSchedules(self.mail, store.store, self.waker)
         self.agents = AgentSupervisor(
-            self.mail, self.runs, self.executors, clock, self.waker, declared.agents
+            self.mail, self.runs, self.executors, clock, self.waker, self.schedules, declared.agents
         )
         self.backups = Backups(settings, store, clock)
         self.trimming = LogTrimming(settings, store)

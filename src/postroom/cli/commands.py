@@ -15,6 +15,7 @@ from postroom.cli import (
     rebuild,
     reservations,
     runs,
+    schedules,
     server,
     settings,
     setup,
@@ -50,5 +51,6 @@ app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
 app.add_typer(questions.app, name="questions")
 app.add_typer(people.app, name="people")
+app.add_typer(schedules.app, name="schedules")
 app.command("demo")(demo)
 app.add_typer(setup.app, name="setup")

@@ -1,12 +1,13 @@
 """The options that many commands share, and what they mean."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from postroom.contracts.errors import InvalidPath
+from postroom.contracts.errors import InvalidArgument, InvalidPath
 
 Project = Annotated[
     str,
@@ -28,6 +29,8 @@ DataDir = Annotated[
 ]
 
 HERE: Final = "."
+_LENGTH: Final = re.compile(r"(\d{1,6})([smhd])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def project_key(text: str) -> str:
@@ -44,3 +47,19 @@ def project_key(text: str) -> str:
         return os.path.abspath(Path(text).expanduser())  # noqa: PTH100 - resolve() would follow links
     except (OSError, RuntimeError) as error:
         raise InvalidPath(f"{text!r} cannot be made absolute: {error}", value=text) from error
+
+
+def seconds(text: str) -> int:
+    """Return how many seconds a length of time such as 90d has.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    found = _LENGTH.fullmatch(text)
+    if found is None:
+        raise InvalidArgument(
+            f"{text!r} is no length of time",
+            value=text,
+            remedy="write a number and s, m, h or d, such as 90d",
+        )
+    return int(found[1]) * _SECONDS[found[2]]

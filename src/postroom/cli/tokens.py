@@ -5,7 +5,6 @@ whose answer was lost is repeated as it was.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,8 +14,8 @@ import typer
 from postroom.app.tokens import new_named_token
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.options import AsJson, project_key
-from postroom.contracts.errors import InvalidArgument, InvalidPath, PostroomError
+from postroom.cli.options import AsJson, project_key, seconds
+from postroom.contracts.errors import InvalidPath, PostroomError
 
 app = typer.Typer(
     help="Make, list, replace and revoke tokens for programs. For the operator alone.",
@@ -24,8 +23,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_LENGTH: Final = re.compile(r"(\d{1,6})([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _STATES: Final = {"replaced": "replaced, good until it expires"}
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What the token is called.")]
@@ -62,7 +59,7 @@ def create(
         "name": name,
         "scopes": scope,
         "project": None if project is None else project_key(project),
-        "life_seconds": None if expires is None else _seconds(expires),
+        "life_seconds": None if expires is None else seconds(expires),
     }
     _make("/admin/tokens", asked, out, as_json=as_json)
 
@@ -77,7 +74,7 @@ def rotate(
     as_json: AsJson = False,
 ) -> None:
     """Replace a token. The former one ends after the overlap; the new one may what that may."""
-    asked = {"name": name, "overlap_seconds": _seconds(overlap)}
+    asked = {"name": name, "overlap_seconds": seconds(overlap)}
     _make("/admin/tokens/rotate", asked, out, as_json=as_json)
 
 
@@ -142,17 +139,6 @@ def _write_new(target: Path, text: str) -> None:
         ) from error
     with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
         file.write(f"{text}\n")
-
-
-def _seconds(text: str) -> int:
-    found = _LENGTH.fullmatch(text)
-    if found is None:
-        raise InvalidArgument(
-            f"{text!r} is no length of time",
-            value=text,
-            remedy="write a number and s, m, h or d, such as 90d",
-        )
-    return int(found[1]) * _SECONDS[found[2]]
 
 
 def _listed(found: Mapping[str, Any]) -> str:

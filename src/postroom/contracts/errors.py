@@ -8,7 +8,7 @@
     │   ├── NameTaken, ToolNotListed
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
     │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume
-    │   └── InvalidRunner, RunnerNotFound, InvalidStep
+    │   └── InvalidRunner, RunnerNotFound, InvalidStep, InvalidSchedule, UnknownSchedule
     ├── StateError            the caller, at another time or in another way
     │   ├── IdempotencyConflict, AgentRetired, ContactRequired, ContactBlocked
     │   ├── AlreadyRead, NotHolder, CursorExpired, CursorAhead
@@ -270,6 +270,18 @@ class InvalidStep(InputError):
     """A step of a run has no name, or one that the run has used before."""
 
     code = "invalid_step"
+
+
+class InvalidSchedule(InputError):
+    """A schedule cannot be kept as it is said: its cron line, interval, time zone, policy or jitter."""
+
+    code = "invalid_schedule"
+
+
+class UnknownSchedule(InputError):
+    """There is no schedule of this name."""
+
+    code = "unknown_schedule"
 
 
 class StateError(PostroomError):

@@ -17,6 +17,7 @@ from postroom.contracts.errors import StaleClaim
 from postroom.contracts.events import EventTables
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.run_tables import RunTables
+from postroom.contracts.schedules import ScheduleTables
 from postroom.contracts.store import MailWrites
 from postroom.contracts.tables import ChatTables
 
@@ -57,6 +58,11 @@ class Transaction(Protocol):
         """Effects outside the database."""
         ...
 
+    @property
+    def schedules(self) -> ScheduleTables:
+        """What is submitted again and again."""
+        ...
+
     def now(self) -> int:
         """Return the instant of this transaction, read once, after the locks that were asked for are held."""
         ...
@@ -83,7 +89,7 @@ class Joined:
 
     locks: tuple[str, ...]
     change: Callable[[Transaction], None]
-    """Runs last; an exception undoes everything."""
+    """An exception undoes everything."""
 
 
 class Listener(Protocol):

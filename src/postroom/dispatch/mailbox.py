@@ -26,7 +26,7 @@ from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Transaction
+from postroom.contracts.transactions import Joined, Transaction
 from postroom.dispatch.capture import Capture, EventBuffer
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
@@ -131,9 +131,16 @@ class Mailbox:
         return await self._submissions.submit(request, strategy=strategy)
 
     async def submit_background(
-        self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.QUEUE
+        self,
+        request: RunActivation,
+        *,
+        strategy: BusyPolicy = BusyPolicy.QUEUE,
+        first: Joined | None = None,
     ) -> MailboxSubmitResult:
         """Accept work to be done in its turn; `strategy` says what happens when the thread is busy.
+
+        `first` is done before it in the transaction that stores it: what it raises is raised here, and
+        nothing is written. It does not go with `steer`.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
@@ -142,7 +149,7 @@ class Mailbox:
             DedupeKeyInUse: an open dispatch of the thread has the key.
         """
         self._refuse_closed()
-        return await self._submissions.submit_background(request, strategy=strategy)
+        return await self._submissions.submit_background(request, strategy=strategy, first=first)
 
     async def submit_many(
         self, requests: Sequence[RunActivation], *, progress: Callable[[int, int], None] | None = None

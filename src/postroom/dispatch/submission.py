@@ -52,7 +52,7 @@ from postroom.contracts.run_stores import (
     thread_lock,
 )
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Transaction
+from postroom.contracts.transactions import Joined, Transaction
 from postroom.dispatch.budgets import answers_budget, settle
 from postroom.dispatch.completion import (
     ClaimAsk,
@@ -241,9 +241,15 @@ class Submissions:
     # In its turn.
 
     async def submit_background(
-        self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.QUEUE
+        self,
+        request: RunActivation,
+        *,
+        strategy: BusyPolicy = BusyPolicy.QUEUE,
+        first: Joined | None = None,
     ) -> MailboxSubmitResult:
         """Accept work; what happens when the thread is busy is the strategy's choice.
+
+        `first` is done before it in the same transaction, except where a run at work takes the messages.
 
         Raises:
             SubmissionRejected: the thread is busy and the strategy is `reject`.
@@ -254,7 +260,7 @@ class Submissions:
         if strategy is BusyPolicy.STEER:
             return await self._steered_or_queued(request, None)
         try:
-            return await self._queued(request, strategy)
+            return await self._queued(request, strategy, first)
         except ActiveRunConflict as error:
             raise SubmissionRejected(error.message, value=request.thread_id) from error
 
@@ -350,12 +356,15 @@ class Submissions:
         )
 
     async def _queued(
-        self, request: RunActivation, policy: BusyPolicy = BusyPolicy.QUEUE
+        self,
+        request: RunActivation,
+        policy: BusyPolicy = BusyPolicy.QUEUE,
+        first: Joined | None = None,
     ) -> MailboxSubmitResult:
         """Write run and dispatch together and, when the thread is free here, the claim of its next one."""
         arrival = self._arriving(request, policy)
         with self._reserved([arrival]):
-            prepared = arrival.prepared = await self.prepare(request, arrival.options)
+            prepared = arrival.prepared = await self.prepare(request, arrival.options, first)
         return await self._gone_on(arrival, prepared)
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> _Arrival:
@@ -640,8 +649,15 @@ class Submissions:
 
     # The commit.
 
-    async def prepare(self, request: RunActivation, options: DispatchOptions | None = None) -> Prepared:
+    async def prepare(
+        self,
+        request: RunActivation,
+        options: DispatchOptions | None = None,
+        first: Joined | None = None,
+    ) -> Prepared:
         """Store the run and its messages and, with options, its dispatch in the same transaction.
+
+        `first` is done before them, in that transaction.
 
         Raises:
             UnknownRun, ForeignThread, RunNotOpen, DeliveryBlocked: the request does not fit the thread.
@@ -654,10 +670,14 @@ class Submissions:
         locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id)})
         if (is_now and core.counts_all) or answers_budget([call for call, _ in request.decisions]):
             locks.append(LIMITS)
+        if first is not None:
+            locks += first.locks
         ids = await self._ids(request, is_new=request.continue_run_id is None)
 
         def submit(tx: Transaction) -> Prepared:
             tx.lock(*locks)
+            if first is not None:
+                first.change(tx)
             done = self._submitted_in(tx, request, options, ids)
             if is_now and done.claimed is not None:
                 note_start(tx, limits, done.claimed.dispatch)

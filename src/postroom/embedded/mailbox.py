@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from postroom.concurrency import SystemTimer
+from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
@@ -33,6 +33,7 @@ from postroom.embedded.handle import RunEvent, RunHandle
 from postroom.embedded.items import Item
 from postroom.embedded.operators import DeadLetters, Pending
 from postroom.embedded.running import Function, FunctionExecutor, Run
+from postroom.embedded.schedules import RunSchedules
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.store import Stores
@@ -53,6 +54,8 @@ class Mailbox:
         """Messages that no run has read yet."""
         self.dead_letters = DeadLetters(self)
         """Runs that were given up."""
+        self.schedules = RunSchedules(queue, stores, lambda thread, run: RunHandle(self, thread, run))
+        """Work that is enqueued again and again."""
 
     @classmethod
     @asynccontextmanager
@@ -80,7 +83,11 @@ class Mailbox:
             opened.push_async_callback(asyncio.to_thread, stores.close)
             queue = queue_over(stores, work, live_channels(stores, opened), config=config)
             await opened.enter_async_context(queue)
-            yield cls(queue, stores.runs)
+            mailbox = cls(queue, stores.runs)
+            tasks = Tasks("embedded mailbox")
+            opened.push_async_callback(tasks.close)
+            tasks.start(mailbox.schedules.kept.serve(), name="schedules")
+            yield mailbox
 
     async def enqueue(  # noqa: PLR0913 - what can be chosen, by name
         self,

@@ -33,6 +33,8 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.UnknownRun: 404,
     errors.UnknownDispatch: 404,
     errors.InvalidStep: 400,
+    errors.InvalidSchedule: 400,
+    errors.UnknownSchedule: 404,
     errors.InvalidSubmission: 400,
     errors.InvalidRecord: 400,
     errors.ForeignThread: 400,

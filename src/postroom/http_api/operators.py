@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, InvalidPath, NotPermitted
 from postroom.contracts.messages import Json
 from postroom.contracts.tokens import ADMIN, Grant
@@ -27,6 +28,7 @@ from postroom.services.hooks import Hooks
 from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
+from postroom.services.schedules import MailSchedules, ScheduledMessage
 from postroom.services.work import WorkService
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -269,6 +271,84 @@ def question_routes(questions: QuestionService) -> list[Route]:
         return JSONResponse(dict(done))
 
     return [operators("/admin/questions", {"GET": listed, "POST": answered})]
+
+
+_Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+
+
+class _Schedule(Asked, frozen=True, kw_only=True):
+    name: str
+    project: str
+    sender: str
+    to: list[str]
+    subject: str
+    body: str
+    importance: Importance = "normal"
+    ack_required: bool = False
+    cron: str | None = None
+    every_seconds: _Span | None = None
+    zone: str = "UTC"
+    missed: str = "once"
+    overlap: str = "queue"
+    jitter_seconds: _Span = 0
+    replaces: bool = False
+
+    @property
+    def message(self) -> ScheduledMessage:
+        """What is to be sent."""
+        fields = ScheduledMessage.__struct_fields__
+        return ScheduledMessage(**{name: getattr(self, name) for name in fields})
+
+
+def schedule_routes(schedules: MailSchedules) -> list[Route]:
+    """Return the routes to schedules: messages of people that are sent again and again."""
+
+    async def listed(request: Request) -> Response:
+        project = request.query_params.get("project")
+        slug = "" if project is None else await schedules.slug(project)
+        return JSONResponse({"schedules": [dict(one) for one in await schedules.listed(slug)]})
+
+    async def shown(request: Request) -> Response:
+        return JSONResponse(dict(await schedules.named(request.query_params.get("name", ""))))
+
+    async def added(request: Request) -> Response:
+        asked = await read_body(request, _Schedule)
+        every = None if asked.every_seconds is None else timedelta(seconds=asked.every_seconds)
+        made = await schedules.add(
+            asked.name,
+            asked.message,
+            cron=asked.cron,
+            every=every,
+            zone=asked.zone,
+            missed=asked.missed,
+            overlap=asked.overlap,
+            jitter=timedelta(seconds=asked.jitter_seconds),
+            replaces=asked.replaces,
+        )
+        return JSONResponse(dict(made))
+
+    async def removed(request: Request) -> Response:
+        return JSONResponse({"removed": await schedules.remove((await read_body(request, _Named)).name)})
+
+    return [
+        operators("/admin/schedules", {"GET": listed, "POST": added, "DELETE": removed}),
+        operators("/admin/schedules/one", {"GET": shown}),
+        *_schedule_steps(schedules),
+    ]
+
+
+def _schedule_steps(schedules: MailSchedules) -> list[Route]:
+    async def paused(request: Request) -> Response:
+        return JSONResponse(dict(await schedules.pause((await read_body(request, _Named)).name)))
+
+    async def resumed(request: Request) -> Response:
+        return JSONResponse(dict(await schedules.resume((await read_body(request, _Named)).name)))
+
+    async def triggered(request: Request) -> Response:
+        return JSONResponse({"message": await schedules.trigger((await read_body(request, _Named)).name)})
+
+    steps = {"pause": paused, "resume": resumed, "trigger": triggered}
+    return [operators(f"/admin/schedules/{word}", {"POST": step}) for word, step in steps.items()]
 
 
 class _NewToken(Asked, frozen=True):

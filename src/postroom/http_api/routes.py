@@ -22,6 +22,7 @@ from postroom.http_api.operators import (
     question_routes,
     run_routes,
     runner_routes,
+    schedule_routes,
     token_routes,
 )
 from postroom.http_api.rest.routes import rest_routes
@@ -31,6 +32,7 @@ from postroom.services.calls import Calls
 from postroom.services.following import EventFollowing
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
+from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
 from postroom.version import __version__
 
@@ -51,6 +53,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     runners: RunnerService | None = None,
     questions: QuestionService | None = None,
     runs: WorkService | None = None,
+    schedules: MailSchedules | None = None,
     tokens: NamedTokens | None = None,
     calls: Calls | None = None,
     events: EventFollowing | None = None,
@@ -60,7 +63,8 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
     `runners` for the agents that are run here, `runs` for what they were asked, `questions` for what they
-    wait to be told, `tokens` for named tokens, `calls` for the mail room, `events` for what happens in it.
+    wait to be told, `schedules` for what is sent again and again, `tokens` for named tokens, `calls` for the
+    mail room, `events` for what happens in it.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
@@ -70,6 +74,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
         *([] if runners is None else runner_routes(runners)),
         *([] if questions is None else question_routes(questions)),
         *([] if runs is None else run_routes(runs)),
+        *([] if schedules is None else schedule_routes(schedules)),
         *([] if tokens is None else token_routes(tokens)),
         *_rest(calls, events, login),
         *_no_oauth(mcp_path),

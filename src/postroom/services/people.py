@@ -197,7 +197,7 @@ def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str,
     asked: dict[str, Any] = {"sender_name": person.name}
     if draft.answers is None:
         return "send_message", asked | {
-            "to": [_address(one, slug) for one in draft.to],
+            "to": [addressed(one, slug) for one in draft.to],
             "subject": draft.subject,
         }
     original = tx.message(draft.answers)
@@ -223,7 +223,7 @@ def _joined(tx: MailReads, original: Message, limits: Limits, *, everybody: bool
     }
 
 
-def _address(written: str, slug: str) -> str:
+def addressed(written: str, slug: str) -> str:
     """Return whom a person means who writes a name on the pages of a project."""
     if "@" in written or written.startswith(PERSONS) or written.startswith(THREAD):
         return written

@@ -27,6 +27,7 @@ from postroom.stores.events import EventTables
 from postroom.stores.mail.tables import MailTables, StoredMail
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.tables import RunTables
+from postroom.stores.schedules import ScheduleTables
 from postroom.stores.sql_transaction import Row, SqlTransaction
 
 T = TypeVar("T")
@@ -72,6 +73,11 @@ class OpenTransaction(Transaction):
     def outbox(self) -> OutboxTables:
         """Effects outside the database."""
         return OutboxTables(self.sql, self.now, self.tell, self.new_id)
+
+    @cached_property
+    def schedules(self) -> ScheduleTables:
+        """What is submitted again and again."""
+        return ScheduleTables(self.sql, self.now, self.tell, self.new_id)
 
     @override
     def now(self) -> int:

@@ -19,6 +19,7 @@ from postroom.contracts.mail import Project
 from postroom.contracts.store import MailStore
 from postroom.services.people import MessageService
 from postroom.services.questions import QuestionService
+from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
 from postroom.web import reading
 from postroom.web.serving import html
@@ -147,6 +148,7 @@ class PageServices:
     questions: QuestionService
     messages: MessageService
     runs: WorkService
+    schedules: MailSchedules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

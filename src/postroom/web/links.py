@@ -40,6 +40,11 @@ def runs(slug: str, *, live: bool = False, done: str | None = None) -> str:
     return _with(f"{project(slug)}/runs", live=1 if live else None, done=done)
 
 
+def schedules(slug: str, *, done: str | None = None, sent: int | None = None) -> str:
+    """Return the address of a project's schedules, of those after one was changed, or sent a message."""
+    return _with(f"{project(slug)}/schedules", done=done, sent=sent)
+
+
 def run(slug: str, run_id: str, *, live: bool = False, done: str | None = None) -> str:
     """Return the address of one run."""
     return _with(f"{project(slug)}/runs/{_part(run_id)}", live=1 if live else None, done=done)

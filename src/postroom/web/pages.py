@@ -26,7 +26,7 @@ from postroom.web.files import asset_routes
 from postroom.web.forms import PageContext, PageServices, token_for
 from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
-from postroom.web.run_pages import QuestionPages, RunPages
+from postroom.web.run_pages import QuestionPages, RunPages, SchedulePages
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
 from postroom.web.timeline import timeline
 from postroom.web.views import ShownMessage
@@ -77,7 +77,7 @@ def page_routes(
 
 def _work_routes(working: PageContext) -> list[Route]:
     """Return the routes of the pages that have forms; each is sent to the address at which it is shown."""
-    pages = (QuestionPages(working), MessagePages(working), RunPages(working))
+    pages = (QuestionPages(working), MessagePages(working), RunPages(working), SchedulePages(working))
     return [
         Route(path, guarded(endpoint), methods=["GET", "POST"])
         for one in pages

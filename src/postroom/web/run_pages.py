@@ -1,4 +1,4 @@
-"""The pages of runs: what agents are at, what waits and why, what they ask; to decide about it."""
+"""The pages of runs: what agents are at, what waits and why, what they ask, what is sent by schedule."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from postroom.contracts.store import MailReads
 from postroom.contracts.work import Work
 from postroom.web import conversation, links
 from postroom.web.forms import PageContext, read_form, remember_name, see
-from postroom.web.serving import Endpoint, choice
+from postroom.web.serving import Endpoint, choice, number
 
 _GOING = ("at work", "queued")
 LONGEST_ID = 512
@@ -182,3 +182,47 @@ class QuestionPages:
         answer = see(links.questions(project.slug, done=number))
         remember_name(request, answer, by)
         return answer
+
+
+class SchedulePages:
+    """Shows the schedules of a project, and takes what people do about them."""
+
+    def __init__(self, working: PageContext) -> None:
+        self._with = working
+
+    def endpoints(self) -> Sequence[tuple[str, Endpoint]]:
+        """Return the endpoints by their addresses."""
+        return (("/p/{slug}/schedules", self.schedules),)
+
+    async def schedules(self, request: Request) -> Response:
+        """Show what is sent to a project's agents again and again; pause, resume or send one now."""
+        project = await self._with.project(request)
+        if request.method == "POST":
+            return await self._decided(request, project)
+        return self._with.html(
+            request,
+            "schedules",
+            project=project,
+            schedules=await self._with.services.schedules.of_project(project.slug),
+            done=request.query_params.get("done", ""),
+            sent=number(request, "sent"),
+        )
+
+    async def _decided(self, request: Request, project: Project) -> Response:
+        form = await read_form(request, self._with.services.visitors)
+        schedules, name, sent = self._with.services.schedules, form.text("name"), None
+        await schedules.named(name, project.slug)
+        match form.text("do"):
+            case "pause":
+                await schedules.pause(name)
+            case "resume":
+                await schedules.resume(name)
+            case "trigger":
+                sent = await schedules.trigger(name)
+            case other:
+                raise InvalidArgument(
+                    "a schedule can be paused, resumed or sent now",
+                    value=other[:40],
+                    remedy="press a button",
+                )
+        return see(links.schedules(project.slug, done=name, sent=sent))

@@ -27,6 +27,7 @@ from postroom.contracts.errors import (
     UnknownMessage,
     UnknownProject,
     UnknownRun,
+    UnknownSchedule,
     UnknownThread,
 )
 from postroom.mail.projects import PEOPLE_SLUG
@@ -59,6 +60,7 @@ _STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
     (UnknownMessage, HTTPStatus.NOT_FOUND),
     (UnknownThread, HTTPStatus.NOT_FOUND),
     (UnknownRun, HTTPStatus.NOT_FOUND),
+    (UnknownSchedule, HTTPStatus.NOT_FOUND),
     (UnknownDispatch, HTTPStatus.NOT_FOUND),
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (InputError, HTTPStatus.BAD_REQUEST),

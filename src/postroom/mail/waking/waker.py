@@ -168,15 +168,19 @@ class Waker:
         await self._rounds.serve()
 
     async def write(self, change: Callable[[MailWrites, Waking | None], T], *, key: str) -> T:
-        """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`.
+        """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`."""
+        return await self.changing(lambda made: change(made.tx.mail, made), key=key)
 
-        It locks their threads before all else. Who they are it finds out itself: where it has not locked them
-        it is run again, before it has written anything.
+    async def changing(self, change: Callable[[OpenChange], T], *, key: str) -> T:
+        """Run a change that writes messages, and perhaps more than mail; `key` as for `MailStore.write`.
+
+        The threads of their readers are locked before all else. Who they are the change finds out itself:
+        where it has not locked them it is run again, before it has written anything.
         """
         thread_ids = frozenset[str]()
         while True:
             try:
-                return await self._write(thread_ids, lambda made: change(made.tx.mail, made), key)
+                return await self._write(thread_ids, change, key)
             except ThreadsNeeded as needed:
                 thread_ids |= needed.thread_ids
 

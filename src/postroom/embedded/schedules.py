@@ -1,0 +1,163 @@
+"""Schedules of the library: runs that are enqueued again and again, each tick once over all processes."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
+from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.runs import RunStatus
+from postroom.contracts.schedules import Missed, Overlap, Schedule
+from postroom.contracts.transactions import Transaction
+from postroom.dispatch.mailbox import Mailbox as Queue
+from postroom.dispatch.planning import refuse_bad_delivery, validate_run_inputs
+from postroom.embedded.handle import RunHandle
+from postroom.embedded.values import message_of, plain
+from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
+
+RUN: Final = "run"
+"""The kind of these schedules."""
+
+
+class _Submission(msgspec.Struct, frozen=True):
+    """What is enqueued at each tick."""
+
+    thread: str
+    content: Json
+    agent: str | None = None
+    tenant: str = ""
+    priority: int = 128
+    attempts: int | None = None
+
+    def request(self, run_id: str) -> RunActivation:
+        """Return it as the request of one run."""
+        made = RunActivation.new(self.thread, [message_of(self.content, id=run_id)], agent_id=self.agent)
+        delivery = DeliveryOptions(priority=self.priority, max_attempts=self.attempts, tenant=self.tenant)
+        return replace(made, delivery=delivery, hints=RunHints(run_id=run_id))
+
+
+class RunTarget(Target):
+    """Enqueues runs for schedules."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def submit(self, firing: Firing) -> str:
+        """Enqueue the run of a tick, which is named after it."""
+        asked = msgspec.convert(firing.schedule.payload, _Submission)
+        await self._queue.submit_background(asked.request(firing.key), first=firing.joined(firing.key))
+        return firing.key
+
+    def is_open(self, tx: Transaction, made: str) -> bool:
+        """Say whether the run of an earlier tick waits, is at work, or is tried again later."""
+        run = tx.runs.threads.load_run(made)
+        return run is not None and run.status is not RunStatus.DONE
+
+
+class RunSchedules:
+    """What a program does with its schedules: `mailbox.schedules`."""
+
+    def __init__(self, queue: Queue, stores: RunStores, handle: Callable[[str, str], RunHandle]) -> None:
+        """Keep what it works with; `handle` makes a handle of a thread and a run."""
+        self.kept = Schedules(stores.store, {RUN: RunTarget(queue)})
+        self._handle = handle
+
+    async def add(  # noqa: PLR0913 - what can be chosen, by name
+        self,
+        name: str,
+        thread: str,
+        content: object,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        zone: str = "UTC",
+        missed: Missed | str = Missed.ONCE,
+        overlap: Overlap | str = Overlap.QUEUE,
+        jitter: timedelta = timedelta(0),
+        agent: str | None = None,
+        tenant: str = "",
+        priority: int = 128,
+        attempts: int | None = None,
+        replaces: bool = False,
+    ) -> Schedule:
+        """Enqueue `content` on a thread again and again; durable when this returns.
+
+        Its instants are those of a `cron` line of five fields, read in `zone`, or come `every` so often. What
+        nobody was there for is `missed`: `skip`, `once` or `all` (the last 100). While the last run is open,
+        a tick is passed over where `overlap` is `skip`; else its run waits for its turn. `jitter` puts each
+        tick off by up to so much. The same call again changes nothing, so that a program makes it at each
+        start; with `replaces` one that says something else takes the place of the first.
+
+        Raises:
+            InvalidSchedule, InvalidArgument, InvalidSubmission: it cannot be kept, or not be enqueued.
+            DuplicateRecord: there is another of this name, and it is not to be replaced.
+        """
+        submission = _Submission(
+            thread=thread,
+            content=msgspec.json.decode(msgspec.json.encode(plain(content, "what is enqueued"))),
+            agent=agent,
+            tenant=tenant,
+            priority=priority,
+            attempts=attempts,
+        )
+        _refuse_unfit(submission)
+        payload = msgspec.to_builtins(submission)
+        schedule = new_schedule(
+            RUN,
+            name,
+            payload,
+            cron=cron,
+            every=every,
+            zone=zone,
+            missed=missed,
+            overlap=overlap,
+            jitter=jitter,
+        )
+        return await self.kept.add(schedule, replaces=replaces)
+
+    async def list(self) -> list[Schedule]:
+        """Return all schedules, by name."""
+        found: list[Schedule] = []
+        while page := await self.kept.listed(RUN, after=found[-1].name if found else ""):
+            found += page
+        return found
+
+    async def pause(self, name: str) -> Schedule:
+        """Enqueue nothing more until it is resumed.
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+        return await self.kept.pause(RUN, name)
+
+    async def resume(self, name: str) -> Schedule:
+        """Go on with the next tick; those of the pause are not made up for.
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+        return await self.kept.resume(RUN, name)
+
+    async def trigger(self, name: str) -> RunHandle:
+        """Enqueue one run now, paused or not, and return its handle; the ticks stay where they are.
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+        schedule = await self.kept.named(RUN, name)
+        return self._handle(str(schedule.payload["thread"]), await self.kept.trigger(RUN, name))
+
+    async def remove(self, name: str) -> bool:
+        """Remove a schedule; runs that it has enqueued go on. False when there is none of this name."""
+        return await self.kept.remove(RUN, name)
+
+
+def _refuse_unfit(submission: _Submission) -> None:
+    """Refuse what could not be enqueued when the time has come."""
+    request = submission.request("schedule")
+    refuse_bad_delivery(request)
+    validate_run_inputs(request.thread_id, request.messages, allow_empty=False, new_id=lambda: "")

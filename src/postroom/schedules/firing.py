@@ -1,0 +1,426 @@
+"""Keeps schedules, and submits what is due: each tick once, by whichever worker comes first.
+
+    hint, or the next instant ─▶ what is due ─▶ each in one change: still due? submitted, moved on
+                                     └─▶ passed over, or it failed: moved on, and why is kept with it
+
+Any number of workers serve one database. None scans: they sleep until the first schedule is due, and look
+again now and then, for a hint may be lost and a clock may be set.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final, Protocol, TypeVar
+from uuid import uuid4
+
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import (
+    DuplicateRecord,
+    InvalidSchedule,
+    MailboxClosed,
+    PostroomError,
+    StoreCorrupt,
+    StoreError,
+    UnknownSchedule,
+)
+from postroom.contracts.messages import Json
+from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule, schedule_lock
+from postroom.contracts.transactions import Joined, Store, Transaction
+from postroom.log import get_logger
+from postroom.schedules.ticks import Plan, due_at, next_tick, planned, refuse_unfit
+
+_LOG = get_logger(__name__)
+
+LOOK_AGAIN: Final = timedelta(seconds=30)
+"""How long a lost hint, or a clock that was set, goes unnoticed."""
+AFTER_FAILURE: Final = timedelta(seconds=2)
+"""When a store that is out of order is asked again."""
+AT_ONCE: Final = 64
+"""So many schedules are looked at and submitted at the same time; the store commits them together."""
+LONGEST_NAME: Final = 200
+MOST_LISTED: Final = 1_000
+_LONGEST_ERROR: Final = 500
+
+C = TypeVar("C", bound=StrEnum)
+
+
+class NotDue(Exception):
+    """The schedule is not due any more: another worker was faster, or it was changed."""
+
+
+class StillOpen(Exception):
+    """What was submitted last is still open, and the schedule says not to queue behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Firing:
+    """One submission for a schedule; its two steps are run in the transaction that submits."""
+
+    schedule: Schedule
+    key: str
+    """Names this submission: the same for all workers that try the same tick."""
+    lock: str
+    begin: Callable[[Transaction], None]
+    """Runs under the lock, before anything is written. It raises when nothing is to be submitted."""
+    done: Callable[[Transaction, str], None]
+    """Is told what was submitted, and moves the schedule on."""
+
+    def joined(self, made: str) -> Joined:
+        """Return both steps as one change, for a target that knows beforehand what it submits."""
+
+        def change(tx: Transaction) -> None:
+            self.begin(tx)
+            self.done(tx, made)
+
+        return Joined(locks=(self.lock,), change=change)
+
+
+class Target(Protocol):
+    """Submits what schedules of one kind say."""
+
+    async def submit(self, firing: Firing) -> str:
+        """Submit, with the steps of the firing in the same transaction; return what was submitted."""
+        ...
+
+    def is_open(self, tx: Transaction, made: str) -> bool:
+        """Say whether what was submitted before has not come to its end."""
+        ...
+
+
+def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
+    kind: str,
+    name: str,
+    payload: dict[str, Json],
+    *,
+    cron: str | None,
+    every: timedelta | None,
+    zone: str,
+    missed: Missed | str,
+    overlap: Overlap | str,
+    jitter: timedelta,
+) -> Schedule:
+    """Return a schedule that is to be added.
+
+    Raises:
+        InvalidSchedule: there is no such policy.
+    """
+    return Schedule(
+        schedule_id="",
+        kind=kind,
+        name=name,
+        cron=cron,
+        every_ms=None if every is None else milliseconds(every),
+        zone=zone,
+        payload=payload,
+        missed=_chosen(Missed, missed, "missed"),
+        overlap=_chosen(Overlap, overlap, "overlap"),
+        jitter_ms=milliseconds(jitter),
+        created_at=0,
+        starts_at=0,
+        tick_at=0,
+        next_at=None,
+    )
+
+
+class Schedules:
+    """The schedules of a database, and the worker that submits them."""
+
+    def __init__(self, store: Store, targets: Mapping[str, Target]) -> None:
+        """Keep what it works with: `targets` submit what is due, by kind."""
+        self._store = store
+        self._targets = targets
+
+    async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
+        """Store a schedule under its name; one that is there and says the same stays as it is.
+
+        Its first tick is the first behind now. With `replaces` one that says something else is replaced.
+
+        Raises:
+            InvalidSchedule: it cannot be kept; nothing was written.
+            DuplicateRecord: one of this name says something else; nothing was written.
+        """
+        _refuse_name(schedule.name)
+        made = replace(schedule, schedule_id=uuid4().hex)
+        now = self._store.clock.now()
+        await asyncio.to_thread(lambda: refuse_unfit(replace(made, created_at=now)))
+
+        def change(tx: Transaction) -> Schedule:
+            tx.lock(made.lock)
+            known = tx.schedules.named(made.kind, made.name)
+            if known is not None and _says(known) == _says(made):
+                return known
+            if known is not None and not replaces:
+                raise DuplicateRecord(
+                    f"there is another schedule named {made.name!r}",
+                    value=made.name,
+                    remedy="choose another name, remove that one, or replace it",
+                )
+            new = replace(made, created_at=tx.now(), starts_at=tx.now())
+            if known is None:
+                tx.schedules.insert(moved := _at(new, next_tick(new, tx.now())))
+                return moved
+            kept = {name: getattr(new, name) for name in (*_SAID, "starts_at")}
+            tick = next_tick(new, max(tx.now(), known.last_at or 0))
+            moved = _at(replace(known, **kept), tick, paused=known.is_paused)
+            _put(tx, moved)
+            return moved
+
+        return await self._store.write(change, key=made.lock)
+
+    async def named(self, kind: str, name: str) -> Schedule:
+        """Return a schedule.
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+        return await self._store.read(lambda tx: _known(tx, kind, name))
+
+    async def listed(self, kind: str, *, after: str = "", limit: int = MOST_LISTED) -> list[Schedule]:
+        """Return schedules of a kind by name, those behind `after`."""
+        limit = max(0, min(limit, MOST_LISTED))
+        return await self._store.read(lambda tx: tx.schedules.listed(kind, after=after, limit=limit))
+
+    async def pause(self, kind: str, name: str) -> Schedule:
+        """Submit nothing more until it is resumed; harmless when done twice.
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+        return await self._changed(kind, name, lambda tx, known: replace(known, next_at=None))
+
+    async def resume(self, kind: str, name: str) -> Schedule:
+        """Go on with the next tick; those of the pause are not made up for. Harmless when it is not paused.
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+
+        def resumed(tx: Transaction, known: Schedule) -> Schedule:
+            if not known.is_paused:
+                return known
+            tick = known.tick_at if known.tick_at > tx.now() else next_tick(known, tx.now())
+            return _at(known, tick)
+
+        return await self._changed(kind, name, resumed)
+
+    async def remove(self, kind: str, name: str) -> bool:
+        """Remove a schedule; what it has submitted goes on. False when there is none of this name."""
+
+        def change(tx: Transaction) -> bool:
+            tx.lock(schedule_lock(kind, name))
+            known = tx.schedules.named(kind, name)
+            if known is not None:
+                tx.schedules.remove(known.schedule_id)
+            return known is not None
+
+        return await self._store.write(change, key=schedule_lock(kind, name))
+
+    async def trigger(self, kind: str, name: str) -> str:
+        """Submit now, whatever its rhythm, its overlap policy or a pause say; return what was submitted.
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+            PostroomError: it was refused; nothing was submitted.
+        """
+        known = await self.named(kind, name)
+
+        def done(tx: Transaction, made: str) -> None:
+            row = _known(tx, kind, name)
+            tx.schedules.put(_submitted(tx, row, made))
+
+        key = f"schedule-{known.schedule_id}-{uuid4().hex}"
+        firing = Firing(schedule=known, key=key, lock=known.lock, begin=_nothing, done=done)
+        return await self._targets[kind].submit(firing)
+
+    async def serve(self) -> None:
+        """Submit what is due, when it is, until cancelled. What fails is logged and tried again."""
+        with self._store.changes.listen(SCHEDULES) as news:
+            while True:
+                try:
+                    pause = timedelta(0) if await self.submit_due() else await self._until_due()
+                except PostroomError as error:
+                    _LOG.warning("schedules.put_off", reason=error.describe())
+                    pause = AFTER_FAILURE
+                if pause:
+                    await news.wait(pause)
+
+    async def submit_due(self) -> int:
+        """Submit what is due now, or pass it over; return how many schedules that moved on.
+
+        Raises:
+            StoreError: the store could not be looked at, or what is due could not be written.
+        """
+        kinds = tuple(self._targets)
+
+        def look(tx: Transaction) -> tuple[int, list[Schedule]]:
+            return tx.now(), [one for kind in kinds for one in tx.schedules.due(kind, limit=AT_ONCE)]
+
+        now, due = await self._store.read(look)
+        plans = await asyncio.to_thread(lambda: [_planned(one, now) for one in due])
+        moved, put_off = list[bool](), list[PostroomError]()
+
+        async def move(one: Schedule, plan: Plan | InvalidSchedule) -> None:
+            try:
+                moved.append(await self._moved_on(one, plan))
+            except PostroomError as error:  # the others go on
+                put_off.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for one, plan in zip(due, plans, strict=True):
+                group.create_task(move(one, plan), name=f"schedule {one.name}")
+        if put_off:
+            raise put_off[0]
+        return sum(moved)
+
+    async def _until_due(self) -> timedelta:
+        kinds = tuple(self._targets)
+        now, due = await self._store.read(lambda tx: (tx.now(), tx.schedules.next_at(kinds)))
+        if due is None:
+            return LOOK_AGAIN
+        return min(max(timedelta(milliseconds=due - now), timedelta(milliseconds=1)), LOOK_AGAIN)
+
+    async def _moved_on(self, due: Schedule, plan: Plan | InvalidSchedule) -> bool:
+        """Submit one that is due, or pass it over; False when another worker was faster."""
+        if isinstance(plan, InvalidSchedule):  # its zone is gone: it can name no other tick
+            unfit = plan
+            return await self._written(due, lambda row: _failed(replace(row, next_at=None), unfit))
+        then = plan.then
+        if not plan.submits:
+            return await self._written(due, lambda row: _passed_over(row, then))
+        try:
+            await self._targets[due.kind].submit(self._firing(due, plan.tick, then))
+        except NotDue:
+            return False
+        except StillOpen:
+            return await self._written(due, lambda row: _passed_over(row, then))
+        except PostroomError as error:
+            if isinstance(error, (StoreError, MailboxClosed)) and not isinstance(error, StoreCorrupt):
+                raise  # it is tried again
+            _LOG.warning("schedule.not_submitted", kind=due.kind, schedule=due.name, reason=error.describe())
+            reason = error
+            return await self._written(due, lambda row: _failed(_at(row, then), reason))
+        return True
+
+    def _firing(self, due: Schedule, tick: int, then: int) -> Firing:
+        target = self._targets[due.kind]
+
+        def begin(tx: Transaction) -> None:
+            row = _still_due(tx, due)
+            last = row.last_id
+            if row.overlap is Overlap.SKIP and last is not None and target.is_open(tx, last):
+                raise StillOpen
+
+        def done(tx: Transaction, made: str) -> None:
+            tx.schedules.put(_submitted(tx, _at(_still_due(tx, due), then), made))
+
+        key = f"schedule-{due.schedule_id}-{tick}"
+        return Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
+
+    async def _written(self, due: Schedule, moved: Callable[[Schedule], Schedule]) -> bool:
+        """Write what becomes of a tick that is not submitted; False when another worker was faster."""
+
+        def change(tx: Transaction) -> bool:
+            tx.lock(due.lock)
+            try:
+                row = _still_due(tx, due)
+            except NotDue:
+                return False
+            tx.schedules.put(moved(row))
+            return True
+
+        return await self._store.write(change, key=due.lock)
+
+    async def _changed(
+        self, kind: str, name: str, changed: Callable[[Transaction, Schedule], Schedule]
+    ) -> Schedule:
+        def change(tx: Transaction) -> Schedule:
+            tx.lock(schedule_lock(kind, name))
+            made = changed(tx, _known(tx, kind, name))
+            _put(tx, made)
+            return made
+
+        return await self._store.write(change, key=schedule_lock(kind, name))
+
+
+def _nothing(_: Transaction) -> None:
+    """Refuse nothing."""
+
+
+_SAID: Final = ("cron", "every_ms", "zone", "payload", "missed", "overlap", "jitter_ms")
+
+
+def _says(schedule: Schedule) -> tuple[object, ...]:
+    return tuple(getattr(schedule, name) for name in _SAID)
+
+
+def _put(tx: Transaction, schedule: Schedule) -> None:
+    tx.schedules.put(schedule)
+    tx.tell(SCHEDULES)
+
+
+def _planned(due: Schedule, now: int) -> Plan | InvalidSchedule:
+    try:
+        return planned(due, now)
+    except InvalidSchedule as error:
+        return error
+
+
+def _at(schedule: Schedule, tick: int, *, paused: bool = False) -> Schedule:
+    """Return a schedule whose next tick is this one."""
+    return replace(schedule, tick_at=tick, next_at=None if paused else due_at(schedule, tick))
+
+
+def _submitted(tx: Transaction, schedule: Schedule, made: str) -> Schedule:
+    return replace(
+        schedule, submitted=schedule.submitted + 1, last_at=tx.now(), last_id=made, last_error=None
+    )
+
+
+def _passed_over(schedule: Schedule, then: int) -> Schedule:
+    return replace(_at(schedule, then), passed_over=schedule.passed_over + 1)
+
+
+def _failed(schedule: Schedule, error: PostroomError) -> Schedule:
+    return replace(schedule, last_error=error.describe()[:_LONGEST_ERROR])
+
+
+def _known(tx: Transaction, kind: str, name: str) -> Schedule:
+    known = tx.schedules.named(kind, name)
+    if known is None:
+        raise UnknownSchedule(f"there is no schedule named {name[:80]!r}", value=name[:80])
+    return known
+
+
+def _still_due(tx: Transaction, due: Schedule) -> Schedule:
+    """Return the row of a schedule that is due as it was seen.
+
+    Raises:
+        NotDue: it was moved on, changed, paused or removed.
+    """
+    row = tx.schedules.named(due.kind, due.name)
+    if row is None or row.next_at is None or (row.schedule_id, row.tick_at) != (due.schedule_id, due.tick_at):
+        raise NotDue
+    return row
+
+
+def _refuse_name(name: str) -> None:
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise InvalidSchedule(
+            f"a schedule has a name of 1 to {LONGEST_NAME} printable characters", value=name[:LONGEST_NAME]
+        )
+
+
+def _chosen(policy: type[C], given: str, argument: str) -> C:
+    """Return the policy of this name.
+
+    Raises:
+        InvalidSchedule: there is none.
+    """
+    try:
+        return policy(given)
+    except ValueError as error:
+        raise InvalidSchedule(
+            f"{argument} is none of {', '.join(policy)}: {str(given)[:40]!r}", value=str(given)[:40]
+        ) from error

@@ -1,0 +1,176 @@
+"""When a schedule is due: its ticks, and what becomes of one. Time zones are read from files.
+
+A cron line is read in its time zone as Debian's cron reads it. A local time that a clock change leaves out is
+due at the first minute behind the change; one that comes twice is due the first time. A line whose minute or
+hour begins with `*` goes by the time that passes: it has no tick that is left out, and none that comes twice.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice, pairwise
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import InvalidSchedule
+from postroom.contracts.schedules import Missed, Schedule
+
+LATE: Final = timedelta(minutes=1)
+"""With `skip`, a tick that is later than this counts as missed."""
+MOST_MISSED: Final = 100
+"""With `all`, at most so many ticks are made up for: the last ones."""
+SHORTEST: Final = timedelta(seconds=1)
+"""The shortest interval."""
+_LONGEST: Final = timedelta(days=3660)
+_LONGEST_LINE: Final = 200
+_LOOKED_AT: Final = 50
+"""Ticks of a cron line between which a jitter must fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is done about a schedule that is due."""
+
+    tick: int
+    submits: bool
+    """Whether this tick is submitted, or passed over."""
+    then: int
+    """The tick that is next."""
+
+
+def planned(schedule: Schedule, now: int) -> Plan:
+    """Decide about a schedule that is due, by its policy for ticks that nobody was there for.
+
+    Raises:
+        InvalidSchedule: its time zone is not known any more.
+    """
+    tick = schedule.tick_at
+    then = next_tick(schedule, tick)
+    if then > now:
+        late = now - (schedule.next_at or now)
+        is_missed = schedule.missed is Missed.SKIP and late > milliseconds(LATE)
+        return Plan(tick=tick, submits=not is_missed, then=then)
+    if schedule.missed is Missed.ALL:
+        last = list(islice(_before(schedule, now), MOST_MISSED))
+        first = max(last[-1], tick)
+        return Plan(tick=first, submits=True, then=then if first == tick else next_tick(schedule, first))
+    then = next_tick(schedule, now)
+    return Plan(
+        tick=tick, submits=schedule.missed is Missed.ONCE or now - tick <= milliseconds(LATE), then=then
+    )
+
+
+def next_tick(schedule: Schedule, after: int) -> int:
+    """Return the first tick behind an instant.
+
+    Raises:
+        InvalidSchedule: there is none in the next 50 years, or the time zone is not known.
+    """
+    if schedule.every_ms is not None:
+        start, every = schedule.starts_at, schedule.every_ms
+        return start + (max(after - start, 0) // every + 1) * every
+    for tick in _cron(schedule, after):
+        if tick > after:  # local times go back where clocks are set back
+            return tick
+    raise InvalidSchedule(
+        f"{schedule.cron!r} never fires", value=schedule.cron, remedy="name a day that there is"
+    )
+
+
+def due_at(schedule: Schedule, tick: int) -> int:
+    """Return when a tick is submitted: at once, or later by its share of the jitter, the same each time."""
+    if not schedule.jitter_ms:
+        return tick
+    digest = hashlib.blake2b(f"{schedule.schedule_id}/{tick}".encode(), digest_size=8).digest()
+    return tick + int.from_bytes(digest) % (schedule.jitter_ms + 1)
+
+
+def refuse_unfit(schedule: Schedule) -> None:
+    """Refuse a schedule that cannot be kept.
+
+    Raises:
+        InvalidSchedule: it names the argument, what was given and what is allowed.
+    """
+    _zone(schedule.zone)
+    if (schedule.cron is None) == (schedule.every_ms is None):
+        raise InvalidSchedule(
+            "a schedule has a cron line or an interval, one of them",
+            value=schedule.cron,
+            remedy='give cron="0 9 * * MON", or every=timedelta(hours=1)',
+        )
+    if schedule.every_ms is not None:
+        least, most = milliseconds(SHORTEST), milliseconds(_LONGEST)
+        if not least <= schedule.every_ms <= most:
+            raise InvalidSchedule(
+                f"an interval is from {SHORTEST.total_seconds():g} s to {_LONGEST.days} days",
+                value=f"{schedule.every_ms / 1000:g} s",
+            )
+        closest = schedule.every_ms
+    else:
+        closest = _closest(schedule)
+    if not 0 <= schedule.jitter_ms < closest:
+        raise InvalidSchedule(
+            f"the jitter is at least 0 s and less than the {closest / 1000:g} s between two ticks",
+            value=f"{schedule.jitter_ms / 1000:g} s",
+        )
+
+
+def _closest(schedule: Schedule) -> int:
+    """Return how close ticks of a cron line come to each other."""
+    ticks = [next_tick(schedule, schedule.created_at)]
+    while len(ticks) < _LOOKED_AT:
+        try:
+            ticks.append(next_tick(schedule, ticks[-1]))
+        except InvalidSchedule:  # it fires now and then, say on each 29 February
+            break
+    return min((b - a for a, b in pairwise(ticks)), default=milliseconds(_LONGEST))
+
+
+def _before(schedule: Schedule, now: int) -> Iterator[int]:
+    """Yield the ticks up to an instant, the last first; endless for an interval."""
+    if schedule.every_ms is not None:
+        tick = next_tick(schedule, now) - schedule.every_ms
+        while True:
+            yield tick
+            tick -= schedule.every_ms
+    last = now + 1
+    # From an hour on: clocks that are set back repeat local times.
+    for tick in _cron(schedule, now + milliseconds(timedelta(hours=2)), reverse=True):
+        if tick < last:
+            yield tick
+            last = tick
+
+
+def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[int]:
+    line = schedule.cron or ""
+    moment = datetime.fromtimestamp(start / 1000, tz=_zone(schedule.zone))
+    if len(line.split()) != 5 or len(line) > _LONGEST_LINE:
+        raise InvalidSchedule(
+            "a cron line has five fields: minute, hour, day of month, month, day of week",
+            value=line[:_LONGEST_LINE],
+            remedy='write it like "0 9 * * MON"',
+        )
+    try:
+        ticks = CronSim(line, moment, reverse=reverse)
+    except (CronSimError, ValueError, AssertionError) as error:
+        raise InvalidSchedule(
+            f"{line!r} is no cron line that ever fires: {error}",
+            value=line,
+            remedy='write it like "0 9 * * MON"',
+        ) from error
+    return (int(tick.timestamp()) * 1000 for tick in ticks)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise InvalidSchedule(
+            f"{name[:80]!r} is no time zone",
+            value=name[:80],
+            remedy="give a name such as Europe/Berlin, America/New_York or UTC",
+        ) from error

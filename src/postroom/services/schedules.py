@@ -1,0 +1,221 @@
+"""Schedules of mail: a person's message to agents, again and again, by the ordinary operation of sending."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from postroom.contracts.choices import Importance
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import UnknownSchedule
+from postroom.contracts.schedules import Schedule
+from postroom.contracts.store import MailReads, MailWrites
+from postroom.contracts.transactions import Store, Transaction
+from postroom.mail.commands import SendMessage, read_command
+from postroom.mail.context import Caller
+from postroom.mail.identity import find_person
+from postroom.mail.operations import OPERATIONS
+from postroom.mail.projects import HUMAN, PEOPLE_SLUG, home_of, lock_projects_of
+from postroom.mail.service import Mail
+from postroom.mail.waking.waker import OpenChange, Waker
+from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
+from postroom.services.people import addressed
+
+MAIL: Final = "mail"
+"""The kind of these schedules."""
+_POSTROOM: Final = Caller(postroom=True, operator=True)
+_SEND: Final = OPERATIONS["send_message"]
+
+
+class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent at each tick. Recipients without a project are agents of this one."""
+
+    project: str
+    sender: str
+    """The person who sends it."""
+    to: list[str]
+    subject: str
+    body: str
+    importance: Importance = "normal"
+    ack_required: bool = False
+
+    def command(self) -> SendMessage:
+        """Return it as the operation that sends it."""
+        asked = {
+            "project_key": PEOPLE_SLUG,
+            "sender_name": self.sender,
+            "to": [addressed(one, self.project) for one in self.to],
+            "subject": self.subject,
+            "body_md": self.body,
+            "importance": self.importance,
+            "ack_required": self.ack_required,
+        }
+        return read_command(SendMessage, asked)
+
+
+class _Rehearsed(Exception):
+    """The message could be sent; what that wrote is undone."""
+
+
+class MessageTarget(Target):
+    """Sends messages for schedules."""
+
+    def __init__(self, mail: Mail, waker: Waker) -> None:
+        self._mail = mail
+        self._waker = waker
+
+    async def submit(self, firing: Firing) -> str:
+        """Send the message of a tick, and have its readers woken, in one change; return its number."""
+        command = msgspec.convert(firing.schedule.payload, ScheduledMessage).command()
+
+        def change(made: OpenChange) -> str:
+            tx = made.tx
+            tx.lock(firing.lock)
+            firing.begin(tx)
+            lock_projects_of(tx.mail, command)
+            sent = _SEND.run(self._mail.context(tx.mail, _POSTROOM, waking=made), command)
+            message = str(sent["deliveries"][0]["payload"]["id"])
+            firing.done(tx, message)
+            return message
+
+        message = await self._waker.changing(change, key=home_of(command))
+        self._mail.changes.ring()
+        return message
+
+    def is_open(self, tx: Transaction, made: str) -> bool:
+        """Say whether somebody has not read the message of an earlier tick."""
+        message = tx.mail.message(int(made))
+        if message is None or message.recalled_at is not None:
+            return False
+        return any(one.read_at is None for one in tx.mail.recipients([message.id])[message.id])
+
+
+class MailSchedules:
+    """Answers the operator's routes and the pages to schedules."""
+
+    def __init__(self, mail: Mail, store: Store, waker: Waker) -> None:
+        self._mail = mail
+        self.kept = Schedules(store, {MAIL: MessageTarget(mail, waker)})
+
+    async def add(  # noqa: PLR0913 - what can be chosen, by name
+        self,
+        name: str,
+        message: ScheduledMessage,
+        *,
+        cron: str | None,
+        every: timedelta | None,
+        zone: str,
+        missed: str,
+        overlap: str,
+        jitter: timedelta,
+        replaces: bool,
+    ) -> Mapping[str, object]:
+        """Keep a schedule; the same again changes nothing.
+
+        Raises:
+            InvalidSchedule: it cannot be kept.
+            UnknownProject, UnknownAgent, InvalidRecipients, TooLarge: its message could not be sent now.
+            DuplicateRecord: there is another of this name, and it is not to be replaced.
+        """
+        slug = await self._mail.slug(message.project)
+        sender = await self._mail.store.read(lambda tx: _person(tx, message.sender))
+        message = msgspec.structs.replace(message, project=slug, sender=sender)
+        schedule = new_schedule(
+            MAIL,
+            name,
+            msgspec.to_builtins(message),
+            cron=cron,
+            every=every,
+            zone=zone,
+            missed=missed,
+            overlap=overlap,
+            jitter=jitter,
+        )
+        await self._rehearse(message.command())
+        return shown(await self.kept.add(schedule, replaces=replaces))
+
+    async def listed(self, slug: str = "") -> Sequence[Mapping[str, object]]:
+        """Return the schedules of a project by name, or all, as they are told."""
+        return [shown(one) for one in await self.of_project(slug)]
+
+    async def of_project(self, slug: str) -> Sequence[Schedule]:
+        """Return the schedules of a project by name; all without one."""
+        found = list[Schedule]()
+        while page := await self.kept.listed(MAIL, after=found[-1].name if found else ""):
+            found += page
+        return [one for one in found if slug in ("", one.payload["project"])]
+
+    async def slug(self, project: str) -> str:
+        """Return the slug of the project that a key names."""
+        return await self._mail.slug(project)
+
+    async def named(self, name: str, slug: str = "") -> Mapping[str, object]:
+        """Return one schedule, of this project where one is given.
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+        found = await self.kept.named(MAIL, name)
+        if slug not in ("", found.payload["project"]):
+            raise UnknownSchedule(f"{slug} has no schedule named {name[:80]!r}", value=name[:80])
+        return shown(found)
+
+    async def pause(self, name: str) -> Mapping[str, object]:
+        """Send nothing more until it is resumed."""
+        return shown(await self.kept.pause(MAIL, name))
+
+    async def resume(self, name: str) -> Mapping[str, object]:
+        """Go on with the next tick; those of the pause are not made up for."""
+        return shown(await self.kept.resume(MAIL, name))
+
+    async def trigger(self, name: str) -> int:
+        """Send the message now, and return its number; the ticks stay where they are."""
+        return int(await self.kept.trigger(MAIL, name))
+
+    async def remove(self, name: str) -> bool:
+        """Remove a schedule; what it has sent stays. False when there is none of this name."""
+        return await self.kept.remove(MAIL, name)
+
+    async def _rehearse(self, command: SendMessage) -> None:
+        """Refuse a message that could not be sent; one that could is sent to nobody."""
+
+        def change(tx: MailWrites) -> None:
+            lock_projects_of(tx, command)
+            _SEND.run(self._mail.context(tx, _POSTROOM), command)
+            raise _Rehearsed
+
+        try:
+            await self._mail.store.write(change, key=home_of(command))
+        except _Rehearsed:
+            return
+
+
+def _person(tx: MailReads, name: str) -> str:
+    return find_person(tx, tx, f"{HUMAN}{name.removeprefix(HUMAN)}")[1].name
+
+
+def shown(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule of mail as it is told: instants as text, spans in seconds."""
+    message = msgspec.convert(schedule.payload, ScheduledMessage)
+    return {
+        "name": schedule.name,
+        "state": "paused" if schedule.is_paused else "active",
+        "project": message.project,
+        "from": message.sender,
+        "to": message.to,
+        "subject": message.subject,
+        "body": message.body,
+        "cron": schedule.cron,
+        "every_seconds": None if schedule.every_ms is None else schedule.every_ms / 1000,
+        "zone": schedule.zone,
+        "missed": schedule.missed.value,
+        "overlap": schedule.overlap.value,
+        "jitter_seconds": schedule.jitter_ms / 1000,
+        "next_at": None if schedule.next_at is None else iso(schedule.next_at),
+        "sent": schedule.submitted,
+        "passed_over": schedule.passed_over,
+        "last_at": None if schedule.last_at is None else iso(schedule.last_at),
+        "last_message": None if schedule.last_id is None else int(schedule.last_id),
+        "last_error": schedule.last_error,
+    }

@@ -1,0 +1,76 @@
+"""Schedules over an open transaction."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from typing_extensions import override
+
+from postroom.contracts import schedules
+from postroom.contracts.errors import StoreCorrupt
+from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule
+from postroom.stores.codec import decode_json, encode, kept, told, unreadable
+from postroom.stores.sql_transaction import Row, Tables, Values
+
+_NAMES = tuple(field.name for field in fields(Schedule))
+
+
+class ScheduleTables(Tables, schedules.ScheduleTables):
+    """The rows of `schedules`."""
+
+    @override
+    def named(self, kind: str, name: str) -> Schedule | None:
+        row = self._sql.one("schedules.named", {"kind": kind, "name": name})
+        return None if row is None else _schedule(row)
+
+    @override
+    def listed(self, kind: str, *, after: str, limit: int) -> list[Schedule]:
+        found = self._sql.all("schedules.listed", {"kind": kind, "after": after, "limit": limit})
+        return list(map(_schedule, found))
+
+    @override
+    def due(self, kind: str, *, limit: int) -> list[Schedule]:
+        found = self._sql.all("schedules.due", {"kind": kind, "now": self._now(), "limit": limit})
+        return list(map(_schedule, found))
+
+    @override
+    def next_at(self, kinds: Sequence[str]) -> int | None:
+        found = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
+        return min((rows[0][0] for rows in found if rows), default=None)
+
+    @override
+    def insert(self, schedule: Schedule) -> None:
+        self._sql.run("schedules.insert", _values(schedule))
+        self._tell(SCHEDULES)
+
+    @override
+    def put(self, schedule: Schedule) -> None:
+        values = dict(_values(schedule))
+        for name in ("kind", "name", "created_at"):
+            del values[name]
+        self._sql.run("schedules.put", values)
+
+    @override
+    def remove(self, schedule_id: str) -> None:
+        self._sql.run("schedules.remove", {"schedule_id": schedule_id})
+
+
+def _values(schedule: Schedule) -> Values:
+    values = {name: getattr(schedule, name) for name in _NAMES}
+    values |= {"payload": encode(schedule.payload), "last_error": kept(schedule.last_error)}
+    return values | {"missed": schedule.missed.value, "overlap": schedule.overlap.value}
+
+
+def _schedule(row: Row) -> Schedule:
+    """Map a row of `schedules`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    values = dict(zip(_NAMES, row, strict=True))
+    try:
+        values["payload"] = decode_json(values["payload"], where="payload")
+        values["missed"], values["overlap"] = Missed(values["missed"]), Overlap(values["overlap"])
+        values["last_error"] = told(values["last_error"])
+        return Schedule(**values)
+    except (ValueError, StoreCorrupt) as error:
+        raise unreadable("schedule", row[0], error) from error

@@ -1,0 +1,346 @@
+"""Who submits what is due: each tick once over all workers, whatever clocks, crashes and failures do."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from conformance import run_backends
+from dispatch import conftest as rooms
+from dispatch_room import Counting, Deaf, done
+from postroom.contracts.errors import (
+    AgentNotFound,
+    CommitUnknown,
+    DuplicateRecord,
+    InvalidSchedule,
+    StoreUnavailable,
+    UnknownSchedule,
+)
+from postroom.contracts.schedules import Schedule
+from postroom.dispatch.config import MailboxConfig
+from postroom.embedded.schedules import RUN, RunSchedules, RunTarget
+from postroom.schedules.firing import AT_ONCE, Schedules
+from postroom.schedules.ticks import MOST_MISSED
+from postroom.testing import ManualClock
+
+room = rooms.room
+run_place, prepared_stores = run_backends.run_place, run_backends.prepared_stores
+run_stores = run_backends.run_stores
+HOUR = timedelta(hours=1)
+NO_WORK = MailboxConfig(max_concurrent_runs=0)
+
+
+class Desk:
+    """The schedules of one process over a room, and what they have enqueued."""
+
+    def __init__(self, room: Any, executor: Any = None, name: str = "one", **config: Any) -> None:
+        self.stores, self.clock = room.stores, room.clock
+        settings = MailboxConfig(**config) if config else NO_WORK
+        queue = room.mailbox(executor or Counting(), consumer_id=name, config=settings)
+        self.queue = queue
+        self.schedules = RunSchedules(queue, room.stores, lambda thread, run: (thread, run))
+        self.kept = self.schedules.kept
+
+    async def add(self, name: str = "nightly", **given: Any) -> Schedule:
+        asked: dict[str, Any] = {"thread": "t", "content": "go"} | given
+        if "cron" not in asked:
+            asked.setdefault("every", HOUR)
+        return await self.schedules.add(name, **asked)
+
+    async def found(self, name: str = "nightly") -> Schedule:
+        return await self.kept.named(RUN, name)
+
+    async def submitted(self, thread: str = "t") -> list[str]:
+        messages = await self.stores.threads.load_messages(thread) or ()
+        return [one.text() for one in messages if one.role == "user"]
+
+    async def all_due(self) -> None:
+        while await self.kept.submit_due():
+            pass
+
+
+async def test_a_tick_is_submitted_when_it_is_due_and_once(room):
+    desk = Desk(room)
+    made = await desk.add(content="hello")
+    assert made.next_at == made.tick_at == room.clock.now() + 3_600_000
+    room.clock.advance(HOUR - timedelta(milliseconds=1))
+    assert await desk.kept.submit_due() == 0
+    room.clock.advance(timedelta(milliseconds=1))
+    assert await desk.kept.submit_due() == 1
+    assert await desk.kept.submit_due() == 0
+    assert await desk.submitted() == ["hello"]
+    found = await desk.found()
+    assert (found.submitted, found.last_at, found.tick_at) == (1, room.clock.now(), made.tick_at + 3_600_000)
+    assert (await room.stores.threads.load_run(found.last_id)).thread_id == "t"
+
+
+async def test_two_workers_at_once_submit_each_tick_once(room):
+    desks = [Desk(room, name=name) for name in ("one", "two", "three")]
+    for number in range(AT_ONCE + 3):
+        await desks[0].add(f"s{number}", thread=f"t{number}")
+    for _ in range(2):
+        room.clock.advance(HOUR)
+        await asyncio.gather(*(desk.all_due() for desk in desks))
+    counts = Counter([len(await desks[0].submitted(f"t{number}")) for number in range(AT_ONCE + 3)])
+    assert counts == {2: AT_ONCE + 3}
+
+
+class Lossy:
+    """A store whose changes fail: before they are done, or with their answer lost after it."""
+
+    def __init__(self, store: Any) -> None:
+        self.store, self.before, self.after = store, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def write(self, change: Any, *, key: str = "") -> Any:
+        if self.before:
+            self.before -= 1
+            raise StoreUnavailable("planned")
+        written = await self.store.write(change, key=key)
+        if self.after:
+            self.after -= 1
+            raise CommitUnknown("planned")
+        return written
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+async def test_a_crash_in_the_middle_loses_and_doubles_nothing(room, lost):
+    desk, heir = Desk(room), Desk(room, name="two")
+    await desk.add()
+    room.clock.advance(HOUR)
+    lossy = Lossy(room.stores.store)
+    setattr(lossy, lost, 1)
+    desk.queue._core.store = lossy
+    with pytest.raises((StoreUnavailable, CommitUnknown), match="planned"):
+        await desk.kept.submit_due()
+    assert (await desk.found()).submitted == (0 if lost == "before" else 1)
+    await heir.all_due()
+    assert await desk.submitted() == ["go"]
+    assert (await desk.found()).last_error is None
+
+
+async def test_a_clock_that_goes_back_submits_no_tick_twice(room):
+    desk = Desk(room)
+    await desk.add()
+    room.clock.advance(HOUR)
+    await desk.all_due()
+    room.clock.advance(-3 * HOUR)
+    for _ in range(6):
+        await desk.all_due()
+        room.clock.advance(timedelta(minutes=30))
+    assert await desk.submitted() == ["go"]
+    room.clock.advance(HOUR)
+    await desk.all_due()
+    assert await desk.submitted() == ["go", "go"]
+
+
+@pytest.mark.parametrize(
+    ("missed", "ahead", "count"),
+    [("once", 30, 1), ("skip", 30, 0), ("all", 30, 30), ("all", 2 * MOST_MISSED, MOST_MISSED)],
+)
+async def test_a_clock_that_jumps_ahead_follows_the_policy_for_missed_ticks(room, missed, ahead, count):
+    desk = Desk(room)
+    made = await desk.add(missed=missed)
+    room.clock.advance(ahead * HOUR + timedelta(minutes=10))
+    await desk.all_due()
+    found = await desk.found()
+    assert len(await desk.submitted()) == found.submitted == count
+    assert found.tick_at == made.tick_at + ahead * 3_600_000
+
+
+class Hiring(Counting):
+    """Has no agent of the name `gone`, until it is back."""
+
+    is_back = False
+
+    async def resolve(self, request, *, pinned):
+        if request.agent_id == "gone" and not self.is_back:
+            raise AgentNotFound("there is no agent 'gone'", value="gone")
+        return await super().resolve(request, pinned=pinned)
+
+
+async def test_a_failure_is_kept_and_stops_no_other(room):
+    executor = Hiring()
+    desk = Desk(room, executor)
+    await desk.add("a", thread="a", agent="gone")
+    await desk.add("b", thread="b")
+    room.clock.advance(HOUR)
+    await desk.all_due()
+    failed = await desk.found("a")
+    assert failed.last_error == "runtime error: there is no agent 'gone'"
+    assert (failed.submitted, failed.tick_at) == (0, room.clock.now() + 3_600_000)
+    assert await desk.submitted("b") == ["go"]
+    executor.is_back = True
+    room.clock.advance(HOUR)
+    await desk.all_due()
+    assert (await desk.found("a")).last_error is None
+    assert await desk.submitted("a") == ["go"]
+
+
+class Patient(Deaf):
+    """Works until it may end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+
+    async def execute(self, activation, sink):
+        await self.may_end.wait()
+        return done(activation)
+
+
+@pytest.mark.parametrize(("overlap", "count"), [("queue", 3), ("skip", 1)])
+async def test_a_tick_while_the_last_run_is_open_follows_the_policy_for_overlaps(room, overlap, count):
+    executor = Patient()
+    desk = Desk(room, executor, max_concurrent_runs=4)
+    await desk.add(overlap=overlap)
+    for _ in range(3):
+        room.clock.advance(HOUR)
+        await desk.all_due()
+    assert len(await desk.submitted()) == count
+    assert (await desk.found()).passed_over == 3 - count
+    executor.may_end.set()
+    await desk.queue.settled()
+    room.clock.advance(HOUR)
+    await desk.all_due()
+    assert len(await desk.submitted()) == count + 1
+
+
+async def test_a_paused_schedule_submits_nothing_and_makes_nothing_up(room):
+    desk = Desk(room)
+    made = await desk.add(missed="all")
+    assert (await desk.schedules.pause("nightly")).is_paused
+    assert (await desk.schedules.pause("nightly")).is_paused
+    room.clock.advance(5 * HOUR)
+    await desk.all_due()
+    assert await desk.submitted() == []
+    assert (await desk.schedules.resume("nightly")).next_at == made.tick_at + 5 * 3_600_000
+    assert (await desk.schedules.resume("nightly")).next_at == made.tick_at + 5 * 3_600_000
+    room.clock.advance(HOUR)
+    await desk.all_due()
+    assert await desk.submitted() == ["go"]
+
+
+async def test_a_trigger_submits_now_and_moves_no_tick(room):
+    desk = Desk(room)
+    made = await desk.add(overlap="skip")
+    await desk.schedules.pause("nightly")
+    runs = {(await desk.schedules.trigger("nightly"))[1] for _ in range(2)}
+    assert len(runs) == 2
+    found = await desk.found()
+    assert (found.submitted, found.tick_at, found.next_at) == (2, made.tick_at, None)
+    assert await desk.submitted() == ["go", "go"]
+
+
+async def test_the_same_schedule_is_added_once_and_another_takes_its_place_only_when_asked(room):
+    desk = Desk(room)
+    made = await asyncio.gather(*(desk.add(content={"page": 1, "tags": ("a",)}) for _ in range(4)))
+    assert len({one.schedule_id for one in made}) == 1
+    room.clock.advance(HOUR)
+    await desk.all_due()
+    assert (await desk.add(content={"page": 1, "tags": ["a"]})).submitted == 1
+    with pytest.raises(DuplicateRecord, match="another schedule named 'nightly'"):
+        await desk.add(every=2 * HOUR, content={"page": 1, "tags": ["a"]})
+    assert (await desk.found()).every_ms == 3_600_000
+    new = await desk.add(every=2 * HOUR, replaces=True)
+    assert (new.schedule_id, new.submitted) == (made[0].schedule_id, 1)
+    assert new.next_at == room.clock.now() + 2 * 3_600_000
+
+
+async def test_names_are_listed_and_removed(room):
+    desk = Desk(room)
+    for name in ("b", "a", "c"):
+        await desk.add(name)
+    assert [one.name for one in await desk.schedules.list()] == ["a", "b", "c"]
+    assert await desk.schedules.remove("b")
+    assert not await desk.schedules.remove("b")
+    room.clock.advance(HOUR)
+    await desk.all_due()
+    assert len(await desk.submitted()) == 2
+    for change in (desk.schedules.pause, desk.schedules.resume, desk.schedules.trigger):
+        with pytest.raises(UnknownSchedule, match="no schedule named 'b'"):
+            await change("b")
+
+
+async def test_what_cannot_be_kept_is_refused_before_anything_is_written(room):
+    desk = Desk(room)
+    for given, why in (
+        ({"cron": "0 0 31 2 *"}, "ever fires"),
+        ({"cron": "0 9 * * *", "zone": "Mars/Base"}, "no time zone"),
+        ({"every": timedelta(0)}, "an interval is from"),
+        ({"missed": "some"}, "missed is none of skip, once, all: 'some'"),
+        ({"overlap": "kill"}, "overlap is none of queue, skip: 'kill'"),
+        ({"jitter": HOUR}, "the jitter"),
+        ({"name": " "}, "a name of 1 to 200"),
+        ({"name": "x" * 201}, "a name of 1 to 200"),
+    ):
+        with pytest.raises(InvalidSchedule, match=why):
+            await desk.add(**given)
+    assert await desk.schedules.list() == []
+
+
+async def test_a_tick_waits_for_its_jitter(room):
+    desk = Desk(room)
+    made = await desk.add(jitter=timedelta(minutes=30))
+    assert made.tick_at < made.next_at < made.tick_at + 1_800_001
+    room.clock.set(made.next_at - 1)
+    assert await desk.kept.submit_due() == 0
+    room.clock.set(made.next_at)
+    assert await desk.kept.submit_due() == 1
+    assert (await desk.found()).last_id.endswith(f"-{made.tick_at}")
+
+
+async def test_a_schedule_whose_zone_is_gone_is_paused_with_the_reason(room):
+    desk = Desk(room)
+    made = await desk.add(cron="0 9 * * *")
+    await room.stores.store.write(lambda tx: tx.schedules.put(replace(made, zone="Gone/Zone")))
+    room.clock.advance(24 * HOUR)
+    await desk.all_due()
+    found = await desk.found()
+    assert found.is_paused
+    assert "'Gone/Zone' is no time zone" in found.last_error
+
+
+class Looks:
+    """A store that counts who looks, and lets a listener wait by the clock of the test."""
+
+    def __init__(self, store: Any, clock: ManualClock) -> None:
+        self.store, self.clock, self.changes, self.looks, self.waits = store, clock, self, 0, []
+
+    async def read(self, look: Any) -> Any:
+        self.looks += 1
+        return await self.store.read(look)
+
+    def listen(self, topic: str) -> Any:
+        return self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    async def wait(self, at_most: timedelta) -> bool:
+        self.waits.append(at_most)
+        if len(self.waits) == 4:
+            raise asyncio.CancelledError
+        self.clock.advance(at_most)
+        return False
+
+
+async def test_a_worker_sleeps_until_the_first_is_due_however_many_there_are(room):
+    desk = Desk(room)
+    for number in range(30):
+        await desk.add(f"s{number}", thread=f"t{number}", every=HOUR + timedelta(seconds=number))
+    room.clock.advance(HOUR - timedelta(seconds=40))
+    looking = Looks(room.stores.store, room.clock)
+    with pytest.raises(asyncio.CancelledError):
+        await Schedules(looking, {RUN: RunTarget(desk.queue)}).serve()
+    seconds = [one.total_seconds() for one in looking.waits]
+    assert seconds == [30, 10, 1, 1]
+    assert looking.looks <= 12

@@ -1,0 +1,186 @@
+"""When schedules are due: cron lines in their zones, clock changes, missed ticks, and what is refused."""
+
+from datetime import datetime
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from postroom.contracts.errors import InvalidSchedule
+from postroom.contracts.schedules import Missed, Overlap, Schedule
+from postroom.schedules.ticks import MOST_MISSED, due_at, next_tick, planned, refuse_unfit
+from table_rows import each_row
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def at(text: str, zone: ZoneInfo = BERLIN, fold: int = 0) -> int:
+    moment = datetime.fromisoformat(text).replace(tzinfo=zone, fold=fold)
+    return int(moment.timestamp() * 1000)
+
+
+def schedule(**given: Any) -> Schedule:
+    fields: dict[str, Any] = {
+        "schedule_id": "s1",
+        "kind": "run",
+        "name": "nightly",
+        "cron": None,
+        "every_ms": None,
+        "zone": "Europe/Berlin",
+        "payload": {},
+        "missed": Missed.ONCE,
+        "overlap": Overlap.QUEUE,
+        "jitter_ms": 0,
+        "created_at": at("2026-01-01T00:00"),
+        "starts_at": at("2026-01-01T00:00"),
+        "tick_at": 0,
+        "next_at": 0,
+    } | given
+    return Schedule(**fields)
+
+
+def ticks(line: str, after: int, count: int) -> list[int]:
+    found = [after]
+    for _ in range(count):
+        found.append(next_tick(schedule(cron=line), found[-1]))
+    return found[1:]
+
+
+@each_row(
+    "line, after, expected",
+    [
+        ("0 9 * * MON", "2026-11-23T08:59:59.999", ["2026-11-23T09:00", "2026-11-30T09:00"]),
+        ("0 9 * * MON", "2026-11-23T09:00", ["2026-11-30T09:00"]),
+        ("0 0 29 2 *", "2026-01-01T00:00", ["2028-02-29T00:00", "2032-02-29T00:00"]),
+        ("0 12 L * *", "2026-02-01T00:00", ["2026-02-28T12:00"]),
+    ],
+)
+def test_a_cron_line_is_read_in_its_zone(line: str, after: str, expected: list[str]) -> None:
+    assert ticks(line, at(after), len(expected)) == [at(one) for one in expected]
+
+
+@each_row(
+    "line, after, expected",
+    [
+        # 29 March 2026: clocks go from 02:00 to 03:00. 25 October: from 03:00 back to 02:00.
+        ("30 2 * * *", at("2026-03-28T12:00"), [at("2026-03-29T03:00"), at("2026-03-30T02:30")]),
+        ("0,30 2 * * *", at("2026-03-28T12:00"), [at("2026-03-29T03:00"), at("2026-03-30T02:00")]),
+        ("30 2 * * *", at("2026-10-24T12:00"), [at("2026-10-25T02:30"), at("2026-10-26T02:30")]),
+        ("45 2 * * *", at("2026-10-25T02:15", fold=1), [at("2026-10-26T02:45")]),
+        ("0 * * * *", at("2026-10-25T01:30"), [at("2026-10-25T02:00"), at("2026-10-25T02:00", fold=1)]),
+        ("0 * * * *", at("2026-03-29T01:30"), [at("2026-03-29T03:00"), at("2026-03-29T04:00")]),
+    ],
+)
+def test_a_local_time_that_is_left_out_or_comes_twice_is_one_tick(
+    line: str, after: int, expected: list[int]
+) -> None:
+    assert ticks(line, after, len(expected)) == expected
+
+
+def test_an_interval_keeps_its_step_whatever_clocks_do() -> None:
+    every = schedule(every_ms=HOUR, starts_at=1_000)
+    assert next_tick(every, 0) == 1_000 + HOUR
+    assert next_tick(every, 1_000 + HOUR) == 1_000 + 2 * HOUR
+    assert next_tick(every, 1_000 + 10 * HOUR + 1) == 1_000 + 11 * HOUR
+
+
+@each_row(
+    "missed, late, expected",
+    [
+        # Whether it is submitted, which tick, and which is next: in hours behind the one that is due.
+        (Missed.ONCE, 0, (True, 0, 1)),
+        (Missed.ONCE, 4 * HOUR + 5, (True, 0, 5)),
+        (Missed.SKIP, 0, (True, 0, 1)),
+        (Missed.SKIP, 60_000, (True, 0, 1)),
+        (Missed.SKIP, 60_001, (False, 0, 1)),
+        (Missed.SKIP, 4 * HOUR + 5, (False, 0, 5)),
+        (Missed.ALL, 4 * HOUR + 5, (True, 0, 1)),
+        (Missed.ALL, (MOST_MISSED - 1) * HOUR, (True, 0, 1)),
+        (Missed.ALL, MOST_MISSED * HOUR, (True, 1, 2)),
+        (Missed.ALL, 10 * MOST_MISSED * HOUR, (True, 9 * MOST_MISSED + 1, 9 * MOST_MISSED + 2)),
+    ],
+)
+@pytest.mark.parametrize("line", [None, "0 * * * *"])
+def test_what_becomes_of_missed_ticks_is_the_policys_choice(
+    line: str | None, missed: Missed, late: int, expected: tuple[bool, int, int]
+) -> None:
+    due = at("2026-06-01T10:00")
+    kept = {"cron": line, "every_ms": None if line else HOUR, "starts_at": due - HOUR}
+    plan = planned(schedule(**kept, missed=missed, tick_at=due, next_at=due), due + late)
+    found = plan.submits, (plan.tick - due) / HOUR, (plan.then - due) / HOUR
+    assert found == expected
+
+
+@pytest.mark.parametrize("line", ["30 2 * * *", "0,30 2 * * *", "0 * * * *", "15 1,2,3 * * *"])
+@pytest.mark.parametrize("start", ["2026-03-28T12:00", "2026-10-24T12:00"])
+def test_missed_ticks_are_made_up_for_over_a_clock_change_each_once(line: str, start: str) -> None:
+    begun, now = at(start), at(start) + 2 * DAY
+    one = schedule(cron=line, missed=Missed.ALL)
+    made, tick = [], next_tick(one, begun)
+    while tick <= now:
+        plan = planned(schedule(cron=line, missed=Missed.ALL, tick_at=tick, next_at=tick), now)
+        made.append(plan.tick)
+        tick = plan.then
+    assert made == list(islice((one for one in ticks(line, begun, 100) if one <= now), 100))
+
+
+def test_a_tick_has_one_jitter_and_others_have_others() -> None:
+    one = schedule(every_ms=HOUR, jitter_ms=60_000)
+    delays = {due_at(one, tick) - tick for tick in range(0, 100 * HOUR, HOUR)}
+    assert due_at(one, HOUR) == due_at(one, HOUR)
+    assert len(delays) > 90
+    assert all(0 <= delay <= 60_000 for delay in delays)
+    assert due_at(schedule(every_ms=HOUR), HOUR) == HOUR
+
+
+@each_row(
+    "given, why",
+    [
+        ({"cron": "0 0 31 2 *"}, "ever fires"),
+        ({"cron": "0 0 31 2,4 *"}, "ever fires"),
+        ({"cron": "0 0 * 2 1#5", "created_at": at("2026-01-01T00:00"), "jitter_ms": -1}, "jitter"),
+        ({"cron": "* * */20 * 1L"}, "never fires"),
+        ({"cron": "61 * * * *"}, "Bad minute"),
+        ({"cron": "0 0 9 * * MON"}, "five fields"),
+        ({"cron": "@daily"}, "five fields"),
+        ({"cron": ""}, "five fields"),
+        ({"cron": "0 9 * * LL"}, "cron line"),
+        ({"cron": "0 9 */LW * *"}, "cron line"),
+        ({"cron": "0 9 * * *", "zone": "Europe/Atlantis"}, "no time zone"),
+        ({"cron": "0 9 * * *", "zone": "../../etc/passwd"}, "no time zone"),
+        ({"cron": "0 9 * * *", "zone": ""}, "no time zone"),
+        ({"cron": "0 9 * * *", "zone": "Europe"}, "no time zone"),
+        ({"cron": "0 9 * * *", "zone": "a\0b"}, "no time zone"),
+        ({}, "one of them"),
+        ({"cron": "0 9 * * *", "every_ms": HOUR}, "one of them"),
+        ({"every_ms": 0}, "an interval"),
+        ({"every_ms": 999}, "an interval"),
+        ({"every_ms": -HOUR}, "an interval"),
+        ({"every_ms": 10**15}, "an interval"),
+        ({"every_ms": HOUR, "jitter_ms": HOUR}, "less than the 3600 s"),
+        ({"cron": "0 9,10 * * *", "jitter_ms": HOUR}, "less than the 3600 s"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidSchedule, match=why):
+        refuse_unfit(schedule(**given))
+
+
+@each_row("given", [{"cron": "0 9 * * MON-FRI"}, {"every_ms": 1_000}, {"cron": "0 0 29 2 *", "zone": "UTC"}])
+def test_what_can_be_kept_is(given: dict[str, Any]) -> None:
+    refuse_unfit(schedule(**given))
+
+
+def test_a_line_in_a_zone_far_away_is_a_tick_of_that_zone() -> None:
+    tokyo = schedule(cron="0 9 * * *", zone="Asia/Tokyo")
+    assert next_tick(tokyo, at("2026-11-23T00:00")) == at("2026-11-23T09:00", ZoneInfo("Asia/Tokyo"))
+
+
+def test_an_instant_between_seconds_is_behind_the_second() -> None:
+    nine = at("2026-11-23T09:00")
+    daily = schedule(cron="0 9 * * *")
+    assert next_tick(daily, nine - 1) == nine
+    assert next_tick(daily, nine + 1) == nine + DAY
