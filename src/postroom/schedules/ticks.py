@@ -109,9 +109,10 @@ def refuse_unfit(schedule: Schedule) -> None:
                 f"an interval is from {SHORTEST.total_seconds():g} s to {_LONGEST.days} days",
                 value=f"{schedule.every_ms / 1000:g} s",
             )
-        closest = schedule.every_ms
-    else:
-        closest = _closest(schedule)
+    first = next_tick(schedule, schedule.created_at)
+    if not schedule.jitter_ms:
+        return
+    closest = schedule.every_ms or _closest(schedule, first)
     if not 0 <= schedule.jitter_ms < closest:
         raise InvalidSchedule(
             f"the jitter is at least 0 s and less than the {closest / 1000:g} s between two ticks",
@@ -119,9 +120,9 @@ def refuse_unfit(schedule: Schedule) -> None:
         )
 
 
-def _closest(schedule: Schedule) -> int:
-    """Return how close ticks of a cron line come to each other."""
-    ticks = [next_tick(schedule, schedule.created_at)]
+def _closest(schedule: Schedule, first: int) -> int:
+    """Return how close ticks of a cron line come to each other, from the first on."""
+    ticks = [first]
     while len(ticks) < _LOOKED_AT:
         try:
             ticks.append(next_tick(schedule, ticks[-1]))
@@ -138,7 +139,7 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
             yield tick
             tick -= schedule.every_ms
     last = now + 1
-    # From an hour on: clocks that are set back repeat local times.
+    # It begins two hours later: clocks that are set back repeat local times.
     for tick in _cron(schedule, now + milliseconds(timedelta(hours=2)), reverse=True):
         if tick < last:
             yield tick
