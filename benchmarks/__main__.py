@@ -24,6 +24,7 @@ ALL = (
     "flatness",
     "dispatch_store",
     "dispatch_mailbox",
+    "embedded",
     "gateway",
     "waking",
     "hooks",
