@@ -155,7 +155,9 @@ def indexes(node: dict[str, Any], table: str) -> Iterator[str]:
         yield from indexes(within, table)
 
 
-def test_who_looks_for_due_work_reads_the_runs_that_hold_others_and_not_all_open_ones(filled: Session) -> None:
+def test_who_looks_for_due_work_reads_the_runs_that_hold_others_and_not_all_open_ones(
+    filled: Session,
+) -> None:
     """It is done at each poll; with 20,000 open runs it took three seconds on a busy machine."""
     looks = ("due_threads", "due_threads_of_tenant", "due_threads_of_nobody", "next_due_at")
     for name in looks:
