@@ -70,7 +70,8 @@ class Workers:
             self.processes.append(await self.start(dsn))
 
     async def end(self, number: int) -> None:
-        self.processes[number].kill()
+        with suppress(ProcessLookupError):  # one that was cut off as it started has ended
+            self.processes[number].kill()
         await self.processes[number].wait()
 
     async def kill_again_and_again(self, is_over: asyncio.Event) -> None:

@@ -8,7 +8,7 @@ from postroom.contracts.runs import RunRecord
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """What a conversation is ordered by: a run, what it was asked, and when it began or ended without that."""
+    """What a conversation is ordered by: a run, its messages, and when it began, or ended unbegun."""
 
     run_id: str
     asked: tuple[str, ...] = ()
