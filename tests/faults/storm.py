@@ -96,7 +96,7 @@ class Workers:
             proxy.is_cut_off = False
             proxy.cut_all()
             self.standstills += 1
-            is_last = await _over_within(is_over, 2 * STANDSTILL)
+            is_last = await _over_within(is_over, 10 * STANDSTILL)
 
 
 async def _over_within(is_over: asyncio.Event, seconds: float) -> bool:
