@@ -25,6 +25,7 @@ ALL = (
     "dispatch_store",
     "dispatch_mailbox",
     "enqueue_many",
+    "embedded",
     "gateway",
     "waking",
     "hooks",

@@ -70,7 +70,8 @@ class Workers:
             self.processes.append(await self.start(dsn))
 
     async def end(self, number: int) -> None:
-        self.processes[number].kill()
+        with suppress(ProcessLookupError):  # one that was cut off as it started has ended
+            self.processes[number].kill()
         await self.processes[number].wait()
 
     async def kill_again_and_again(self, is_over: asyncio.Event) -> None:
@@ -95,7 +96,7 @@ class Workers:
             proxy.is_cut_off = False
             proxy.cut_all()
             self.standstills += 1
-            is_last = await _over_within(is_over, 2 * STANDSTILL)
+            is_last = await _over_within(is_over, 10 * STANDSTILL)
 
 
 async def _over_within(is_over: asyncio.Event, seconds: float) -> bool:

@@ -105,6 +105,8 @@ CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id);
 
 CREATE INDEX run_threads_resource ON run_threads (resource_id, thread_id) WHERE resource_id IS NOT NULL;
 
+CREATE INDEX runs_holding ON runs (thread_id) WHERE status <> 'done' AND holds_others = 1;
+
 CREATE INDEX runs_latest ON runs (thread_id, updated_at, created_at, run_id);
 
 CREATE INDEX runs_open ON runs (run_id) WHERE status <> 'done';

@@ -3,12 +3,32 @@
 from collections.abc import Sequence
 
 from postroom.contracts.messages import Message
+from postroom.contracts.records import Record
 from postroom.contracts.runs import RunRecord
 
 
-def conversation_of(
-    run_id: str, messages: Sequence[Message], runs: Sequence[RunRecord]
-) -> tuple[Message, ...]:
+class Turn(Record, frozen=True, kw_only=True):
+    """What a conversation is ordered by: a run, its messages, and when it began, or ended unbegun."""
+
+    run_id: str
+    asked: tuple[str, ...] = ()
+    """The ids of its messages."""
+    began: int | None = None
+    is_to_come: bool = False
+    """Whether it is still to be executed, or is at work."""
+
+    @classmethod
+    def of(cls, run: RunRecord) -> "Turn":
+        """Return the turn of a run."""
+        return cls(
+            run_id=run.run_id,
+            asked=run.input.trigger_message_ids if run.input is not None else (),
+            began=run.started_at if run.started_at is not None else run.finished_at,
+            is_to_come=run.is_open and run.activation is not None,
+        )
+
+
+def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> tuple[Message, ...]:
     """Return a thread's committed messages as one of its runs sees them.
 
     Other runs that are still to be executed are left out, with what they were asked and have said. The others
@@ -18,28 +38,27 @@ def conversation_of(
     places = {message.id: place for place, message in enumerate(messages)}
     ends = {_said_by(message): place for place, message in enumerate(messages)}
 
-    def turn(run: RunRecord) -> tuple[bool, float, int]:
-        ids = run.input.trigger_message_ids if run.input is not None else ()
-        began = run.started_at if run.started_at is not None else run.finished_at
-        end = max(ends.get(run.run_id, -1), *(places.get(id, -1) for id in ids), -1)
-        return run.run_id == run_id, began if began is not None else float("inf"), end
+    def order(turn: Turn) -> tuple[bool, float, int]:
+        end = max(ends.get(turn.run_id, -1), *(places.get(id, -1) for id in turn.asked), -1)
+        return turn.run_id == run_id, turn.began if turn.began is not None else float("inf"), end
 
-    turns: dict[str, int] = {}
+    place_of: dict[str, int] = {}
     asked_by: dict[str, str] = {}
-    for place, run in enumerate(sorted(runs, key=turn)):
-        turns[run.run_id] = place
-        if run.input is not None:  # of a message that was replayed, the last run
-            asked_by.update(dict.fromkeys(run.input.trigger_message_ids, run.run_id))
-    hidden = {run.run_id for run in runs if run.is_open and run.activation and run.run_id != run_id}
+    for place, turn in enumerate(sorted(turns, key=order)):
+        place_of[turn.run_id] = place
+        asked_by.update(
+            dict.fromkeys(turn.asked, turn.run_id)
+        )  # of a message that was replayed, the last run
+    hidden = {turn.run_id for turn in turns if turn.is_to_come and turn.run_id != run_id}
     seen: list[tuple[int, Message]] = []
     latest = -1
     for message in messages:
         said_by = _said_by(message)
-        run_of = said_by if said_by in turns else asked_by.get(message.id or "")
+        run_of = said_by if said_by in place_of else asked_by.get(message.id or "")
         if run_of in hidden:
             continue
         if run_of is not None:
-            latest = turns[run_of]
+            latest = place_of[run_of]
         seen.append((latest, message))
     return tuple(message for _, message in sorted(seen, key=lambda entry: entry[0]))
 

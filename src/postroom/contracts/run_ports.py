@@ -418,14 +418,7 @@ class ThreadStore(_RunPort):
         """Return the committed messages that a run of the thread sees, as `conversation_of` says."""
 
         def look(runs: RunTables) -> tuple[Message, ...]:
-            found = runs.messages.all(thread_id)
-            query, of_thread = RunQuery(thread_id=thread_id), list[RunRecord]()
-            while some := runs.threads.list_runs(query, MAX_PAGE):
-                of_thread.extend(some)
-                if len(some) < MAX_PAGE:
-                    break
-                query = RunQuery(thread_id=thread_id, after=some[-1].run_id)
-            return conversation_of(run_id, found, of_thread)
+            return conversation_of(run_id, runs.messages.all(thread_id), runs.threads.turns(thread_id))
 
         return await self._look(look)
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol, Self
 
 from postroom.contracts.budgets import Spending
+from postroom.contracts.conversation import Turn
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim
 from postroom.contracts.messages import (
@@ -262,6 +263,10 @@ class ThreadTables(Protocol):
 
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
         """Return runs by run id."""
+        ...
+
+    def turns(self, thread_id: str) -> Sequence[Turn]:
+        """Return all runs of a thread, in any order, as far as a conversation is ordered by them."""
         ...
 
     def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:

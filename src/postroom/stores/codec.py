@@ -9,15 +9,25 @@ import msgspec
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InvalidActivation, InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Json, Message
-from postroom.contracts.runs import RunRecord, TerminationReason, Thread
+from postroom.contracts.records import Record
+from postroom.contracts.runs import RunMessageInput, RunRecord, TerminationReason, Thread
 
 T = TypeVar("T")
+
+
+class EndedRun(Record, frozen=True, kw_only=True):
+    """What the order of a conversation needs of a run that has ended; the rest of its body is passed over."""
+
+    started_at: int | None = None
+    finished_at: int | None = None
+    input: RunMessageInput | None = None
+
 
 _ENCODER = msgspec.json.Encoder()
 _JSON = msgspec.json.Decoder()
 _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (DeliveryMode, Message, RunDispatch, RunRecord, TerminationReason, Thread)
+    for kind in (DeliveryMode, EndedRun, Message, RunDispatch, RunRecord, TerminationReason, Thread)
 }
 _ESCAPE = "\x1a"
 """Stands in free text before what stands for U+0000, and before itself."""

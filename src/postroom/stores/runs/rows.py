@@ -2,11 +2,12 @@
 
 from functools import lru_cache
 
+from postroom.contracts.conversation import Turn
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
-from postroom.stores.codec import decode, decode_json, encode, kept, told, unreadable
+from postroom.stores.codec import EndedRun, decode, decode_json, encode, kept, told, unreadable
 from postroom.stores.sql_transaction import Row, Values
 
 _DISPATCH_STATUS = {status.value: status for status in RunDispatchStatus}
@@ -135,6 +136,26 @@ def run(row: Row) -> RunRecord:
         return decode(RunRecord, body, where="body")
     except StoreCorrupt as error:
         raise unreadable("run", run_id, error) from error
+
+
+def turn(row: Row) -> Turn:
+    """Map `run_id`, `status` and `body` of a row of `runs`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    run_id, status, body = row
+    if status != RunStatus.DONE:
+        return Turn.of(run((run_id, body)))
+    try:
+        ended = decode(EndedRun, body, where="body")
+    except StoreCorrupt as error:
+        raise unreadable("run", run_id, error) from error
+    return Turn(
+        run_id=run_id,
+        asked=ended.input.trigger_message_ids if ended.input is not None else (),
+        began=ended.started_at if ended.started_at is not None else ended.finished_at,
+    )
 
 
 def message(row: Row) -> MessageRecord:

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 from typing_extensions import override
 
 from postroom.contracts.budgets import Spending
+from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
@@ -139,6 +140,11 @@ class Threads(Tables, ThreadTables):
             of_thread, asked["thread_id"] = "_of_thread", query.thread_id
         open_ones = "" if RunStatus.DONE in statuses else "open_"
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
+
+    @override
+    def turns(self, thread_id: str) -> Sequence[Turn]:
+        found = self._sql.all("threads.turns", {"thread_id": thread_id})
+        return [rows.turn(row) for row in found]
 
     @override
     def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:

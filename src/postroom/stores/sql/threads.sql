@@ -166,6 +166,10 @@ SELECT run_id, body FROM runs {index runs_open_of_thread}
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
+-- turns
+SELECT run_id, status, body FROM runs
+ WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
+
 -- append_message
 INSERT INTO run_messages (thread_id, seq, message_id, run_id, visibility, created_at, body)
 VALUES (:thread_id, :seq, :message_id, :run_id, :visibility, :created_at, :body);
