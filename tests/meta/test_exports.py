@@ -60,6 +60,7 @@ EXPORTED = {
         "SessionSource",
     ],
     "postroom.embedded": ["Answer", "Item", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"],
+    "postroom.sync": ["Answer", "Item", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"],
     "postroom.runtime": [
         "AgentResolver",
         "AgentRuntime",
