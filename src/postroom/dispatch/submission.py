@@ -9,7 +9,7 @@
 What happens when the thread is busy is decided in the same transaction.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -51,6 +51,7 @@ from postroom.contracts.run_stores import (
     thread_lock,
 )
 from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.completion import ClaimAsk, Claimed, Completion, EndedRuns, begun_in, claimed_next
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
@@ -217,7 +218,11 @@ class Submissions:
     ) -> MailboxSubmitResult:
         """Accept work; what happens when the thread is busy is the strategy's choice.
 
+        Decisions alone are kept for a run that is at work, anywhere: it is told them there, or when it waits
+        or begins again.
+
         Raises:
+            StaleDecision: a call was decided about already, or its time is over.
             SubmissionRejected: the thread is busy and the strategy is `reject`.
             QueueFull: as many wait on the thread as may.
             DedupeKeyInUse: an open dispatch of the thread has the key.
@@ -229,6 +234,18 @@ class Submissions:
             return await self._queued(request, strategy)
         except ActiveRunConflict as error:
             raise SubmissionRejected(error.message, value=request.thread_id) from error
+        except RunNotOpen:
+            if request.messages or not request.decisions:
+                raise
+        row = await self._control.keep_decisions(request)
+        if row is None:  # it was at work, and is not any more
+            return await self._queued(request, strategy)
+        return MailboxSubmitResult(
+            dispatch_id=row.dispatch_id,
+            run_id=row.run_id,
+            thread_id=row.thread_id,
+            status=MailboxDispatchStatus.RUNNING,
+        )
 
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
@@ -545,6 +562,18 @@ class Submissions:
             return await self._queued(request, BusyPolicy.REJECT)
         except (AlreadyConsumed, DeliveryBlocked, ActiveRunConflict):
             return None  # it is at work, or others were faster: they look when they have ended
+
+    def resumed_in(
+        self, tx: Transaction, run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]
+    ) -> Callable[[], Awaitable[None]]:
+        """Queue a run that waits again with decisions, under the lock of its thread.
+
+        What is returned tells of it, after the commit.
+        """
+        request = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=decisions)
+        ids = _Ids(run_id=run.run_id, dispatch_id=tx.new_id(), pin=None)
+        prepared = self._submitted_in(tx, self.checked(request, background=True), DispatchOptions(), ids)
+        return lambda: self._told(prepared)
 
     # The commit.
 

@@ -64,13 +64,15 @@ class Mailbox:
             stores = await asyncio.to_thread(_opened, url, schema)
             opened.push_async_callback(asyncio.to_thread, stores.close)
             runs = stores.runs
-            executor = work
-            if not isinstance(executor, RunDispatchExecutor):
+            executor, live = work, None
+            if isinstance(executor, RunDispatchExecutor):
+                live = _live(stores, opened)
+            else:
                 executor = FunctionExecutor(executor, runs, SystemTimer())
             queue = Queue(
                 executor,
                 runs,
-                live=_live(stores, opened),
+                live=live,
                 effects=Ends(),
                 config=dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive),
             )

@@ -8,6 +8,7 @@ import msgspec
 
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InvalidActivation, InvalidRecord, StoreCorrupt
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import DeliveryMode, Json, Message
 from postroom.contracts.runs import RunRecord, TerminationReason, Thread
 
@@ -17,7 +18,7 @@ _ENCODER = msgspec.json.Encoder()
 _JSON = msgspec.json.Decoder()
 _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (DeliveryMode, Message, RunDispatch, RunRecord, TerminationReason, Thread)
+    for kind in (DeliveryMode, LiveRunCommand, Message, RunDispatch, RunRecord, TerminationReason, Thread)
 }
 _ESCAPE = "\x1a"
 """Stands in free text before what stands for U+0000, and before itself."""
