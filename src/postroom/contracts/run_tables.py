@@ -104,6 +104,10 @@ class DispatchTables(Protocol):
         """Withdraw a queued dispatch; None when it is not queued."""
         ...
 
+    def hurry(self, dispatch_id: str) -> None:
+        """Have a queued dispatch due at once, whenever it was due."""
+        ...
+
     def interrupt(self, thread_id: str) -> Interrupt:
         """Raise the thread's epoch and supersede all that is queued; see `DispatchStore.interrupt`."""
         ...

@@ -177,6 +177,8 @@ class Plan:
     queued_at: int
     """When it counts as queued: after what the thread was given before, whatever the clocks of others say."""
     joins: RunDispatch | None = None
+    is_answered: bool = False
+    """Whether it answers a question: what was queued for when nobody does goes on now."""
 
     @property
     def commit(self) -> ThreadCommit:
@@ -333,6 +335,10 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         activation = activation.continuing(existing.run_id)
         if request.trace.run_mode is RunMode.INTERNAL_WAKE:
             activation = activation.traced(run_mode=RunMode.INTERNAL_WAKE)
+        if request.delivery == DeliveryOptions() and existing.activation is not None:
+            before_it = existing.activation.delivery  # whoever answers says nothing of tenant and attempts
+            delivery = replace(before_it, delay_ms=0, deadline_at=None, dedupe_key=None)
+            activation = replace(activation, delivery=delivery)
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _joined(existing.activation, snapshot)
@@ -359,6 +365,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         expected_message_count=facts.message_count,
         queued_at=_queued_at(facts, now),
         joins=joins,
+        is_answered=len(written.answered) > len(run.answered),
     )
 
 

@@ -663,6 +663,8 @@ class Submissions:
         plan = self._plan(tx, request, facts, ids, mode)
         if options is None or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
+            if plan.joins is not None and plan.is_answered:
+                tx.runs.dispatches.hurry(plan.joins.dispatch_id)
             if options is not None and options.claims is not None:
                 claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
         else:

@@ -158,6 +158,12 @@ class Dispatches(Tables, DispatchTables):
         return self.put(found.cancelled(now=self._now()))
 
     @override
+    def hurry(self, dispatch_id: str) -> None:
+        found = self.load(dispatch_id)
+        if found is not None and found.status is _QUEUED and found.available_at:
+            self.put(found.hurried(now=self._now()))
+
+    @override
     def interrupt(self, thread_id: str) -> Interrupt:
         named = {"thread_id": thread_id}
         [[_, epoch, *_]], claimed, queue = self._sql.ask(
