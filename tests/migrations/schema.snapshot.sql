@@ -430,6 +430,14 @@ CREATE TABLE run_answers (
   run_id     TEXT NOT NULL
 );
 
+CREATE TABLE run_commands (
+  dispatch_id TEXT NOT NULL,
+  call_id TEXT NOT NULL,
+  body TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  PRIMARY KEY (dispatch_id, call_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE run_dispatches (
   dispatch_id          TEXT NOT NULL PRIMARY KEY
                         CHECK (dispatch_id > '!' OR trim(dispatch_id, char(9, 10, 13, 32)) <> ''),

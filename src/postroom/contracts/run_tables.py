@@ -12,6 +12,7 @@ from postroom.contracts.budgets import Spending
 from postroom.contracts.conversation import Turn
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import (
     DeliveryMode,
     Json,
@@ -103,6 +104,10 @@ class DispatchTables(Protocol):
 
     def cancel(self, dispatch_id: str) -> RunDispatch | None:
         """Withdraw a queued dispatch; None when it is not queued."""
+        ...
+
+    def hurry(self, dispatch_id: str) -> None:
+        """Have a queued dispatch due at once, whenever it was due."""
         ...
 
     def interrupt(self, thread_id: str) -> Interrupt:
@@ -203,6 +208,21 @@ class DispatchTables(Protocol):
 
     def discard(self, dispatch_id: str) -> RunDispatch | None:
         """Remove a dead letter for good; None when it is none."""
+        ...
+
+    def put_command(self, dispatch: RunDispatch, command: LiveRunCommand) -> None:
+        """Keep what is asked of a run at work, a wish that it ends or one decision, and tell its owner.
+
+        Of each call, and of the wish, the first is kept.
+        """
+        ...
+
+    def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
+        """Return what is kept for these dispatches, with the id of each, in the order in which it came."""
+        ...
+
+    def drop_commands(self, dispatch_id: str) -> None:
+        """Keep nothing more for a dispatch: it is not at work any more."""
         ...
 
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:

@@ -99,6 +99,8 @@ class OnTimeout(StrEnum):
     WAIT = "wait"
     CANCEL = "cancel"
     NO = "no"
+    GO_ON = "go_on"
+    """The run goes on by itself, and knows that nobody has."""
 
 
 def _shortened(arguments: Json, most: int = 600) -> str:
@@ -129,9 +131,14 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
         return what if is_whole else f"{what}: {_shortened(self.arguments)}"
 
     def is_over(self, now: int) -> bool:
-        """Say whether it has waited long enough."""
-        ends = self.on_timeout is not OnTimeout.WAIT
+        """Say whether it has waited long enough, and somebody is to end its waiting."""
+        ends = self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO)
         return ends and self.expires_at is not None and self.expires_at <= now
+
+    def goes_on(self, now: int) -> bool:
+        """Say whether its run goes on without an answer by now, so that none is taken any more."""
+        is_late = self.expires_at is not None and self.expires_at <= now
+        return is_late and self.on_timeout is OnTimeout.GO_ON
 
 
 class RunWaitingState(Record, frozen=True, kw_only=True):

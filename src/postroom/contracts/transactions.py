@@ -27,6 +27,11 @@ WORK: Final = "work"
 """The topic on which hints come that something may be claimable."""
 
 
+def commands_to(consumer_id: str) -> str:
+    """Return the topic on which a mailbox hears that something is asked of a run that it has at work."""
+    return f"commands:{consumer_id}"
+
+
 class Transaction(Protocol):
     """One open transaction: its tables, its instant, and what it tells others once it is committed.
 

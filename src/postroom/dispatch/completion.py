@@ -7,7 +7,7 @@
 An end that no execution wrote (cancelled, superseded, given up) ends the run as well.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -33,11 +33,13 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import LIMITS, Limit
+from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import ClaimRequest, ThreadCommit, thread_lock
 from postroom.contracts.runs import (
+    AnsweredTicket,
     RunRecord,
     RunStatus,
     RunWaitingState,
@@ -46,6 +48,7 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import WORK, Transaction
 from postroom.dispatch.budgets import Budgets, begin_to_ask, release_abandoned
 from postroom.dispatch.capture import CapturingSink, RunCoordinator
@@ -221,6 +224,10 @@ class Ending:
     leaves_waiting: bool = True
     """Whether messages may wait on the thread; True where that is not known."""
     next: Claimed | None = None
+    tells: Callable[[], Awaitable[None]] | None = None
+    """Tells that the run was queued again, where decisions had come before it asked."""
+    unasked: tuple[str, ...] = ()
+    """The calls of decisions that the run has not taken, and does not ask about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +340,12 @@ class Accepting(Protocol):
         ...
 
 
+Decision = tuple[str, ToolCallResume]
+Resumes = Callable[[Transaction, RunRecord, Sequence[Decision]], Callable[[], Awaitable[None]]]
+"""Queues a run that waits again with decisions, under the lock of its thread; what it returns tells of that,
+after the commit."""
+
+
 class Completion:
     """Writes begins and ends of executions."""
 
@@ -341,12 +354,14 @@ class Completion:
         core: Core,
         events: ServerEvents,
         accepting: Accepting,
+        resumes: Resumes,
         after_run: Callable[[str], Awaitable[None]],
     ) -> None:
         """Keep what it works with; `after_run` is called when a run has ended without being executed."""
         self._core = core
         self._events = events
         self._accepting = accepting
+        self._resumes = resumes
         self.after_run = after_run
 
     async def begin(self, attempt: Attempt, spends: tuple[Spending, ...] = ()) -> None:
@@ -420,6 +435,9 @@ class Completion:
         if row.status is RunDispatchStatus.DEAD_LETTER:
             await self._tell_failure(row, attempt.sink, outcome.error)
             return False
+        if row.status is RunDispatchStatus.CANCELLED:
+            await attempt.sink.emit(finish_event(row, TerminationReason.cancelled(), None))
+            return False
         await self._events.dispatch_happened("RunRescheduled", row, reason="retry_backoff")
         retrying = RunRetrying(
             run_id=row.run_id, attempt=row.attempt_count, retry_at=row.due_since, error=outcome.error
@@ -464,6 +482,32 @@ class Completion:
             _LOG.warning("dispatch.left_to_lease", reason=reason.describe())
             return False
         return row.status is RunDispatchStatus.QUEUED
+
+    async def release(self, claimed: RunDispatch) -> None:
+        """Give a dispatch back at once, with no attempt counted.
+
+        Raises:
+            StaleClaim: the dispatch is not ours any more; nothing was written.
+        """
+        await self._moved("release", claimed, lambda row, now: row.released(now=now), is_failed=False)
+
+    async def taken_back(self, row: RunDispatch, why: str) -> RunDispatch:
+        """Take a dispatch from a process that is gone; an attempt counts.
+
+        Raises:
+            StaleClaim: it was superseded, and is that now.
+        """
+        return await self._moved(
+            "nack", row, lambda row, now: row.nacked(error=why, delay_ms=0, now=now), is_failed=False
+        )
+
+    def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
+        """Take back a dispatch whose lease has ended, under the lock of its thread; None when it has not.
+
+        A run that is thereby given up, or was to end, ends in the same change.
+        """
+        row = tx.runs.dispatches.reclaim(dispatch_id)
+        return None if row is None else self.ended_in(tx, heeded(tx, row))
 
     async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
         """Withdraw a queued dispatch and end its run, in one step; None when it is not queued."""
@@ -609,6 +653,7 @@ class Completion:
             spends=spends,
             events=events,
             asks=asks,
+            resumes=self._resumes,
             answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
             effects=core.effects,
         )
@@ -628,6 +673,10 @@ class Completion:
             core.metrics.run_ended(OutcomeKind.COMPLETED.value)
         if ending.run is not None and core.effects is not None:
             core.effects.stored(ending.run)
+        if ending.unasked:
+            _LOG.warning("decisions.not_asked_for", run_id=attempt.run.run_id, calls=ending.unasked)
+        if ending.tells is not None:
+            await ending.tells()
         return ending
 
     async def _moved(
@@ -638,8 +687,9 @@ class Completion:
         *,
         outcome: str = "",
         failed: CanonicalEventDraft | None = None,
+        is_failed: bool = True,
     ) -> RunDispatch:
-        """Move a dispatch that is ours, and keep why its execution failed.
+        """Move a dispatch that is ours, and keep why its execution failed, if it has.
 
         Where that ends it, its run ends with it, counted as `outcome`.
         """
@@ -655,12 +705,15 @@ class Completion:
                 return row
             if failed is not None:
                 tx.events.append((failed,))
-            if row.status is RunDispatchStatus.QUEUED and core.effects is not None:
+            row = heeded(tx, row)
+            if is_failed and row.status is RunDispatchStatus.QUEUED and core.effects is not None:
                 core.effects.put_back(tx, row)
             return self.ended_in(tx, row, accept)
 
         moved.__name__ = operation
         row, ended = await core.observed(operation, self._written_end(dispatch.thread_id, moved))
+        if row.status is RunDispatchStatus.CANCELLED:
+            await self._events.dispatch_happened("RunCancelled", row)
         return self.told(row, ended, outcome)
 
     async def _written_end(self, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
@@ -688,6 +741,7 @@ class _End:
     spends: tuple[Spending, ...]
     events: tuple[CanonicalEventDraft, ...]
     asks: ClaimAsk | None
+    resumes: Resumes
     answer_id: str | None
     """The id of what was said; None where the executor has stored that itself."""
     effects: RunEffects | None
@@ -698,12 +752,14 @@ class _End:
         An executor that commits its own steps has done the first; for one that does not, its answer becomes
         the thread's next message.
         """
-        attempt, dispatch, result = self.attempt, self.attempt.dispatch, self.result
+        attempt, dispatch = self.attempt, self.attempt.dispatch
         if accept is NOWHERE:  # what is spent is seen by the next that is claimed
             tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if self.spends else ()))
         run = tx.runs.owned_run(dispatch)
+        asked = commands_in(tx, dispatch)
+        result = self._as_asked(run, asked)
         answer = ended = None
-        if run is not None and is_left_open(run, dispatch):
+        if run is not None and (is_left_open(run, dispatch) or result is not self.result):
             answer = answer_of(run, result, id=self.answer_id)
             run = ended = ended_run(run, dispatch, result, answer, now=tx.now())
         ends = result_of(dispatch, run, result, attempt.instance_id)
@@ -728,16 +784,80 @@ class _End:
             return Ending(run=run) if self._is_written(tx) else done
         if self.effects is not None:
             self.effects.write(tx, run, accept)
+        tells, unasked = self._resumed(tx, run, asked) if asked else (None, ())
         following = None
-        if self.asks is not None and done.leaves_queued:
+        if self.asks is not None and (done.leaves_queued or tells is not None):
             following = claimed_next(tx, run.thread_id, self.asks)
-        return Ending(run=run, leaves_waiting=done.leaves_waiting, next=following)
+        return Ending(
+            run=run, leaves_waiting=done.leaves_waiting, next=following, tells=tells, unasked=unasked
+        )
+
+    def _as_asked(self, run: RunRecord | None, asked: Sequence[LiveRunCommand]) -> AgentRunResult:
+        """Return the result; of a run that would wait now and was to end, that it is cancelled."""
+        waits = self.result.waiting is not None or self.result.termination.type is TerminationKind.SUSPENDED
+        waits = waits or (run is not None and run.status is RunStatus.WAITING)
+        if not waits or not any(one.kind is LiveCommandKind.CANCEL for one in asked):
+            return self.result
+        return replace(self.result, termination=TerminationReason.cancelled(), waiting=None)
+
+    def _resumed(
+        self, tx: Transaction, run: RunRecord, asked: Sequence[LiveRunCommand]
+    ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
+        """Let the run go on where it asks what was decided already, and say what it does not ask."""
+        tx.runs.dispatches.drop_commands(self.attempt.dispatch.dispatch_id)
+        if run.status is not RunStatus.WAITING:
+            return None, ()
+        open_calls = {ticket.tool_call_id for ticket in run.open_tickets}
+        decisions = [one for command in asked for one in command.decisions]
+        wanted = [one for one in decisions if one[0] in open_calls]
+        unasked = tuple(call for call, _ in decisions if call not in open_calls)
+        return self.resumes(tx, run, wanted) if wanted else None, unasked
 
     def _is_written(self, tx: Transaction) -> bool:
         """Say whether this end is written already: only the answer of the store was lost then."""
         row = tx.runs.dispatches.load(self.attempt.dispatch.dispatch_id)
         is_done = row is not None and row.status is RunDispatchStatus.ACKED
         return is_done and row is not None and row.dispatch_instance_id == self.attempt.instance_id
+
+
+def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:
+    """Return what is asked of the run of a dispatch while that is at work."""
+    return [command for _, command in tx.runs.dispatches.commands((dispatch.dispatch_id,))]
+
+
+def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
+    """Do what was asked of a run at work, under its thread's lock, where its dispatch is queued again.
+
+    A run that was to end is withdrawn; one that was told decisions begins with them.
+    """
+    asked = commands_in(tx, row)
+    if not asked:
+        return row
+    tx.runs.dispatches.drop_commands(row.dispatch_id)
+    if row.status is not RunDispatchStatus.QUEUED:
+        return row
+    if any(one.kind is LiveCommandKind.CANCEL for one in asked):
+        return tx.runs.dispatches.cancel(row.dispatch_id) or row
+    run = tx.runs.threads.load_run(row.run_id)
+    if run is not None and owns(row, run):
+        decisions = [one for command in asked for one in command.decisions]
+        tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=with_decisions(run, decisions)))
+    return row
+
+
+def with_decisions(run: RunRecord, decisions: Sequence[Decision]) -> RunRecord:
+    """Return the run as it begins when it is executed again, with decisions that it has not taken."""
+    kept = run.activation
+    if kept is None:
+        return run
+    told = [
+        AnsweredTicket(ticket=ticket, decision=decision)
+        for call, decision in decisions
+        for ticket in run.open_tickets
+        if ticket.tool_call_id == call
+    ]
+    seeded = (*kept.seeded_decisions, *(one for one in decisions if one not in kept.seeded_decisions))
+    return replace(run, answered=(*run.answered, *told), activation=replace(kept, seeded_decisions=seeded))
 
 
 def result_of(

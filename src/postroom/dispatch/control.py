@@ -4,17 +4,18 @@ from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import AlreadyConsumed
+from postroom.contracts.errors import AlreadyConsumed, StaleDecision
 from postroom.contracts.live import LiveCommandKind, LiveDeliveryOutcome, LiveRunCommand, LiveRunTarget
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
 from postroom.contracts.run_stores import RunQuery, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction
-from postroom.dispatch.completion import Completion, EndedRuns
+from postroom.dispatch.completion import Completion, EndedRuns, commands_in
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Workers
+from postroom.dispatch.planning import fresh_decisions
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -43,15 +44,22 @@ class Control:
     async def cancel(self, id: str) -> bool:
         """Cancel what has this dispatch, run or thread id; of a thread what is at work, waits, or is next.
 
-        Queued work and a run that waits for a person at once, a run at work by asking it.
+        Queued work and a run that waits for a person at once, a run at work, here or elsewhere, by asking it;
+        that is kept until it has ended, so that it does not come again when its process is gone.
         """
         core = self._core
-        run = await core.threads.load_run(id)
-        if await self._withdrawn(run.dispatch_id or id if run is not None else id):
-            return True
-        is_told = core.executor.cancel(id)
-        if self._workers.stop(id, is_told=is_told) or is_told:
-            return True
+        while True:
+            run = await core.threads.load_run(id)
+            if await self._withdrawn(run.dispatch_id or id if run is not None else id):
+                return True
+            is_told = core.executor.cancel(id)
+            if self._workers.stop(id, is_told=is_told) or is_told:
+                return True
+            claimed = await self._claimed(id, run)
+            if claimed is None:
+                break
+            if await self._asked_to_end(claimed):
+                return True
         target = await self._target(id)
         if target is not None and await self._sent(target, _CANCEL):
             return True
@@ -84,14 +92,14 @@ class Control:
             return
         accepted = core.executor.cancel(active.dispatch_id) or core.executor.cancel(active.thread_id)
         accepted = accepted or self._workers.stop(active.dispatch_id)
-        if accepted or await self._sent(live_target(active), _CANCEL):
+        if accepted or await self._sent(live_target(active), _CANCEL) or await self._asked_to_end(active):
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
         """Ask an active run to end and wait until its dispatch is released; False when it is not."""
         here = await self._core.executor.cancel_and_wait_by_thread(active.thread_id)
         here = self._workers.stop(active.dispatch_id) or here
-        told = here or await self._sent(live_target(active), _CANCEL)
+        told = here or await self._gives_way(active)
         if not told and active.claimed_by != self._core.consumer_id:
             return await self._is_released(active)
         waited, config = 0, self._core.config
@@ -113,13 +121,18 @@ class Control:
         return self._core.executor.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to the run with this dispatch, run or thread id, wherever it is at work."""
+        """Hand a decision to the run with this dispatch, run or thread id, wherever it is at work.
+
+        What its executor does not take is kept for it. False: it is not at work, or was told another before.
+        """
         target, path = await self._target(id), "local_live"
         if not self.send_decision(id, tool_call_id, resume):
-            command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=((tool_call_id, resume),))
-            if target is None or not await self._sent(target, command):
+            if target is None:
                 return False
             path = "remote_live"
+            command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=((tool_call_id, resume),))
+            if not await self._sent(target, command):
+                return await self._is_kept(target, command)
         if target is None or target.run_id is None:
             _LOG.info("decision.of_unknown_run", id=id)
         else:
@@ -153,6 +166,72 @@ class Control:
         target = await self._active_target(thread_id)
         if target is not None:
             await self._sent(target, _WAKE)
+
+    async def keep_decisions(self, request: RunActivation) -> RunDispatch | None:
+        """Keep decisions for a run that is at work; None when it is not.
+
+        Raises:
+            StaleDecision: a call was decided about already, or its time is over.
+        """
+        core, run_id = self._core, request.run_id or ""
+
+        def keep(tx: Transaction) -> RunDispatch | None:
+            tx.lock(thread_lock(request.thread_id))
+            run = tx.runs.threads.load_run(run_id)
+            row = tx.runs.dispatches.load(run.dispatch_id or "") if run is not None else None
+            if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
+                return None
+            kept = commands_in(tx, row)
+            for one in fresh_decisions(run, request.decisions, kept, now=tx.now()):
+                command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(one,))
+                tx.runs.dispatches.put_command(row, command)
+            return row
+
+        row = await core.observed("keep_decisions", core.store.write(keep, key=request.thread_id))
+        if row is not None:
+            for call_id, resume in request.decisions:
+                await self._events.decision_received(row.thread_id, run_id, call_id, resume, path="kept")
+        return row
+
+    async def _is_kept(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
+        """Keep decisions for a run at work; False where it is not, or that would be refused."""
+        if target.run_id is None:
+            return False
+        request = RunActivation.new(
+            target.thread_id, [], continue_run_id=target.run_id, decisions=command.decisions
+        )
+        try:
+            return await self.keep_decisions(request) is not None
+        except StaleDecision:
+            return False  # who submits it is told so
+
+    async def _claimed(self, id: str, run: RunRecord | None) -> RunDispatch | None:
+        """Return the claimed dispatch that has this id, or is this run's, or the thread's."""
+        dispatches = self._core.dispatches
+        row = await dispatches.load_dispatch(run.dispatch_id or id if run is not None else id)
+        if row is None and run is None:
+            row = await dispatches.claimed_dispatch(id)
+        return row if row is not None and row.status is RunDispatchStatus.CLAIMED else None
+
+    async def _gives_way(self, active: RunDispatch) -> bool:
+        """Ask a run elsewhere to end for who waits now: with a live channel, so that a refusal is final."""
+        if self._core.live is not None:
+            return await self._sent(live_target(active), _CANCEL)
+        return await self._asked_to_end(active)
+
+    async def _asked_to_end(self, claimed: RunDispatch) -> bool:
+        """Keep for whoever has a run at work that it is to end; False when they have it no more."""
+        core = self._core
+
+        def ask(tx: Transaction) -> bool:
+            tx.lock(thread_lock(claimed.thread_id))
+            row = tx.runs.dispatches.load(claimed.dispatch_id)
+            if row is None or row.claim_token != claimed.claim_token:
+                return False
+            tx.runs.dispatches.put_command(row, _CANCEL)
+            return True
+
+        return await core.observed("ask_to_end", core.store.write(ask, key=claimed.thread_id))
 
     async def _withdrawn(self, dispatch_id: str) -> bool:
         """Withdraw a queued dispatch and look what is next; False when it is not queued."""

@@ -102,6 +102,7 @@ class Mailbox:
             core,
             events,
             lambda *about, **options: submissions.accepting(*about, **options),
+            resumes=lambda *about: submissions.resumed_in(*about),
             after_run=lambda thread_id: submissions.after_run(thread_id),
         )
         self._control = control = Control(core, events, completion, workers)

@@ -31,6 +31,7 @@ from postroom.contracts.errors import (
     StaleDecision,
     UnknownRun,
 )
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import (
     Boundary,
     DeliveryMode,
@@ -44,7 +45,14 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit
-from postroom.contracts.runs import AnsweredTicket, RunMessageInput, RunRecord, RunStatus
+from postroom.contracts.runs import (
+    AnsweredTicket,
+    RunMessageInput,
+    RunRecord,
+    RunStatus,
+    RunWaitingTicket,
+)
+from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 
 _LONGEST_ID = 512
@@ -315,7 +323,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     """Return what the submission writes when nothing has changed since the facts were seen.
 
     Raises:
-        StaleDecision: one of the questions that it answers has another answer already.
+        StaleDecision: one of the questions that it answers has another answer already, or its time is over.
     """
     request = _of_its_run(request, existing)
     messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
@@ -335,7 +343,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     run_input = RunMessageInput(
         thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
     )
-    answers = tuple(_answers(run, request))
+    answers = tuple(_answers(run, request, now))
     written = replace(
         run,
         answered=(*run.answered, *answers),
@@ -421,19 +429,61 @@ def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, 
 
 
 def _of_its_run(request: RunActivation, run: RunRecord | None) -> RunActivation:
-    """Return a request that lets a run go on as counted where that run was counted."""
+    """Return a request that lets a run go on as counted, and tried, where that run was."""
     before = None if run is None or run.activation is None else run.activation.delivery
-    if before is None or request.delivery.tenant or request.delivery.limit_key:
+    if run is None or before is None:
         return request
-    delivery = replace(request.delivery, tenant=before.tenant, limit_key=before.limit_key)
+    if run.status is RunStatus.WAITING and request.delivery == DeliveryOptions():
+        delivery = replace(before, delay_ms=0, deadline_at=None, dedupe_key=None)
+    elif request.delivery.tenant or request.delivery.limit_key:
+        return request
+    else:
+        delivery = replace(request.delivery, tenant=before.tenant, limit_key=before.limit_key)
     return replace(request, delivery=delivery)
 
 
-def _answers(run: RunRecord, request: RunActivation) -> list[AnsweredTicket]:
+def fresh_decisions(
+    run: RunRecord,
+    decisions: Sequence[tuple[str, ToolCallResume]],
+    kept: Sequence[LiveRunCommand],
+    *,
+    now: int,
+) -> list[tuple[str, ToolCallResume]]:
+    """Return which decisions are news to a run at work, for which others are kept; a repeated one is none.
+
+    Raises:
+        StaleDecision: a question has another answer already, or its time is over.
+    """
+    asked = {ticket.tool_call_id: ticket for ticket in run.open_tickets}
+    told = {one.ticket.tool_call_id: one.decision for one in run.answered}
+    told = {call: decision for call, decision in told.items() if call not in asked}
+    told |= {call: decision for command in kept for call, decision in command.decisions}
+    fresh: list[tuple[str, ToolCallResume]] = []
+    for call, decision in decisions:
+        if call in asked:
+            _refuse_late(asked[call], now)
+        before = told.get(call)
+        if before is None:
+            fresh.append((call, decision))
+        elif before.decision_id != decision.decision_id:
+            raise StaleDecision(f"call {call!r} was answered already", value=call)
+    return fresh
+
+
+def _refuse_late(ticket: RunWaitingTicket, now: int) -> None:
+    if ticket.goes_on(now):
+        raise StaleDecision(
+            f"the time to answer question {ticket.ticket_id!r} is over: its run goes on without",
+            value=ticket.tool_call_id,
+            details={"expires_at": ticket.expires_at},
+        )
+
+
+def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredTicket]:
     """Return which of the run's questions the request answers; a decision that is repeated counts once.
 
     Raises:
-        StaleDecision: a question has another answer already, which the run will be told.
+        StaleDecision: a question has another answer already, which the run will be told, or its time is over.
     """
     found: list[AnsweredTicket] = []
     for call_id, decision in request.decisions:
@@ -442,6 +492,7 @@ def _answers(run: RunRecord, request: RunActivation) -> list[AnsweredTicket]:
                 continue
             before = next((one for one in run.answered if one.ticket == ticket), None)
             if before is None:
+                _refuse_late(ticket, now)
                 found.append(AnsweredTicket(ticket=ticket, decision=decision))
             elif before.decision.decision_id != decision.decision_id:
                 raise StaleDecision(f"question {ticket.ticket_id!r} was answered already", value=call_id)

@@ -116,8 +116,7 @@ class Recovery:
 
         def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             tx.lock(thread_lock(expired.thread_id))
-            row = tx.runs.dispatches.reclaim(expired.dispatch_id)
-            return None if row is None else self._completion.ended_in(tx, row)
+            return self._completion.reclaimed_in(tx, expired.dispatch_id)
 
         done = await self._core.store.write(reclaim, key=expired.thread_id)
         return None if done is None else self._completion.told(*done)
@@ -162,7 +161,7 @@ class Recovery:
                 if tried >= row.max_attempts:
                     why = GIVEN_UP.format(tried, row.run_id)
                 try:
-                    given_up = await self._core.dispatches.nack(row.claim_proof, error=why)
+                    given_up = await self._completion.taken_back(row, why)
                 except StaleClaim:
                     continue  # it was superseded, and is that now
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")

@@ -10,7 +10,7 @@ What happens when the thread is busy is decided in the same transaction.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -52,6 +52,7 @@ from postroom.contracts.run_stores import (
     thread_lock,
 )
 from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Joined, Transaction
 from postroom.dispatch.budgets import answers_budget, settle
 from postroom.dispatch.completion import (
@@ -250,8 +251,11 @@ class Submissions:
         """Accept work; what happens when the thread is busy is the strategy's choice.
 
         `first` is done before it in the same transaction, except where a run at work takes the messages.
+        Decisions alone are kept for a run that is at work, anywhere: it is told them there, or when it waits
+        or begins again.
 
         Raises:
+            StaleDecision: a call was decided about already, or its time is over.
             SubmissionRejected: the thread is busy and the strategy is `reject`.
             QueueFull: as many wait on the thread as may.
             DedupeKeyInUse: an open dispatch of the thread has the key.
@@ -263,6 +267,18 @@ class Submissions:
             return await self._queued(request, strategy, first)
         except ActiveRunConflict as error:
             raise SubmissionRejected(error.message, value=request.thread_id) from error
+        except RunNotOpen:
+            if request.messages or not request.decisions:
+                raise
+        row = await self._control.keep_decisions(request)
+        if row is None:  # it was at work, and is not any more
+            return await self._queued(request, strategy)
+        return MailboxSubmitResult(
+            dispatch_id=row.dispatch_id,
+            run_id=row.run_id,
+            thread_id=row.thread_id,
+            status=MailboxDispatchStatus.RUNNING,
+        )
 
     async def submit_many(
         self, requests: Sequence[RunActivation], progress: Callable[[int, int], None] | None = None
@@ -647,6 +663,18 @@ class Submissions:
         except (AlreadyConsumed, DeliveryBlocked, ActiveRunConflict):
             return None  # it is at work, or others were faster: they look when they have ended
 
+    def resumed_in(
+        self, tx: Transaction, run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]
+    ) -> Callable[[], Awaitable[None]]:
+        """Queue a run that waits again with decisions, under the lock of its thread.
+
+        What is returned tells of it, after the commit.
+        """
+        request = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=decisions)
+        ids = _Ids(run_id=run.run_id, dispatch_id=tx.new_id(), pin=None)
+        prepared = self._submitted_in(tx, self.checked(request, background=True), DispatchOptions(), ids)
+        return lambda: self._told(prepared)
+
     # The commit.
 
     async def prepare(
@@ -761,6 +789,8 @@ class Submissions:
         settle(tx, plan.run, plan.answers)
         if options is None or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
+            if plan.joins is not None and plan.answers:
+                tx.runs.dispatches.hurry(plan.joins.dispatch_id)
             if options is not None and options.claims is not None:
                 claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
         else:

@@ -11,7 +11,7 @@ cancellation is left behind with its task; what follows from the end is done wit
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from traceback import format_exception
@@ -53,6 +53,7 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import EventBuffer, RunCoordinator
+from postroom.dispatch.commands import Commands
 from postroom.dispatch.completion import (
     Attempt,
     ClaimAsk,
@@ -121,6 +122,8 @@ class Job:
     leaves_waiting: bool = True
     """Whether input may wait on the thread when it has ended."""
     comes_again: bool = False
+    decided: set[str] = field(default_factory=set)
+    """The calls whose decisions, kept with the dispatch, the executor has taken."""
     is_executing: bool = False
     is_left_behind: bool = False
 
@@ -140,6 +143,7 @@ class Dispatcher:
         self._execution = execution
         self._after_run = after_run
         self._leases = LeaseKeeper(core)
+        self._commands = Commands(core, workers, self._leases.jobs)
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
@@ -249,7 +253,7 @@ class Dispatcher:
             self.slots.stand_in_line(claimed.thread_id, claimed.tenant)
             self.unreserve(worker)
             worker.tenant = claimed.tenant
-            await self._core.observed("release", self._core.dispatches.release(claimed.claim_proof))
+            await self._execution.release(claimed)
             return DispatchAttempt.BUSY
         self._begin(worker, begun)
         return DispatchAttempt.CLAIMED
@@ -342,6 +346,7 @@ class Dispatcher:
         self._executing += 1
         core.metrics.active_runs.inc()
         self._leases.keep(job)
+        self._commands.serve()
         core.tasks.start(self._serve(job), name=f"dispatch {claimed.dispatch_id}")
 
     async def _serve(self, job: Job) -> None:
@@ -455,7 +460,7 @@ class Dispatcher:
         """Execute what the end of a run has claimed, in the slot of that run."""
         claimed = begun.dispatch
         if not self.accepting:
-            await self._core.observed("release", self._core.dispatches.release(claimed.claim_proof))
+            await self._execution.release(claimed)
             return
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
@@ -699,7 +704,7 @@ class Execution:
                 job, RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
             )
         elif end is LeaseEnd.GIVEN_UP:
-            await core.observed("release", core.dispatches.release(dispatch.claim_proof))
+            await self.release(dispatch)
         else:
             await self.lost(job)
         if job.comes_again and job.lease.is_cancelled:  # while it was put back
@@ -709,6 +714,14 @@ class Execution:
     async def lost(self, job: Job) -> None:
         """End the run of a dispatch that was superseded while it was ours; a failure is logged."""
         await self._completion.reconcile(job.claimed.dispatch_id)
+
+    async def release(self, claimed: RunDispatch) -> None:
+        """Give back what is not executed here, with no attempt counted.
+
+        Raises:
+            StaleClaim: the dispatch is not ours any more; nothing was written.
+        """
+        await self._completion.release(claimed)
 
     async def put_back(self, job: Job, error: Exception) -> bool:
         """Give back what failed for a reason that nobody foresaw; False when it was given up."""

@@ -10,7 +10,7 @@ from postroom.contracts.messages import Json, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Delivery, ThreadCommit
-from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket
+from postroom.contracts.runs import OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.transactions import Transaction
 from postroom.embedded.running import SLEEP
 
@@ -27,13 +27,12 @@ class Ends:
         return False
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the event of a run that is done, or waits, and have one that sleeps begun again in time."""
+        """Write the event of a run that is done, or asks; one that goes on by itself is queued for then."""
         is_done = run.status is RunStatus.DONE
         asked = run.waiting.tickets if run.waiting is not None else ()
-        if asked and asked[0].tool_name == SLEEP:
+        if asked and (asked[0].tool_name == SLEEP or asked[0].on_timeout is OnTimeout.GO_ON):
             _wake_later(tx, run, asked[0])
-            return
-        if not is_done and not asked:
+        if (asked and asked[0].tool_name == SLEEP) or (not is_done and not asked):
             return
         kind = ENDED if is_done else WAITS
         key = f"{kind}/{run.run_id}/{asked[0].ticket_id if asked else ''}"
@@ -81,7 +80,7 @@ def _event(run: RunRecord, kind: str, key: str, payload: dict[str, Json]) -> Can
 
 
 def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> None:
-    """Queue the run again, due when it has slept; once, however often its end is written."""
+    """Queue the run again, due when it goes on by itself; once, however often its end is written."""
     waiting = run.waiting
     if waiting is None or run.dispatch_id != waiting.since_dispatch_id:
         return

@@ -10,14 +10,15 @@ from uuid import uuid4
 import msgspec
 
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.embedded.effects import ENDED, WAITS
-from postroom.embedded.running import LOGGED, STEP
+from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.embedded.values import T
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ _PAGE: Final = 200
 
 
 class State(StrEnum):
-    """Where a run is: `queued`, `running`, `waiting` for a person or an instant, or how it has ended."""
+    """Where a run is: `queued`, `running`, `waiting` for a person or an instant, or how it has ended.
+
+    It is queued as well before its next attempt, and when it may go on and waits for its turn.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -110,12 +114,15 @@ class RunHandle:
             UnknownRun: there is no such run any more.
         """
         run = await self._loaded()
-        asked = run.open_tickets
+        stores, row = self._mailbox.stores, None
+        if run.status is not RunStatus.DONE and run.dispatch_id is not None:
+            row = await stores.dispatches.load_dispatch(run.dispatch_id)
+        state, asked = _state(run, row, now=stores.clock.now()), _questions(run)
         return RunState(
-            state=_state(run),
+            state=state,
             text=run.final_output or "",
             error=run.error,
-            question=asked[0].question if asked and run.status is RunStatus.WAITING else None,
+            question=asked[0].question if asked and state is State.WAITING else None,
             enqueued_at=run.created_at,
             finished_at=run.finished_at,
         )
@@ -128,10 +135,10 @@ class RunHandle:
         """Answer what the run asks; it goes on with that.
 
         Raises:
-            StaleDecision: it asks nothing, or was answered before.
+            StaleDecision: it asks nothing, was answered before, or the time to answer is over.
         """
         run = await self._loaded()
-        asked = [ticket for ticket in run.open_tickets if run.status is RunStatus.WAITING]
+        asked = _questions(run)
         if not asked:
             raise StaleDecision(f"run {self.id} asks nothing", value=self.id)
         result: dict[str, Json] = {"text": text} | ({} if approved is None else {"approved": approved})
@@ -182,7 +189,19 @@ class RunHandle:
         return run
 
 
-def _state(run: RunRecord) -> State:
+def _questions(run: RunRecord) -> list[RunWaitingTicket]:
+    """Return what a run that waits asks; one that sleeps asks nothing."""
+    is_waiting = run.status is RunStatus.WAITING
+    return [ticket for ticket in run.open_tickets if is_waiting and ticket.tool_name != SLEEP]
+
+
+def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> State:
+    """Return where a run is; its dispatch says whether one that is open is at work, or waits for its turn."""
+    if row is not None and row.status is RunDispatchStatus.CLAIMED:
+        return State.RUNNING
+    if row is not None and row.status is RunDispatchStatus.QUEUED:
+        is_waiting = run.status is RunStatus.WAITING and row.available_at > now
+        return State.WAITING if is_waiting else State.QUEUED
     if run.status is RunStatus.DONE:
         end = run.termination.type if run.termination else TerminationKind.NATURAL_END
         if end is TerminationKind.CANCELLED:

@@ -81,7 +81,8 @@ class Mailbox:
         async with AsyncExitStack() as opened:
             stores = await asyncio.to_thread(opened_stores, url, schema)
             opened.push_async_callback(asyncio.to_thread, stores.close)
-            queue = queue_over(stores, work, live_channels(stores, opened), config=config)
+            live = live_channels(stores, opened) if isinstance(work, RunDispatchExecutor) else None
+            queue = queue_over(stores, work, live, config=config)
             await opened.enter_async_context(queue)
             mailbox = cls(queue, stores.runs)
             tasks = Tasks("embedded mailbox")
@@ -225,7 +226,7 @@ async def _nothing(run: Run) -> None:
 def queue_over(
     stores: Stores,
     work: Function | RunDispatchExecutor | None,
-    live: LiveChannels,
+    live: LiveChannels | None,
     *,
     config: MailboxConfig | None = None,
     timer: Timer | None = None,

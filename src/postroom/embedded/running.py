@@ -8,10 +8,10 @@ The result of a step is an event in the log of its run, written with the proof t
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, TextDelta
@@ -30,6 +30,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import (
+    OnTimeout,
     RunRecord,
     RunWaitingState,
     RunWaitingTicket,
@@ -58,6 +59,8 @@ class Answer:
     text: str
     approved: bool | None
     by: str = ""
+    timed_out: bool = False
+    """Whether nobody answered in time; then `text` is empty and `approved` is None: silence is no yes."""
 
     @classmethod
     def of(cls, decision: ToolCallResume) -> "Answer":
@@ -175,21 +178,36 @@ class Run:
                 return result
         return value if returns is None else typed(value, returns, f"the result of step {name!r}")
 
-    async def ask(self, question: str, *, name: str | None = None) -> Answer:
+    async def ask(
+        self, question: str, *, timeout: timedelta | None = None, name: str | None = None
+    ) -> Answer:
         """Ask a person, and return the answer. Until it comes the run waits, and holds no worker.
 
         The function is begun again with the answer: what comes before is to be in steps. Questions are told
-        apart by `name`, or by their order.
+        apart by `name`, or by their order. With `timeout` the run goes on when nobody has answered for so
+        long: the answer says `timed_out`, and none is taken any more.
 
         Raises:
             InvalidStep: the name is blank, or was used in this run before.
+            InvalidArgument: the timeout is not more than 0.
         """
+        if timeout is not None and timeout <= timedelta(0):
+            raise InvalidArgument("the timeout of a question is more than 0", value=str(timeout))
         name = name or self._numbered(ASK)
-        self._claim_name(name)
-        call_id = f"{self.id}/{name}"
+        nobody = Answer(text="", approved=None, timed_out=True)
+        if self._is_done(name):
+            return nobody
+        call_id, now = f"{self.id}/{name}", self._clock.now()
         decision = self._memory.answers.get(call_id)
         if decision is not None:
             return Answer.of(decision)
+        before = self._memory.waited.get(call_id)
+        if before is not None and before.goes_on(now):
+            await self._keep(STEP, name, {"name": name, "value": {"timed_out": True}})
+            return nobody
+        until = before.expires_at if before is not None else None
+        if until is None and timeout is not None:
+            until = now + max(milliseconds(timeout), 1)
         raise Suspended(
             RunWaitingTicket(
                 ticket_id=call_id,
@@ -198,7 +216,9 @@ class Run:
                 arguments={"question": question},
                 resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL,
                 reason=question,
-                updated_at=self._clock.now(),
+                updated_at=now,
+                expires_at=until,
+                on_timeout=OnTimeout.WAIT if until is None else OnTimeout.GO_ON,
             )
         )
 
@@ -328,8 +348,9 @@ class FunctionExecutor(RunDispatchExecutor):
         run = Run(activation, control, sink, memory, clock=self._stores.clock, timer=self._timer)
         try:
             returned = await self._function(run)
-        except Suspended as waits:
-            state = RunWaitingState(reason=_REASONS[waits.ticket.tool_name], tickets=(waits.ticket,))
+        except (Suspended, BaseExceptionGroup) as raised:
+            ticket = _suspension(raised).ticket
+            state = RunWaitingState(reason=_REASONS[ticket.tool_name], tickets=(ticket,))
             return AgentRunResult(run_id=run_id, termination=TerminationReason.suspended(), waiting=state)
         return AgentRunResult(run_id=run_id, response=as_text(returned), steps=len(memory.used))
 
@@ -357,6 +378,31 @@ class FunctionExecutor(RunDispatchExecutor):
             steps |= {event.payload["name"]: event.payload["value"] for _, event in page}
             after = page[-1][0]
         return steps
+
+
+def _suspension(raised: BaseException) -> Suspended:
+    """Return what a function waits for; of what it asked side by side, in a task group, the first.
+
+    Raises:
+        What failed beside it; of several failures, the group of them.
+    """
+    if isinstance(raised, Suspended):
+        return raised
+    leaves = list(_leaves(raised))
+    failures = [one for one in leaves if not isinstance(one, Suspended)]
+    if len(failures) == 1:
+        raise failures[0] from raised
+    if failures:
+        raise raised
+    return cast("Suspended", leaves[0])
+
+
+def _leaves(raised: BaseException) -> Iterator[BaseException]:
+    if isinstance(raised, BaseExceptionGroup):
+        for one in raised.exceptions:
+            yield from _leaves(one)
+    else:
+        yield raised
 
 
 _REASONS: Final = {ASK: WaitingReason.USER_INPUT, SLEEP: WaitingReason.EXTERNAL_EVENT}

@@ -8,6 +8,7 @@ import msgspec
 
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InvalidActivation, InvalidRecord, StoreCorrupt
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import DeliveryMode, Json, Message
 from postroom.contracts.records import Record
 from postroom.contracts.runs import RunMessageInput, RunRecord, TerminationReason, Thread
@@ -27,7 +28,16 @@ _ENCODER = msgspec.json.Encoder()
 _JSON = msgspec.json.Decoder()
 _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (DeliveryMode, EndedRun, Message, RunDispatch, RunRecord, TerminationReason, Thread)
+    for kind in (
+        DeliveryMode,
+        EndedRun,
+        LiveRunCommand,
+        Message,
+        RunDispatch,
+        RunRecord,
+        TerminationReason,
+        Thread,
+    )
 }
 _ESCAPE = "\x1a"
 """Stands in free text before what stands for U+0000, and before itself."""

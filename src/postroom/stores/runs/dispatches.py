@@ -27,9 +27,11 @@ from postroom.contracts.errors import (
     StaleClaim,
     UnknownDispatch,
 )
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.run_stores import ClaimRequest
 from postroom.contracts.run_tables import DispatchTables, DueThread
-from postroom.contracts.transactions import WORK
+from postroom.contracts.transactions import WORK, commands_to
+from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import Look, Row, Tables, Values
 
@@ -156,6 +158,12 @@ class Dispatches(Tables, DispatchTables):
         if found is None or found.status is not _QUEUED:
             return None
         return self.put(found.cancelled(now=self._now()))
+
+    @override
+    def hurry(self, dispatch_id: str) -> None:
+        found = self.load(dispatch_id)
+        if found is not None and found.status is _QUEUED and found.available_at:
+            self.put(found.hurried(now=self._now()))
 
     @override
     def interrupt(self, thread_id: str) -> Interrupt:
@@ -324,6 +332,27 @@ class Dispatches(Tables, DispatchTables):
         return found
 
     @override
+    def put_command(self, dispatch: RunDispatch, command: LiveRunCommand) -> None:
+        values = {
+            "dispatch_id": dispatch.dispatch_id,
+            "call_id": next((call for call, _ in command.decisions), ""),
+            "body": encode(command),
+            "created_at": self._now(),
+        }
+        self._sql.run("dispatches.put_command", values)
+        self._tell(commands_to(dispatch.claimed_by or ""))
+
+    @override
+    def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
+        statement, values = look = commands_look(dispatch_ids)
+        found = self._asked([look])[statement, *values.values()]
+        return tuple((row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found)
+
+    @override
+    def drop_commands(self, dispatch_id: str) -> None:
+        self._sql.run("dispatches.drop_commands", {"dispatch_id": dispatch_id})
+
+    @override
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
         for status in TERMINAL:
             bound = older_than
@@ -333,6 +362,7 @@ class Dispatches(Tables, DispatchTables):
             if gone := self._sql.changed("dispatches.purge", asked):
                 return gone
         self._sql.run("dispatches.forget_gone")
+        self._sql.run("dispatches.forget_commands")
         return 0
 
     def _row(self, dispatch_id: str) -> Row | None:
@@ -361,6 +391,11 @@ def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: i
 def queue_look(thread_id: str, at_most: int = 1) -> Look:
     """Return the look for what is claimed, queued (no further than `at_most`) and waits on a thread."""
     return "dispatches.queue_of_thread", {"thread_id": thread_id, "at_most": max(at_most, 1)}
+
+
+def commands_look(dispatch_ids: Sequence[str]) -> Look:
+    """Return the look for what is asked of these dispatches while they are at work."""
+    return "dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)}
 
 
 def against_look(dispatch: RunDispatch) -> Look:

@@ -26,7 +26,7 @@ from postroom.stores.runs.commits import (
     refuse_unwritable_run,
     thread_before,
 )
-from postroom.stores.runs.dispatches import Dispatches, queue_look
+from postroom.stores.runs.dispatches import Dispatches, commands_look, queue_look
 from postroom.stores.runs.messages import Messages
 from postroom.stores.runs.threads import Threads
 from postroom.stores.runs.together import TogetherTransaction
@@ -82,6 +82,7 @@ class RunTables(Tables, run_tables.RunTables):
             ("threads.run", {"run_id": dispatch.run_id}),
             ("threads.thread", {"thread_id": dispatch.thread_id}),
             ("dispatches.dispatch", {"dispatch_id": dispatch.dispatch_id}),
+            commands_look((dispatch.dispatch_id,)),
         ]
         self._asked([queue_look(dispatch.thread_id), *looks])
         return self.threads.load_run(dispatch.run_id)

@@ -292,3 +292,20 @@ DELETE FROM run_starts WHERE scope = :scope AND number <= :number;
 
 -- forget_starts
 DELETE FROM run_starts WHERE started_at < :older_than;
+
+-- put_command
+INSERT INTO run_commands (dispatch_id, call_id, body, created_at)
+VALUES (:dispatch_id, :call_id, :body, :created_at)
+ON CONFLICT (dispatch_id, call_id) DO NOTHING;
+
+-- commands
+SELECT dispatch_id, body FROM run_commands WHERE dispatch_id IN {texts :dispatch_ids}
+ ORDER BY dispatch_id, created_at, call_id;
+
+-- drop_commands
+DELETE FROM run_commands WHERE dispatch_id = :dispatch_id;
+
+-- forget_commands
+DELETE FROM run_commands
+ WHERE NOT EXISTS (SELECT 1 FROM run_dispatches d
+                    WHERE d.dispatch_id = run_commands.dispatch_id AND d.status = 'Claimed');

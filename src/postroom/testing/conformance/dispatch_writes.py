@@ -2,17 +2,22 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 
 from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StaleClaim, UnknownDispatch
+from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import DispatchStore, RunStores
 from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReason
+from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.transactions import Transaction, commands_to
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import (
     LEASE,
     SECOND,
+    TOGETHER,
     Promise,
     claimed,
     ended,
@@ -392,6 +397,40 @@ async def superseding_needs_the_claim(stores: RunStores, clock: ManualClock) -> 
     assert ended_row == owned.superseded(reason="replaced", now=clock.now())
 
 
+def _asked(owned: RunDispatch, command: LiveRunCommand, tx: Transaction) -> None:
+    tx.runs.dispatches.put_command(owned, command)
+
+
+async def what_is_asked_of_a_run_at_work_is_kept_until_it_is_dropped(
+    stores: RunStores, clock: ManualClock
+) -> None:
+    """In the order in which it came, the first of each call; its owner hears of it."""
+    owned, other = await claimed(stores), await claimed(stores, "d2", thread="u")
+    ends = LiveRunCommand(kind=LiveCommandKind.CANCEL)
+    decided = [
+        LiveRunCommand(
+            kind=LiveCommandKind.DECISION, decisions=(("call", ToolCallResume(decision_id=id, result=id)),)
+        )
+        for id in ("first", "second")
+    ]
+    with stores.store.changes.listen(commands_to("worker")) as heard:
+        for command in (decided[0], ends, decided[1], ends):
+            clock.advance(timedelta(seconds=1))
+            await stores.store.write(partial(_asked, owned, command))
+        assert await heard.wait(timedelta(seconds=TOGETHER))
+    await stores.store.write(partial(_asked, other, ends))
+
+    async def kept(*dispatch_ids: str) -> list[tuple[str, LiveRunCommand]]:
+        return list(await stores.store.read(lambda tx: tx.runs.dispatches.commands(dispatch_ids)))
+
+    assert await kept("d1", "d2", "d3") == [("d1", decided[0]), ("d1", ends), ("d2", ends)]
+    await stores.store.write(lambda tx: tx.runs.dispatches.drop_commands("d1"))
+    assert await kept("d1", "d2") == [("d2", ends)]
+    await stores.dispatches.ack(other.claim_proof)
+    await stores.dispatches.purge_terminal(older_than=clock.now())
+    assert await kept("d2") == []
+
+
 PROMISES: tuple[Promise, ...] = (
     a_start_is_recorded,
     a_result_is_recorded,
@@ -419,4 +458,5 @@ PROMISES: tuple[Promise, ...] = (
     recording_twice_is_harmless,
     superseding_a_claimed_dispatch_ends_it,
     superseding_needs_the_claim,
+    what_is_asked_of_a_run_at_work_is_kept_until_it_is_dropped,
 )

@@ -1,0 +1,206 @@
+"""Questions with a deadline, questions side by side, and where a run is while it is answered, from any process."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from embedded.test_mailbox import Open, first, in_state
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision
+from postroom.dispatch.config import MailboxConfig
+from postroom.embedded.handle import State
+from postroom.embedded.mailbox import Mailbox
+from postroom.embedded.running import Run
+
+SOON = MailboxConfig(default_retry_delay_ms=0, drain_grace=timedelta(seconds=5))
+LATER = timedelta(days=1)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Open a mailbox on a database of this test, again and again."""
+    schema = f"asking_{uuid4().hex}"
+    url = {"memory": "memory", "sqlite": f"sqlite:///{tmp_path}/runs.db"}.get(request.param)
+    if url is None:
+        url = request.getfixturevalue("postgres_dsn")
+    yield lambda work, config=SOON: Mailbox.open(url, work, config=config, schema=schema)
+    if request.param == "postgres":
+        with psycopg.connect(url, autocommit=True) as session:
+            session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+async def test_a_question_that_nobody_answers_in_time_lets_the_run_go_on(opening: Open) -> None:
+    async def wait(run: Run) -> str:
+        said = await run.ask("Deploy?", timeout=timedelta(milliseconds=50))
+        await run.ask("Why not?")
+        return f"{said.timed_out} {said.approved} {said.text!r}"
+
+    async with opening(wait) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        events = handle.events()
+        told = [(event.type, event.text) for event in [await anext(events) for _ in range(3)]]
+        assert told == [("question", "Deploy?"), ("step", "ask-1"), ("question", "Why not?")]
+        await in_state(handle, State.WAITING)
+        assert (await handle.status()).question == "Why not?"
+        await handle.answer("because")  # the run is begun again, and knows
+        assert await handle.result(timeout=30) == "True None ''"
+
+
+async def test_an_answer_in_time_is_had_at_once_and_the_deadline_never_comes(opening: Open) -> None:
+    begun: list[str] = []
+
+    async def wait(run: Run) -> str:
+        begun.append(run.id)
+        said = await run.ask("Deploy?", timeout=LATER)
+        return f"{said.timed_out} {said.approved} {said.text}"
+
+    async with opening(wait) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        await in_state(handle, State.WAITING)
+        assert (await handle.status()).question == "Deploy?"
+        await handle.answer("yes", approved=True)
+        assert await handle.result(timeout=30) == "False True yes"
+        assert begun == [handle.id] * 2
+        assert [row.status for row in await mailbox.admin.list_dispatches("t")] == ["Acked"] * 2
+
+
+async def test_a_late_answer_is_refused(opening: Open) -> None:
+    going, begun = asyncio.Event(), asyncio.Event()
+
+    async def wait(run: Run) -> str:
+        said = await run.ask("Deploy?", timeout=timedelta(milliseconds=50))
+        begun.set()
+        await going.wait()
+        return str(said.timed_out)
+
+    async with opening(wait) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        async with asyncio.timeout(30):
+            await begun.wait()
+        with pytest.raises(StaleDecision):
+            await handle.answer("too late")
+        going.set()
+        assert await handle.result(timeout=30) == "True"
+
+
+async def test_of_an_answer_and_a_deadline_at_the_same_instant_exactly_one_counts(opening: Open) -> None:
+    async def wait(run: Run) -> str:
+        return (await run.ask("Deploy?", timeout=timedelta(milliseconds=30))).text or "nobody"
+
+    async with opening(wait) as mailbox:
+        for number in range(5):
+            handle = await mailbox.enqueue(f"t{number}", "go")
+            assert [one.type async for one in first(handle.events(), 1)] == ["question"]
+            run = await mailbox.stores.threads.load_run(handle.id)
+            tickets = run.waiting.tickets if run is not None and run.waiting is not None else ()
+            while tickets and mailbox.stores.clock.now() < (tickets[0].expires_at or 0) + number - 2:
+                await asyncio.sleep(0)
+            try:
+                await handle.answer("Ann")
+                expected = "Ann"
+            except StaleDecision:
+                expected = "nobody"
+            assert await handle.result(timeout=30) == expected
+
+
+@pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1)])
+async def test_a_question_has_some_time(opening: Open, timeout: timedelta) -> None:
+    async def wait(run: Run) -> None:
+        await run.ask("Deploy?", timeout=timeout)
+
+    async with opening(wait) as mailbox:
+        with pytest.raises(RunUnsuccessful, match="timeout"):
+            await (await mailbox.enqueue("t", "go")).result(timeout=30)
+
+
+async def test_questions_side_by_side_are_asked_one_after_another(opening: Open) -> None:
+    async def both(run: Run) -> str:
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(run.ask("One?"))
+            second = group.create_task(run.ask("Two?"))
+            group.create_task(run.sleep(timedelta(milliseconds=1)))
+        return f"{first.result().text} {second.result().text}"
+
+    async with opening(both) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        asked = []
+        async for event in handle.events():
+            if event.type == "question":
+                asked.append(event.text)
+                await handle.answer(f"to {event.text}")
+        assert asked == ["One?", "Two?"]
+        assert await handle.result(timeout=30) == "to One? to Two?"
+
+
+async def test_a_failure_beside_a_question_is_a_failure(opening: Open) -> None:
+    async def fail() -> None:
+        raise InvalidArgument("no such lamp")
+
+    async def both(run: Run) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run.ask("One?"))
+            group.create_task(fail())
+
+    async with opening(both) as mailbox:
+        with pytest.raises(RunUnsuccessful, match="no such lamp"):
+            await (await mailbox.enqueue("t", "go", attempts=1)).result(timeout=30)
+
+
+async def test_a_run_that_goes_on_is_not_said_to_wait(opening: Open) -> None:
+    going, slow = asyncio.Event(), asyncio.Event()
+
+    async def work(run: Run) -> str:
+        if run.text == "other":
+            await slow.wait()
+            return ""
+        said = await run.ask("Deploy?")
+        await going.wait()
+        return said.text
+
+    async with opening(work, MailboxConfig(max_concurrent_runs=1)) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        await in_state(handle, State.WAITING)
+        await mailbox.enqueue("u", "other")
+        await handle.answer("yes")
+        status = await handle.status()
+        assert (status.state, status.question) == (State.QUEUED, None)
+        slow.set()
+        await in_state(handle, State.RUNNING)
+        assert (await handle.status()).question is None
+        going.set()
+        assert await handle.result(timeout=30) == "yes"
+
+
+async def test_a_run_that_sleeps_asks_nothing(opening: Open) -> None:
+    async def nap(run: Run) -> None:
+        await run.sleep(LATER)
+
+    async with opening(nap) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        await in_state(handle, State.WAITING)
+        assert (await handle.status()).question is None
+        with pytest.raises(StaleDecision, match="asks nothing"):
+            await handle.answer("wake up")
+        assert await handle.cancel()
+
+
+async def test_a_run_that_is_answered_keeps_its_tenant_and_its_turn(opening: Open) -> None:
+    async def ask(run: Run) -> str:
+        return (await run.ask("Deploy?")).text
+
+    async with opening(ask) as mailbox:
+        asked = RunActivation.new("t", ["go"]).delivered(
+            tenant="a", limit_key="k", priority=7, max_attempts=2
+        )
+        handle = await mailbox.handle((await mailbox.admin.submit_background(asked)).run_id)
+        await in_state(handle, State.WAITING)
+        await handle.answer("yes")
+        assert await handle.result(timeout=30) == "yes"
+        rows = await mailbox.admin.list_dispatches("t")
+        told = {(row.tenant, row.limit_key, row.priority, row.max_attempts) for row in rows}
+        assert (len(rows), told) == (2, {("a", "k", 7, 2)})
