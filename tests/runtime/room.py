@@ -12,6 +12,7 @@ from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import AgentEvent
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.inference import InferenceResult, StopReason
+from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import (
     Boundary,
     ContentBlock,
@@ -137,10 +138,13 @@ class Room:
         self.pending: PendingZone | None = None
         self._ids = count(1)
 
-    def another_runtime(self, **options: Any) -> AgentRuntime:
+    def another_runtime(self, live: LiveChannels | None = None, **options: Any) -> AgentRuntime:
         """A runtime as another process would have it."""
         resolver = FixedResolver(self.agent)
-        return AgentRuntime(resolver, clock=self.clock, timer=self.clock, **{**self.options, **options})
+        made = AgentRuntime(resolver, clock=self.clock, timer=self.clock, **{**self.options, **options})
+        if live is not None:
+            made.listen_to(live)
+        return made
 
     def with_pending(self) -> "Room":
         self.pending = PendingZone(self.stores, self.thread_id, self.run_id)

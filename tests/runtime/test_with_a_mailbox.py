@@ -52,7 +52,7 @@ class Application:
         agent = ResolvedAgent.new("agent", "m", "sys", self.model)
         agent = replace(agent, spec=replace(agent.spec, tool_timeout_ms=None), tools=tools)
         self.runtime = AgentRuntime(
-            FixedResolver(agent), clock=self.clock, timer=self.clock, live=self.live, tasks=self.tasks
+            FixedResolver(agent), clock=self.clock, timer=self.clock, tasks=self.tasks
         )
         mailbox = Mailbox(
             self.runtime,

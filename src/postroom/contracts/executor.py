@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity
+from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Boundary, Message
 from postroom.contracts.records import Record
 from postroom.contracts.registry import RegistrySet
@@ -143,6 +144,10 @@ class RunDispatchExecutor(ABC):
         """Tell the run with this id that messages wait for it; False when it does not look at them."""
         return False
 
+    def listen_to(self, live: LiveChannels) -> None:
+        """Take what other processes have for runs at work here from this channel, if it has a use for it."""
+        return
+
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
         """Return what the run is pinned to: `pinned` where a pin exists, else what is live now.
 
@@ -210,6 +215,10 @@ class ExecutorAround(RunDispatchExecutor):
     def wake_pending_boundary(self, id: str) -> bool:
         """Tell a run that messages wait for it."""
         return self._within.wake_pending_boundary(id)
+
+    def listen_to(self, live: LiveChannels) -> None:
+        """Take what other processes have for runs at work here from this channel."""
+        self._within.listen_to(live)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
         """Return what the run is pinned to."""

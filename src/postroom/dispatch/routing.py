@@ -9,6 +9,7 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import AgentNotFound
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
+from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
@@ -74,6 +75,11 @@ class SeveralExecutors(RunDispatchExecutor):
     def wake_pending_boundary(self, id: str) -> bool:
         """Tell whichever runs it that messages wait."""
         return any(one.wake_pending_boundary(id) for one in self.each())
+
+    def listen_to(self, live: LiveChannels) -> None:
+        """Take what other processes have for runs at work here from this channel."""
+        for one in self.each():
+            one.listen_to(live)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
         """Return what the run is pinned to."""

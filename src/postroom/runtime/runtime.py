@@ -36,7 +36,7 @@ def _new_id(kind: str) -> str:
 class AgentRuntime(RunDispatchExecutor):
     """Runs agents in this process: a model in a loop with tools, each step committed.
 
-    `live` carries commands from other processes. `wake` has a run executed again when its background tasks
+    `wake` has a run executed again when its background tasks
     end after it was released; it may be set later. With `threads` and `coordinator` it also executes what no
     mailbox hands it. A suspended run is released; with `hold_ms` it stays that long for a quick decision.
     """
@@ -47,7 +47,6 @@ class AgentRuntime(RunDispatchExecutor):
         *,
         clock: Clock | None = None,
         timer: Timer | None = None,
-        live: LiveChannels | None = None,
         threads: ThreadStore | None = None,
         coordinator: CommitCoordinator | None = None,
         tasks: BackgroundTasks | None = None,
@@ -59,7 +58,7 @@ class AgentRuntime(RunDispatchExecutor):
         self._resolver = resolver
         self._clock = clock or SystemClock()
         self._timer = timer or SystemTimer()
-        self._live = live
+        self._live: LiveChannels | None = None
         self._threads = threads
         self._coordinator = coordinator
         self._hold_ms = hold_ms
@@ -245,6 +244,10 @@ class AgentRuntime(RunDispatchExecutor):
         """Tell the run with this id that messages wait for it; False when it is ending."""
         active = self._runs.find(id)
         return active is not None and active.wake()
+
+    def listen_to(self, live: LiveChannels) -> None:
+        """Take what other processes have for runs at work here from this channel."""
+        self._live = live
 
     def commit_coordinator(self) -> CommitCoordinator | None:
         """Return what runs are committed with that no mailbox hands over."""
