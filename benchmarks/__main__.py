@@ -25,6 +25,7 @@ ALL = (
     "dispatch_store",
     "dispatch_mailbox",
     "gateway",
+    "schedules",
     "waking",
     "hooks",
 )
