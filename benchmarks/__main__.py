@@ -27,6 +27,7 @@ ALL = (
     "enqueue_many",
     "embedded",
     "gateway",
+    "schedules",
     "waking",
     "hooks",
 )

@@ -20,6 +20,7 @@ from postroom.contracts.errors import (
 from postroom.services.people import PeopleService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
 from postroom.testing import ManualClock
+from waking.test_people import FakeChatOutbox
 from waking_room import PROJECT, Room
 
 run_place, prepared_stores = run_backends.run_place, run_backends.prepared_stores
@@ -151,3 +152,15 @@ async def test_schedules_are_listed_by_project_paused_and_removed(room):
     room.clock.advance(3 * HOUR)
     await room.all_due()
     assert await room.texts("Bo") == []
+
+
+async def test_a_person_is_reached_in_a_chat_once_a_tick(room):
+    chats = FakeChatOutbox()
+    room.waker = room.waker_of(room.mailbox, chats)
+    await PeopleService(room.mail, chats.reaches).add("Ben", "telegram/77")
+    await room.add("by name", to=["human:Ben"])
+    await room.add("by chat", to=["chat:telegram/77"])
+    room.clock.advance(HOUR)
+    await room.all_due()
+    said = [(place, "What is planned?" in text) for _, place, text in chats.carried]
+    assert said == [("telegram/77", True)] * 2
