@@ -146,22 +146,22 @@ async def test_what_workers_write_is_read_as_the_history_of_all_of_them(opening:
     async def work(run: Run) -> str:
         if run.attempt == 1 and run.text == "fail":
             raise ConnectionError("away")
-        await journal.step(run)
+        await log.step(run)
         return "done"
 
-    journal = testing.Journal(tmp_path / "journal")
-    async with opening(journal.observed(work), MailboxConfig(default_retry_delay_ms=0)) as mailbox:
+    log = testing.ExecutionLog(tmp_path / "log")
+    async with opening(log.observed(work), MailboxConfig(default_retry_delay_ms=0)) as mailbox:
         handles = [await mailbox.enqueue(thread, text) for thread, text in (("a", "go"), ("b", "fail"))]
         await mailbox.run_until_idle()
         accepted = {handle.id: handle.thread_id for handle in handles}
-        history = testing.History.read(tmp_path / "journal", accepted=accepted)
+        history = testing.History.read(tmp_path / "log", accepted=accepted)
         assert sorted((one.thread_id, one.attempt) for one in history.executions) == [
             ("a", 1),
             ("b", 1),
             ("b", 2),
         ]
         assert await testing.check(mailbox, history=history, accepted=accepted) == []
-        journal.close()
+        log.close()
 
 
 async def broken(mailbox: testing.ManualMailbox, statement: str) -> None:

@@ -54,14 +54,14 @@ class Weathered:
 class Workers:
     """Processes that work; the last but one is stopped, and the last one is cut off from the database."""
 
-    def __init__(self, storm: Storm, dsns: list[str], schema: str, journal: Path) -> None:
-        self._storm, self._dsns, self._schema, self._journal = storm, dsns, schema, journal
+    def __init__(self, storm: Storm, dsns: list[str], schema: str, log: Path) -> None:
+        self._storm, self._dsns, self._schema, self._log = storm, dsns, schema, log
         self.processes: list[asyncio.subprocess.Process] = []
         self.kills = self.standstills = 0
 
     async def start(self, dsn: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "faults.storm_worker", dsn, self._schema, str(self._journal),
+            sys.executable, "-m", "faults.storm_worker", dsn, self._schema, str(self._log),
             str(self._storm.at_once), env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         )  # fmt: skip
 
@@ -106,7 +106,7 @@ async def _over_within(is_over: asyncio.Event, seconds: float) -> bool:
     return is_over.is_set()
 
 
-async def weather(storm: Storm, dsn: str, journal: Path) -> Weathered:
+async def weather(storm: Storm, dsn: str, log: Path) -> Weathered:
     """Have all runs done under faults, and check what came of it."""
     schema = f"storm_{uuid4().hex}"
     began = time.monotonic()
@@ -116,12 +116,12 @@ async def weather(storm: Storm, dsn: str, journal: Path) -> Weathered:
         await testing.record(mailbox)
         accepted = await _accepted(mailbox, storm)
         async with a_proxy(dsn) as (proxy, through):
-            workers = Workers(storm, [*[dsn] * (storm.workers - 1), through], schema, journal)
+            workers = Workers(storm, [*[dsn] * (storm.workers - 1), through], schema, log)
             await workers.start_all()
             is_over = asyncio.Event()
             async with asyncio.TaskGroup() as group:
                 group.create_task(workers.kill_again_and_again(is_over))
-                while not journal.exists():
+                while not log.exists():
                     await asyncio.sleep(0.05)
                 group.create_task(workers.stand_still_again_and_again(is_over, proxy))
                 while await _open(mailbox):
@@ -129,7 +129,7 @@ async def weather(storm: Storm, dsn: str, journal: Path) -> Weathered:
                 is_over.set()
             for number in range(len(workers.processes)):
                 await workers.end(number)
-        history = await asyncio.to_thread(testing.History.read, journal, accepted=accepted)
+        history = await asyncio.to_thread(testing.History.read, log, accepted=accepted)
         counted = await mailbox.stores.dispatches.count_by_status()
         return Weathered(
             findings=await testing.check(mailbox, accepted=accepted, history=history, at_once=storm.at_once),
@@ -172,7 +172,7 @@ def main() -> None:
     asked.add_argument("--kill-every", type=float, default=2.0)
     storm = Storm(**vars(asked.parse_args()))
     with running_postgres() as dsn, tempfile.TemporaryDirectory() as folder:
-        done = asyncio.run(weather(storm, dsn, Path(folder) / "journal"))
+        done = asyncio.run(weather(storm, dsn, Path(folder) / "log"))
     sys.stdout.write(
         f"{storm}\n{done.counts}; ended {len(done.history.ended)}; executions {len(done.history.executions)}; "
         f"at once {done.history.most_at_once}; killed {done.kills}, stopped and cut off {done.standstills} times "

@@ -1,4 +1,4 @@
-"""Run as a process of its own: a worker on PostgreSQL whose runs write into a journal what they do, and when."""
+"""Run as a process of its own: a worker on PostgreSQL whose runs write into a log what they do, and when."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from postroom.contracts.limits import Limit, LimitScope
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Mailbox, Run
-from postroom.testing import Journal
+from postroom.testing import ExecutionLog
 
 LEASE_MS = 3_000
 STEPS = 3
@@ -26,17 +26,17 @@ def config(at_once: int) -> MailboxConfig:
 
 
 async def main(dsn: str, schema: str, path: Path, at_once: int) -> None:
-    journal = Journal(path)
+    log = ExecutionLog(path)
 
     async def work(run: Run) -> str:
         for _ in range(STEPS):
             await asyncio.sleep(0.01)
-            await journal.step(run)
+            await log.step(run)
         return "done"
 
     while True:
         try:
-            async with Mailbox.open(dsn, journal.observed(work), config=config(at_once), schema=schema):
+            async with Mailbox.open(dsn, log.observed(work), config=config(at_once), schema=schema):
                 await asyncio.Event().wait()
         except Exception as error:  # it is cut off at this moment
             sys.stderr.write(f"{error}\n")

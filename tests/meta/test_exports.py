@@ -87,9 +87,9 @@ EXPORTED = {
     "postroom.stores.sqlite": ["SqliteStore", "sqlite_release"],
     "postroom.testing": [
         "Execution",
+        "ExecutionLog",
         "Hanging",
         "History",
-        "Journal",
         "LosingStore",
         "ManualClock",
         "ManualMailbox",

@@ -9,9 +9,12 @@ TESTS = Path(__file__).resolve().parents[1]
 
 SLEEPS = {
     "embedded/test_mailbox.py:nap": "the sleep of a run, which is what is tested",
+    "embedded/test_testing.py:nap": "the sleep of a run, by a clock that the test moves",
+    "embedded/test_testing.py:work": "as above",
     "dispatch/test_dispatch_signals.py:wait": "the sleep of a manual clock, which the test moves",
-    "faults/storm.py:weather": "how long a process is stopped and cut off, and a look at processes that wake nobody",
-    "faults/storm_worker.py:execute": "an executor in a process of its own that works for some milliseconds",
+    "faults/storm.py:weather": "a look at processes that wake nobody",
+    "faults/storm.py:stand_still_again_and_again": "how long a process is stopped and cut off",
+    "faults/storm_worker.py:work": "work in a process of its own that takes some milliseconds",
     "faults/working_process.py:run": "an executor in a process of its own that works until it is stopped",
     "waking/test_waking.py:noted": "the sleep of a manual clock, which the test moves",
     "e2e/chaos_process.py:run": "an executor in a process of its own that works for some milliseconds",

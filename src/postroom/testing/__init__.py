@@ -8,16 +8,16 @@ for those who write a store, a channel or a runner the promises are in `postroom
 from postroom.testing.checking import check
 from postroom.testing.clock import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that
-from postroom.testing.history import Execution, History, Journal
+from postroom.testing.history import Execution, ExecutionLog, History
 from postroom.testing.mailboxes import ManualMailbox, mailbox
 from postroom.testing.recording import record
 from postroom.testing.work import Hanging, ProcessDied, crashes, fails
 
 __all__ = [
     "Execution",
+    "ExecutionLog",
     "Hanging",
     "History",
-    "Journal",
     "LosingStore",
     "ManualClock",
     "ManualMailbox",

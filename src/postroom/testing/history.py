@@ -51,11 +51,11 @@ class History:
 
     @classmethod
     def read(cls, path: Path | str, *, accepted: Mapping[str, str] | None = None) -> "History":
-        """Read what workers have written into a `Journal`.
+        """Read what workers have written into an `ExecutionLog`.
 
         Raises:
             OSError: there is no such file.
-            ValueError: a line of it is none of a history.
+            ValueError: a line of it is none of such a log.
         """
         spans: dict[str, dict[str, Any]] = {}
         ended: set[str] = set()
@@ -179,7 +179,7 @@ def _busiest(executions: Iterable[Execution]) -> list[Execution]:
 
 
 @dataclass(slots=True)
-class Journal:
+class ExecutionLog:
     """A file into which workers of one machine write what they execute, for `History.read`.
 
     Each line is one write to the end of the file: any number of processes share one, and one that is killed
