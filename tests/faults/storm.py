@@ -39,6 +39,8 @@ class Storm:
     workers: int
     at_once: int
     kill_every: float
+    budget: int = 0
+    """How many runs may start before a person is asked; 0: as many as there are."""
 
 
 @dataclass(kw_only=True)
@@ -89,7 +91,8 @@ class Workers:
     async def start(self, dsn: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "faults.storm_worker", dsn, self._schema, str(self._history),
-            str(self._storm.at_once), env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            str(self._storm.at_once), str(self._storm.budget),
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         )  # fmt: skip
 
     async def start_all(self) -> None:
@@ -121,17 +124,9 @@ async def weather(storm: Storm, dsn: str, history: Path) -> int:
     """Have all runs done under faults; return how many ended otherwise than well."""
     schema = f"storm_{uuid4().hex}"
     stores = await OpenedRuns.open(dsn, schema=schema)
-    ids: list[str] = []
     writer = Mailbox(Counting(), stores, consumer_id="writer", config=MailboxConfig(max_concurrent_runs=0))
 
-    async def submit(number: int) -> None:
-        request = RunActivation.new(f"t{number % storm.threads}", ["go"]).delivered(max_attempts=100)
-        ids.append((await writer.submit_background(request)).dispatch_id)
-
-    for first in range(0, storm.runs, AT_ONCE_SUBMITTED):
-        async with asyncio.TaskGroup() as group:
-            for number in range(first, min(first + AT_ONCE_SUBMITTED, storm.runs)):
-                group.create_task(submit(number))
+    await submitted(writer, storm)
     async with a_proxy(dsn) as (proxy, through):
         workers = Workers(storm, [*[dsn] * (storm.workers - 1), through], schema, history)
         await workers.start_all()
@@ -155,6 +150,19 @@ async def weather(storm: Storm, dsn: str, history: Path) -> int:
     await writer.aclose(timedelta(0))
     await stores.close()
     return storm.runs - counted[RunDispatchStatus.ACKED]
+
+
+async def submitted(writer: Mailbox, storm: Storm) -> None:
+    """Queue the runs of a storm."""
+
+    async def submit(number: int) -> None:
+        request = RunActivation.new(f"t{number % storm.threads}", ["go"]).delivered(max_attempts=100)
+        await writer.submit_background(request)
+
+    for first in range(0, storm.runs, AT_ONCE_SUBMITTED):
+        async with asyncio.TaskGroup() as group:
+            for number in range(first, min(first + AT_ONCE_SUBMITTED, storm.runs)):
+                group.create_task(submit(number))
 
 
 async def _open(stores: OpenedRuns) -> int:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from dispatch_room import Deaf, done
+from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.limits import Limit, LimitScope
 from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig
@@ -18,7 +19,8 @@ LEASE_MS = 3_000
 STEPS = 3
 
 
-def config(at_once: int) -> MailboxConfig:
+def config(at_once: int, budget: int) -> MailboxConfig:
+    monthly = Budget(per=BudgetScope.ALL, window=BudgetWindow.MONTH, runs=budget)
     return MailboxConfig(
         lease_ms=LEASE_MS,
         lease_renewal_interval=timedelta(milliseconds=700),
@@ -26,6 +28,7 @@ def config(at_once: int) -> MailboxConfig:
         sweep_interval=timedelta(milliseconds=500),
         poll_interval=timedelta(milliseconds=200),
         limits=(Limit(per=LimitScope.ALL, at_once=at_once),),
+        budgets=(monthly,) if budget else (),
     )
 
 
@@ -48,7 +51,7 @@ class Writing(Deaf):
         os.write(self._file, f"{what} {run} {time.monotonic_ns()}\n".encode())
 
 
-async def main(dsn: str, schema: str, history: Path, at_once: int) -> None:
+async def main(dsn: str, schema: str, history: Path, at_once: int, budget: int) -> None:
     while True:
         try:
             store = PostgresStore.open(dsn, schema=schema, readers=1)
@@ -56,9 +59,10 @@ async def main(dsn: str, schema: str, history: Path, at_once: int) -> None:
         except Exception as error:  # it is cut off at this moment
             sys.stderr.write(f"{error}\n")
     name = f"worker {os.getpid()}"
-    async with Mailbox(Writing(history), RunStores(store.store), consumer_id=name, config=config(at_once)):
+    runs, settings = RunStores(store.store), config(at_once, budget)
+    async with Mailbox(Writing(history), runs, consumer_id=name, config=settings):
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *map(int, sys.argv[4:6])))
