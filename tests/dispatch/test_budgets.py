@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dispatch_room import Blocking, Counting, Deaf, RunActivation, dispatch_in, done, eventually
+from dispatch_runtime import runtime_of
 from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow, Spending, window_of
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import ConfigError, StaleDecision
+from postroom.contracts.inference import InferenceResult
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, RunQuery
 from postroom.contracts.runs import RunStatus, Usage
@@ -15,6 +17,7 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.completion import ClaimAsk, claimed_within
 from postroom.dispatch.config import MailboxConfig
+from postroom.runtime import ScriptedModel
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 DAILY = Budget(per=BudgetScope.TENANT, window=BudgetWindow.DAY, runs=2)
@@ -437,3 +440,19 @@ def test_two_limits_of_the_same_runs_for_the_same_time_are_refused():
     with pytest.raises(ConfigError, match="two budgets limit tokens"):
         with_budgets(Budget(**one, tokens=1), Budget(**one, runs=1, tokens=2))
     with_budgets(Budget(**one, tokens=1), Budget(**one, runs=1), Budget(per=BudgetScope.ALL, tokens=9))
+
+
+@pytest.mark.parametrize("window", [None, BudgetWindow.DAY])
+async def test_the_built_in_runtime_goes_on_as_if_it_had_not_been_held(room, window):
+    model = ScriptedModel([InferenceResult.text(text) for text in ("A", "B")])
+    budget = Budget(per=BudgetScope.ALL, window=window, runs=1)
+    async with runtime_of(room, model) as runtime:
+        mailbox = room.mailbox(runtime, config=with_budgets(budget))
+        for text in ("a", "b"):
+            await mailbox.submit_background(RunActivation.new("t", [text], agent_id="agent"))
+            await mailbox.settled()
+        [asker] = await asking(room)
+        await answered(mailbox, asker)
+    run = await room.stores.threads.load_run(asker.run_id)
+    assert (run.status, run.final_output) == (RunStatus.DONE, "B")
+    assert [message.text() for message in model.requests[-1].messages] == ["a", "A", "b"]

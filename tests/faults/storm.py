@@ -21,8 +21,7 @@ from faults.storm_worker import LEASE_MS
 from postgres_server import running_postgres
 from postroom import testing
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.dispatch.config import MailboxConfig
-from postroom.embedded import Mailbox, Run
+from postroom.embedded import Mailbox
 
 STANDSTILL = 1.5 * LEASE_MS / 1_000
 AT_ONCE_SUBMITTED = 200
@@ -37,6 +36,8 @@ class Storm:
     workers: int
     at_once: int
     kill_every: float
+    budget: int = 0
+    """How many runs may start before a person is asked; 0: as many as there are."""
 
 
 @dataclass(kw_only=True)
@@ -62,7 +63,8 @@ class Workers:
     async def start(self, dsn: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "faults.storm_worker", dsn, self._schema, str(self._log),
-            str(self._storm.at_once), env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            str(self._storm.at_once), str(self._storm.budget),
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         )  # fmt: skip
 
     async def start_all(self) -> None:
@@ -110,11 +112,9 @@ async def weather(storm: Storm, dsn: str, log: Path) -> Weathered:
     """Have all runs done under faults, and check what came of it."""
     schema = f"storm_{uuid4().hex}"
     began = time.monotonic()
-    async with Mailbox.open(
-        dsn, _nothing, config=MailboxConfig(max_concurrent_runs=0), schema=schema
-    ) as mailbox:
+    async with Mailbox.open(dsn, None, schema=schema) as mailbox:
         await testing.record(mailbox)
-        accepted = await _accepted(mailbox, storm)
+        accepted = await enqueued(mailbox, storm)
         async with a_proxy(dsn) as (proxy, through):
             workers = Workers(storm, [*[dsn] * (storm.workers - 1), through], schema, log)
             await workers.start_all()
@@ -141,7 +141,7 @@ async def weather(storm: Storm, dsn: str, log: Path) -> Weathered:
         )
 
 
-async def _accepted(mailbox: Mailbox, storm: Storm) -> dict[str, str]:
+async def enqueued(mailbox: Mailbox, storm: Storm) -> dict[str, str]:
     """Enqueue all runs, and return the thread of each."""
     accepted: dict[str, str] = {}
 
@@ -154,10 +154,6 @@ async def _accepted(mailbox: Mailbox, storm: Storm) -> dict[str, str]:
             for number in range(first, min(first + AT_ONCE_SUBMITTED, storm.runs)):
                 group.create_task(enqueue(number))
     return accepted
-
-
-async def _nothing(run: Run) -> None:
-    raise AssertionError(f"run {run.id} is to be executed by a worker")
 
 
 async def _open(mailbox: Mailbox) -> int:
