@@ -81,10 +81,8 @@ class Mailbox:
         async with AsyncExitStack() as opened:
             stores = await asyncio.to_thread(opened_stores, url, schema)
             opened.push_async_callback(asyncio.to_thread, stores.close)
-            takes = work is None or isinstance(
-                work, RunDispatchExecutor
-            )  # a function takes nothing while it works
-            live = live_channels(stores, opened) if takes else None
+            steers = work is None or isinstance(work, RunDispatchExecutor)  # a function reads nothing more
+            live = live_channels(stores, opened) if steers else None
             queue = queue_over(stores, work, live, config=config)
             await opened.enter_async_context(queue)
             mailbox = cls(queue, stores.runs)
