@@ -204,3 +204,28 @@ async def test_a_run_that_is_answered_keeps_its_tenant_and_its_turn(opening: Ope
         rows = await mailbox.admin.list_dispatches("t")
         told = {(row.tenant, row.limit_key, row.priority, row.max_attempts) for row in rows}
         assert (len(rows), told) == (2, {("a", "k", 7, 2)})
+
+
+async def test_what_was_given_up_is_tried_again_behind_a_question(opening: Open) -> None:
+    mended: list[str] = []
+
+    async def work(run: Run) -> str:
+        if run.text == "asks":
+            return (await run.ask("Deploy?")).text
+        if not mended:
+            raise InvalidArgument("no such lamp")
+        return "mended"
+
+    async with opening(work) as mailbox:
+        failed = await mailbox.enqueue("t", "fails")
+        with pytest.raises(RunUnsuccessful):
+            await failed.result(timeout=30)
+        asks = await mailbox.enqueue("t", "asks")
+        await in_state(asks, State.WAITING)
+        mended.append("yes")
+        [dead] = await mailbox.admin.dead_letters()
+        again = await mailbox.handle((await mailbox.admin.replay_dead_letter(dead.dispatch_id)).run_id)
+        assert (await again.status()).state is State.QUEUED
+        assert (await asks.status()).question == "Deploy?"
+        await asks.answer("yes")
+        assert [await one.result(timeout=30) for one in (asks, again)] == ["yes", "mended"]

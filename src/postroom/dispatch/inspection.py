@@ -100,7 +100,7 @@ class Inspection:
 
         Raises:
             UnknownDispatch, UnknownRun: there is no such dispatch, or its run is gone.
-            IllegalTransition: it is no dead letter, or a run of its thread waits for an answer.
+            IllegalTransition: it is no dead letter.
         """
         row = await self._dead_letter(dispatch_id)
         run = await self._core.threads.load_run(row.run_id)

@@ -320,7 +320,6 @@ class Mailbox:
 
         Raises:
             UnknownDispatch, UnknownRun, IllegalTransition: there is no such dead letter.
-            IllegalTransition: a run of its thread waits for an answer.
         """
         self._refuse_closed()
         return await self._inspection.replay(dispatch_id)

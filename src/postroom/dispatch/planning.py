@@ -24,7 +24,6 @@ from postroom.contracts.errors import (
     DeliveryBlocked,
     DuplicateRecord,
     ForeignThread,
-    IllegalTransition,
     InternalError,
     InvalidSubmission,
     RunNotOpen,
@@ -204,22 +203,6 @@ def reusable_waiting_run(facts: SubmissionFacts) -> RunRecord | None:
     return None
 
 
-def _refuse_beside_question(facts: SubmissionFacts) -> None:
-    """Refuse a run of its own on a thread whose run waits for an answer: the two would be one conversation.
-
-    Raises:
-        IllegalTransition: as said.
-    """
-    waiting = reusable_waiting_run(facts)
-    if waiting is not None and waiting.open_tickets:
-        raise IllegalTransition(
-            f"run {waiting.run_id} of the same thread has an open question: "
-            f"{waiting.open_tickets[0].question}",
-            value=waiting.thread_id,
-            remedy="answer it, or cancel that run, and ask for this again",
-        )
-
-
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
     """Say whether a request lets a run go on that waits; what does not answer its questions comes behind."""
     is_for_it = request.run_id is not None or bool(request.decisions)
@@ -241,7 +224,6 @@ def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | 
         UnknownRun: it names a run to continue that does not exist.
         ForeignThread: the run is another thread's.
         RunNotOpen: the run is running, or done.
-        IllegalTransition: it is to be tried again while a run of the thread waits for an answer.
     """
     if request.run_id is None:
         return reusable_waiting_run(facts)
@@ -249,8 +231,6 @@ def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | 
     if run is None:
         if request.continue_run_id is not None:
             raise UnknownRun(f"there is no run {request.continue_run_id!r}", value=request.continue_run_id)
-        if request.committed_message_ids:
-            _refuse_beside_question(facts)
         return None
     if run.thread_id != request.thread_id:
         raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)

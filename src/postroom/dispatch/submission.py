@@ -351,11 +351,7 @@ class Submissions:
         return await self._steered_or_queued(self.checked(request, background=True), expected_run_id)
 
     async def submit_committed(self, request: RunActivation) -> MailboxSubmitResult:
-        """Queue a run on messages that are committed already.
-
-        Raises:
-            IllegalTransition: a run of the thread waits for an answer; nothing was written.
-        """
+        """Queue a run on messages that are committed already."""
         return await self._queued(request)
 
     async def _steered_or_queued(

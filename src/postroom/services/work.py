@@ -135,7 +135,7 @@ class WorkService:
 
         Raises:
             UnknownRun: there is none.
-            IllegalTransition: it is not among those that were given up, or its agent has an open question.
+            IllegalTransition: it is not among those that were given up.
         """
         work = await self.named(run_id)
         if not work.can_replay or work.dispatch_id is None:
