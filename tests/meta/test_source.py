@@ -35,6 +35,8 @@ BROAD_EXCEPTS = {
     "postroom/stores/sqlite/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
     "postroom/stores/postgres/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
     "postroom/embedded/running.py:Run._tried": "a step is the program's own code: its last failure is raised",
+    "postroom/sync.py:_Loop.run.on_thread": "hands the end of the event loop to the thread that waits for it",
+    "postroom/sync.py:_settled": "hands whatever a program's function raised to the run that waits for it",
     "postroom/testing/conformance/mail_changes.py:_failure": "a promise about whatever a change raises",
 }
 """Where an `except` catches everything and does not raise it again, and what it does instead."""

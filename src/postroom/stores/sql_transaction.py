@@ -98,10 +98,16 @@ class Tables:
         What this transaction has asked and not written since is known: a step that is decided on a thread
         and then written looks at its row once. Values are given as tuples where they are lists.
         """
-        known, asked = self._sql.known, dict[tuple[Any, ...], Look]()
+        known, found, new = self._sql.known, dict[tuple[Any, ...], list[Row]](), dict[tuple[Any, ...], Look]()
         for look in looks:
-            asked[look[0], *look[1].values()] = look
-        if new := [key for key in asked if key not in known]:
-            found = self._sql.ask(*[asked[key] for key in new])
-            known.update(zip(new, found, strict=True))
-        return {key: known[key] for key in asked}
+            key = (look[0], *look[1].values())
+            rows = known.get(key)
+            if rows is None:
+                new[key] = look
+            else:
+                found[key] = rows
+        if new:
+            asked = dict(zip(new, self._sql.ask(*new.values()), strict=True))
+            known.update(asked)
+            found.update(asked)
+        return found

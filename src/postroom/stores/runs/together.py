@@ -14,25 +14,26 @@ from typing_extensions import override
 from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 
 _NONE: Final[Values] = {}
-_FOUND_OF_NOTHING: Final[dict[str, tuple[Row, ...]]] = {
-    "threads.thread": (),
-    "threads.pending": (),
-    "threads.last_runs": (),
-    "threads.committed": (),
-    "threads.run": (),
-    "dispatches.against": (),
-    "dispatches.queue_of_thread": ((None, 0, 0, 0, None),),
+_FOUND_OF_NOTHING: Final[dict[str, tuple[tuple[str, ...], tuple[Row, ...]]]] = {
+    "threads.thread": (("thread_id",), ()),
+    "threads.pending": (("thread_id",), ()),
+    "threads.last_runs": (("thread_id",), ()),
+    "threads.committed": (("thread_id",), ()),
+    "threads.run": (("run_id",), ()),
+    "dispatches.against": (("dispatch_id", "thread_id", "run_id"), ()),
+    "dispatches.queue_of_thread": (("thread_id",), ((None, 0, 0, 0, None),)),
 }
-"""What looks find of a thread, a run or a dispatch that has no rows."""
-_KEPT: Final = (
-    "threads.put_thread",
-    "threads.move_thread",
-    "threads.append_message",
-    "threads.put_run",
-    "dispatches.enqueue",
-)
-"""In the order in which they are written: messages and runs refer to their threads."""
-_IDS: Final = ("thread_id", "run_id", "dispatch_id")
+"""What a look finds when the ids that it names have no rows."""
+_UNKNOWN: Final = (("",), ())
+"""Of any other look: it is asked."""
+_KEPT: Final = {
+    "threads.put_thread": "thread_id",
+    "threads.move_thread": "thread_id",
+    "threads.append_message": "thread_id",
+    "threads.put_run": "run_id",
+    "dispatches.enqueue": "dispatch_id",
+}
+"""In the order in which they are written; and the id that has a row then."""
 
 
 class TogetherTransaction(SqlTransaction):
@@ -42,7 +43,7 @@ class TogetherTransaction(SqlTransaction):
         """Pass statements on to `sql`; `new` are ids of threads, runs and dispatches without rows."""
         self._sql = sql
         self._new = new
-        self._kept: dict[str, list[Values]] = {}
+        self._kept: dict[str, list[Values]] = {statement: [] for statement in _KEPT}
         self.known = {}
 
     @property
@@ -54,11 +55,13 @@ class TogetherTransaction(SqlTransaction):
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
         found, asked, places = list[list[Row]](), list[tuple[str, Values]](), list[int]()
         for statement, values in looks:
-            rows = _FOUND_OF_NOTHING.get(statement)
-            if rows is None or not self._is_new(values):
-                places.append(len(found))
-                asked.append((statement, values))
-            found.append(list(rows or ()))
+            ids, rows = _FOUND_OF_NOTHING.get(statement, _UNKNOWN)
+            for name in ids:
+                if values.get(name) not in self._new:
+                    places.append(len(found))
+                    asked.append((statement, values))
+                    break
+            found.append(list(rows))
         if asked:
             self.write()
             for place, answer in zip(places, self._sql.ask(*asked), strict=True):
@@ -77,20 +80,19 @@ class TogetherTransaction(SqlTransaction):
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
-        self.run_many(statement, (values,))
+        self.known.clear()
+        kept = self._kept.get(statement)
+        if kept is None:
+            self.write()
+            self._sql.run(statement, values)
+        else:
+            kept.append(values)
+            self._new.discard(values[_KEPT[statement]])
 
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
-        self.known.clear()
-        if statement not in _KEPT:
-            self.write()
-            self._sql.run_many(statement, rows)
-            return
-        kept, new = self._kept.setdefault(statement, []), self._new
         for values in rows:
-            kept.append(values)
-            for name in _IDS:
-                new.discard(values.get(name, ""))
+            self.run(statement, values)
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
@@ -108,16 +110,7 @@ class TogetherTransaction(SqlTransaction):
 
     def write(self) -> None:
         """Write what was kept."""
-        kept, self._kept = self._kept, {}
-        for statement in _KEPT:
-            if rows := kept.get(statement):
+        for statement, rows in self._kept.items():
+            if rows:
+                self._kept[statement] = []
                 self._sql.run_many(statement, rows)
-
-    def _is_new(self, values: Values) -> bool:
-        """Say whether these values name ids without rows and no others."""
-        new = self._new
-        for name in _IDS:
-            id = values.get(name)
-            if id is not None and id not in new:
-                return False
-        return True
