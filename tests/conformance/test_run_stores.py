@@ -12,9 +12,10 @@ from postroom.contracts.messages import Message
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.memory import MemoryRunStores
-from postroom.testing import ManualClock, writes
+from postroom.testing import ManualClock
 from postroom.testing.conformance.run_given import Promise
 from postroom.testing.conformance.run_stores import PROMISES
+from postroom.testing.faults import writes
 from postroom.testing.run_faults import failing, with_parts
 from table_rows import each_row
 

@@ -49,7 +49,7 @@ from postroom.dispatch.control import live_target
 from postroom.dispatch.events import CheckpointRepairTask, ServerEventPublisher, StoreEventPublisher
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
-from postroom.testing import writes
+from postroom.testing.faults import writes
 from postroom.testing.run_faults import failing_changes, with_parts
 
 COMPACTED = RuntimeEventDurability.COMPACTED

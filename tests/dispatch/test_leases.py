@@ -21,7 +21,7 @@ from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.testing import writes, writes_that
+from postroom.testing.faults import writes, writes_that
 from postroom.testing.run_faults import failing_changes
 
 SHORT = MailboxConfig(

@@ -14,7 +14,8 @@ from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.store import MailStore
 from postroom.mail.context import Caller
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing import LosingStore, ManualClock, RefusingStore, writes, writes_that
+from postroom.testing import ManualClock
+from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that
 
 room = room_on_a_file
 memory = room_in_memory

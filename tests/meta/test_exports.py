@@ -90,18 +90,14 @@ EXPORTED = {
         "ExecutionLog",
         "Hanging",
         "History",
-        "LosingStore",
         "ManualClock",
         "ManualMailbox",
         "ProcessDied",
-        "RefusingStore",
         "check",
         "crashes",
         "fails",
         "mailbox",
         "record",
-        "writes",
-        "writes_that",
     ],
 }
 

@@ -7,9 +7,10 @@ import pytest
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.store import MailStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing import LosingStore, ManualClock, RefusingStore, writes, writes_that
+from postroom.testing import ManualClock
 from postroom.testing.conformance import given
 from postroom.testing.conformance.mail_store import PROMISES, Promise
+from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that
 from table_rows import each_row
 
 

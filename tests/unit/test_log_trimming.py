@@ -11,7 +11,8 @@ from postroom.app.log_trimming import INTERVAL, STEP, LogTrimming
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import CursorExpired, StoreUnavailable
 from postroom.contracts.project_log import LogBounds
-from postroom.testing import LosingStore, ManualClock, RefusingStore, writes
+from postroom.testing import ManualClock
+from postroom.testing.faults import LosingStore, RefusingStore, writes
 
 room = room_in_memory
 PATIENCE = 5

@@ -27,7 +27,8 @@ from postroom.contracts.tokens import SCOPES, TOKEN_FORM, Grant
 from postroom.mail.named_tokens import WRITTEN_EVERY, NamedTokens
 from postroom.mail.service import Mail
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing import LosingStore, ManualClock, RefusingStore, writes
+from postroom.testing import ManualClock
+from postroom.testing.faults import LosingStore, RefusingStore, writes
 
 DAY = timedelta(days=1)
 MOMENT = timedelta(milliseconds=1)

@@ -7,7 +7,6 @@ for those who write a store, a channel or a runner the promises are in `postroom
 
 from postroom.testing.checking import check
 from postroom.testing.clock import ManualClock
-from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that
 from postroom.testing.history import Execution, ExecutionLog, History
 from postroom.testing.mailboxes import ManualMailbox, mailbox
 from postroom.testing.recording import record
@@ -18,16 +17,12 @@ __all__ = [
     "ExecutionLog",
     "Hanging",
     "History",
-    "LosingStore",
     "ManualClock",
     "ManualMailbox",
     "ProcessDied",
-    "RefusingStore",
     "check",
     "crashes",
     "fails",
     "mailbox",
     "record",
-    "writes",
-    "writes_that",
 ]

@@ -1,7 +1,7 @@
 """Ports that fail on purpose, around real ones: before a call, or after it when the answer is lost.
 
-A plan says of each call of a method in turn whether it fails, as `postroom.testing.writes` makes them; after
-its end, and where there is no plan, every call goes through.
+A plan says of each call of a method in turn whether it fails, as `postroom.testing.faults.writes` makes them;
+after its end, and where there is no plan, every call goes through.
 """
 
 from collections import Counter
