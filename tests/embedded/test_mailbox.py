@@ -539,3 +539,54 @@ async def test_when_a_budget_is_used_up_one_asks_and_one_answer_has_all_go_on(
         assert told.question.startswith(f"The budget of {next(iter(of.values()))} for this month is used up")
         await handles[5].answer(approved=True, by="Ann")
         assert {await one.result(timeout=30) for one in handles} == {"you said hello"}
+
+
+async def test_what_was_told_before_a_failure_or_a_question_is_told_not_to_count(opening: Open) -> None:
+    tries: list[int] = []
+
+    async def tell(run: Run) -> str:
+        await run.stream("half ")
+        tries.append(run.attempt)
+        if len(tries) == 1:
+            raise ConnectionError("cut off")
+        await run.ask("whole?")
+        return "half whole"
+
+    async with opening(tell) as mailbox:
+        handle = await mailbox.enqueue("chat", "go")
+        told = []
+        async for event in handle.events():
+            told.append((event.type, event.text))
+            if event.type == "question":
+                await handle.answer("yes")
+    again = ("reset", "the run begins again")
+    assert told == [
+        ("text", "half "),
+        ("reset", "ConnectionError: cut off"),
+        ("text", "half "),
+        ("question", "whole?"),
+        again,
+        ("text", "half "),
+        ("end", "half whole"),
+    ]
+
+
+async def test_what_a_run_has_used_counts_for_its_budget(opening: Open) -> None:
+    async def think(run: Run) -> None:
+        run.used(input_tokens=900, output_tokens=100)
+        with pytest.raises(InvalidArgument, match="cost_micros"):
+            run.used(cost_micros=-1)
+
+    budget = Budget(per=BudgetScope.TENANT, tokens=1_000)
+    async with opening(think, MailboxConfig(budgets=(budget,))) as mailbox:
+        await (await mailbox.enqueue("one", "go", tenant="acme")).result(timeout=30)
+        second = await mailbox.enqueue("two", "go", tenant="acme")
+        await in_state(second, State.WAITING)
+
+
+async def test_a_run_whose_deadline_has_passed_says_so(opening: Open) -> None:
+    async with opening(echo) as mailbox:
+        late = await mailbox.enqueue("chat", "go", deadline=datetime.now(UTC) - timedelta(seconds=1))
+        with pytest.raises(RunUnsuccessful, match="run failed: the deadline passed"):
+            await late.result(timeout=30)
+        assert [letter.attempts async for letter in mailbox.dead_letters] == [1]

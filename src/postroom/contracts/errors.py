@@ -20,7 +20,7 @@
     │   ├── TokenRequired, WrongToken, IdentityMismatch, WrongSignature, NotPermitted, InsufficientScope
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
     ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
-    │   ├── ExecutorFailed, ExecutorMisbehaved, PhaseError, RunTimedOut, RunnerSecretMissing
+    │   ├── DeadlinePassed, ExecutorFailed, ExecutorMisbehaved, PhaseError, RunTimedOut, RunnerSecretMissing
     │   ├── CommandError      the program that runs the agent
     │   │   ├── CommandBusy, CommandKilled                                  (tried again)
     │   │   └── CommandNotStarted, PromptTooLong, CommandFailed, CommandSaidNothing,
@@ -548,6 +548,12 @@ class RunTimedOut(RunFailure):
     """The run was at work for as long as a run may be."""
 
     code = "run_timed_out"
+
+
+class DeadlinePassed(RunFailure):
+    """The run's deadline passed before it could be started."""
+
+    code = "deadline_passed"
 
 
 class ExecutorMisbehaved(RunFailure):

@@ -20,6 +20,7 @@ from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import (
     CommandKilled,
+    DeadlinePassed,
     ExecutorFailed,
     IllegalTransition,
     InvalidResume,
@@ -471,12 +472,15 @@ class Completion:
         await self._moved("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
-        """Give back what failed for a reason that nobody foresaw; an attempt counts. False: given up."""
-        delay = backoff_ms(self._core.config, claimed.attempt_count + 1)
-        text = classify(error).error
+        """Give back what failed before it was executed; an attempt counts. False: given up."""
+        attempts = claimed.attempt_count + 1
+        delay, text = backoff_ms(self._core.config, attempts), classify(error).error
+        most = attempts if isinstance(error, DeadlinePassed) else None
         try:
             row = await self._moved(
-                "nack", claimed, lambda row, now: row.nacked(error=text, delay_ms=delay, now=now)
+                "nack",
+                claimed,
+                lambda row, now: row.nacked(error=text, delay_ms=delay, now=now, max_attempts=most),
             )
         except PostroomError as reason:
             _LOG.warning("dispatch.left_to_lease", reason=reason.describe())

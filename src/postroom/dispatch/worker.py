@@ -22,6 +22,7 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
+    DeadlinePassed,
     ExecutorFailed,
     ExecutorMisbehaved,
     ForeignThread,
@@ -81,7 +82,6 @@ _LEASES = "leases"
 _TRACEBACK_KEPT = 16 * 1024
 """Characters: the last ones, where it was raised."""
 ATTEMPT_FAILED = "RunAttemptFailed"
-DEADLINE_PASSED = "the deadline passed before it could be started"
 
 Ended = AgentRunResult | BaseException
 
@@ -414,6 +414,9 @@ class Dispatcher:
         except StoreError as error:
             # The lease runs out and the dispatch comes again: its run says what is left to do.
             _LOG.error("dispatch.left_to_lease", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
+        except DeadlinePassed as error:
+            _LOG.warning("dispatch.too_late", dispatch_id=job.claimed.dispatch_id)
+            job.comes_again = await self._execution.put_back(job, error)
         except Exception as error:
             _LOG.exception("dispatch.failed", dispatch_id=job.claimed.dispatch_id)
             job.comes_again = await self._execution.put_back(job, error)
@@ -787,12 +790,13 @@ class Execution:
         """Return the request as the executor is given it.
 
         Raises:
-            InternalError: its deadline has passed, or its registry is gone.
+            DeadlinePassed: as said.
+            InternalError: its registry is gone.
             InvalidActivation, UnknownMessage, ResolveFailed: it cannot be put together.
         """
         core, dispatch = self._core, job.claimed
         if dispatch.deadline_at is not None and core.now() > dispatch.deadline_at:
-            raise InternalError(DEADLINE_PASSED, value=dispatch.deadline_at)
+            raise DeadlinePassed("the deadline passed before the run was started", value=dispatch.deadline_at)
         begun = job.begun
         messages = begun.messages if begun.has_begun else None
         activation = await rebuild(

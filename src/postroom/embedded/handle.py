@@ -17,6 +17,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.sinks import RESET, TEXT
+from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS
 from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.embedded.values import T
@@ -160,12 +161,15 @@ class RunHandle:
             CursorAhead: the cursor is beyond the newest event.
         """
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
+        last = ""
         while True:
             page = await store.list(scope, after=after, limit=_PAGE)
             for event in page.events:
                 after = event.sequences[scope.key]
-                if (told := _told(event, after)) is not None:
+                told = _told(event, after)
+                if told is not None and not (told.type == last == "reset"):
                     yield told
+                    last = told.type
                     if told.type == "end":
                         return
             if not page.events:
@@ -227,6 +231,8 @@ def _told(event: CanonicalEvent, cursor: int) -> RunEvent | None:
         return RunEvent(cursor=cursor, type="text", text=facts.get("delta", ""))
     if event.event_kind == RESET:
         return RunEvent(cursor=cursor, type="reset", text=facts.get("reason", ""))
+    if event.event_kind == ATTEMPT_FAILED:
+        return RunEvent(cursor=cursor, type="reset", text=facts.get("error", ""), data=facts)
     if event.event_kind == STEP:
         return RunEvent(cursor=cursor, type="step", text=facts["name"], data=facts["value"])
     if event.event_kind == LOGGED:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar, cast
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.agent_events import EventSink, TextDelta
+from postroom.contracts.agent_events import EventSink, StreamReset, TextDelta
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import InvalidActivation, InvalidArgument, InvalidStep, PostroomError
 from postroom.contracts.events import (
@@ -35,10 +35,12 @@ from postroom.contracts.runs import (
     RunWaitingState,
     RunWaitingTicket,
     TerminationReason,
+    Usage,
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.contracts.transactions import Transaction
+from postroom.dispatch.sinks import TEXT
 from postroom.embedded.values import as_text, data_of, instant_of, plain, text_of, typed
 
 STEP: Final = "StepStored"
@@ -83,11 +85,14 @@ class _Memory:
     """What a run did before, and what it has used in this execution."""
 
     steps: dict[str, Json]
+    is_streamed: bool
+    """Whether something was told of the answer, which does not count now."""
     answers: Mapping[str, ToolCallResume]
     """By the call that asked."""
     waited: Mapping[str, RunWaitingTicket]
     """What the run waited on when it was let go on."""
     used: set[str] = field(default_factory=set)
+    usage: Usage = field(default_factory=Usage)
     unnamed: Counter[str] = field(default_factory=Counter)
     """How many of a kind had no name of their own."""
 
@@ -270,6 +275,25 @@ class Run:
         key = f"{trace.dispatch_id}/{trace.session_id}/{self._count}"
         await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
 
+    def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
+        """Count what the run has used up, for budgets and its record; money in millionths of the currency.
+
+        It is stored when the execution ends well or waits; call it within a step, so that it counts once.
+
+        Raises:
+            InvalidArgument: a number is negative.
+        """
+        for name, used in (
+            ("input_tokens", input_tokens),
+            ("output_tokens", output_tokens),
+            ("cost_micros", cost_micros),
+        ):
+            if used < 0:
+                raise InvalidArgument(f"{name} must not be negative", value=used)
+        self._memory.usage += Usage(
+            input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros
+        )
+
     def _numbered(self, kind: str) -> str:
         self._memory.unnamed[kind] += 1
         return f"{kind}-{self._memory.unnamed[kind]}"
@@ -345,14 +369,23 @@ class FunctionExecutor(RunDispatchExecutor):
             )
         run_id = activation.run_id
         activation, memory = await self._remembered(activation, control)
+        if memory.is_streamed:
+            await sink.emit(StreamReset(reason="the run begins again"))
         run = Run(activation, control, sink, memory, clock=self._stores.clock, timer=self._timer)
         try:
             returned = await self._function(run)
         except (Suspended, BaseExceptionGroup) as raised:
             ticket = _suspension(raised).ticket
             state = RunWaitingState(reason=_REASONS[ticket.tool_name], tickets=(ticket,))
-            return AgentRunResult(run_id=run_id, termination=TerminationReason.suspended(), waiting=state)
-        return AgentRunResult(run_id=run_id, response=as_text(returned), steps=len(memory.used))
+            return AgentRunResult(
+                run_id=run_id,
+                termination=TerminationReason.suspended(),
+                waiting=state,
+                usage=memory.usage,
+            )
+        return AgentRunResult(
+            run_id=run_id, response=as_text(returned), steps=len(memory.used), usage=memory.usage
+        )
 
     async def _remembered(
         self, activation: RunActivation, control: RunControl
@@ -360,14 +393,19 @@ class FunctionExecutor(RunDispatchExecutor):
         """Return the request as the run was first made, and what was done of it."""
         run_id, steps = activation.run_id or "", dict[str, Json]()
         run = await control.threads.load_run(run_id)
+        is_streamed = False
         if run is not None and run.session_id != activation.trace.session_id:  # it has begun before
-            steps = await self._steps(run_id)
+            steps, is_streamed = await self._steps(run_id)
             ids = run.input.trigger_message_ids if run.input is not None else ()
             records = await control.threads.load_message_records(run.thread_id, ids)
             activation = replace(activation, messages=tuple(record.message for record in records))
-        return activation, _Memory(steps=steps, answers=_answers(activation, run), waited=_tickets(run))
+        memory = _Memory(
+            steps=steps, is_streamed=is_streamed, answers=_answers(activation, run), waited=_tickets(run)
+        )
+        return activation, memory
 
-    async def _steps(self, run_id: str) -> dict[str, Json]:
+    async def _steps(self, run_id: str) -> tuple[dict[str, Json], bool]:
+        """Return the results of a run's steps, and whether it has streamed anything."""
         scope, after = EventScope.run(run_id).key, 0
         steps: dict[str, Json] = {}
 
@@ -377,7 +415,10 @@ class FunctionExecutor(RunDispatchExecutor):
         while page := await self._stores.store.read(look):
             steps |= {event.payload["name"]: event.payload["value"] for _, event in page}
             after = page[-1][0]
-        return steps
+        texts = await self._stores.store.read(
+            lambda tx: tx.events.of_scope(scope, after=0, limit=1, kinds=(TEXT,))
+        )
+        return steps, bool(texts)
 
 
 def _suspension(raised: BaseException) -> Suspended:

@@ -81,6 +81,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.StaleClaim: 500,
     errors.RunFailure: 500,
     errors.ExecutorFailed: 500,
+    errors.DeadlinePassed: 500,
     errors.RunTimedOut: 500,
     errors.ExecutorMisbehaved: 500,
     errors.PhaseError: 500,
