@@ -4,6 +4,7 @@ import asyncio
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pytest
 
@@ -88,6 +89,32 @@ async def rows_of(mailbox: Mailbox, handle: RunHandle) -> str:
     ):
         shown = shown.replace(name, f"#{number}")
     return re.sub(r"[0-9]{13,}", "0", shown)
+
+
+async def test_any_mix_of_threads_and_keys_leaves_what_single_calls_leave(opening: Open) -> None:
+    random = Random(12)
+
+    def mixed(name: str, number: int) -> Item:
+        key = f"k{random.randrange(12)}" if random.random() < 0.5 else None
+        thread = f"{name}-{random.randrange(9)}"
+        return Item(thread, f"{number}", key=key, priority=random.randrange(256), delay=LATER)
+
+    plain = [mixed("alone", number) for number in range(80)]
+    both = [plain, [replace(item, thread=item.thread.replace("alone", "many")) for item in plain]]
+    async with opening(nothing) as mailbox:
+        for item in plain:
+            await mailbox.enqueue(
+                item.thread, item.content, key=item.key, priority=item.priority, delay=item.delay
+            )
+        for part in (both[1][:30], both[1][30:]):  # the second finds threads and keys of the first
+            await mailbox.enqueue_many(part)
+        left = []
+        for items in both:
+            for thread in sorted({item.thread for item in items}):
+                said = await mailbox.stores.threads.load_messages(thread) or ()
+                rows = await mailbox.admin.list_dispatches(thread)
+                left.append(([one.text() for one in said], sorted(row.priority for row in rows)))
+        assert left[: len(left) // 2] == left[len(left) // 2 :]
 
 
 async def test_the_same_keys_again_enqueue_the_rest_and_double_nothing(opening: Open) -> None:
