@@ -40,9 +40,12 @@ async def _idle(count: int) -> tuple[float, float]:
         await _added(mailbox, count, cron="0 0 1 1 *")
         took = time.perf_counter() - began
         await asyncio.sleep(IDLE_SECONDS / 10)
-        before = time.process_time()
-        await asyncio.sleep(IDLE_SECONDS)
-        return took, time.process_time() - before
+        spans = list[float]()
+        for _ in range(2):  # the first has what the adding left to do
+            before = time.process_time()
+            await asyncio.sleep(IDLE_SECONDS)
+            spans.append(time.process_time() - before)
+        return took, min(spans)
 
     return await _with_mailbox(measured)
 

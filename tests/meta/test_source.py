@@ -29,6 +29,7 @@ BROAD_EXCEPTS = {
     "postroom/gateway/run.py:GatewayRunner._stop": "the end of one channel: the others are ended as well",
     "postroom/http_api/guard.py:Guard._serve": "the edge around one HTTP request",
     "postroom/relay.py:Relay._perform": "the relay around one batch",
+    "postroom/schedules/firing.py:Schedules._moved_on": "the worker around one schedule",
     "postroom/mcp_server/answers.py:answer_call": "the edge around one tool call",
     "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
     "postroom/services/calls.py:Subscriptions.publish": "the edge around one listener",

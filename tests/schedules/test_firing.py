@@ -182,6 +182,19 @@ async def test_a_failure_is_kept_and_stops_no_other(room):
     assert await desk.submitted("a") == ["go"]
 
 
+async def test_a_schedule_that_nobody_can_read_stops_no_other(room):
+    desk = Desk(room)
+    bad = await desk.add("bad")
+    await desk.add("good")
+    await room.stores.store.write(lambda tx: tx.schedules.put(replace(bad, payload={"thread": 7})))
+    room.clock.advance(HOUR)
+    await desk.all_due()
+    assert await desk.submitted() == ["go"]
+    found = await desk.found("bad")
+    assert found.last_error.startswith("ValidationError inside postroom")
+    assert found.tick_at == bad.tick_at + 3_600_000
+
+
 class Patient(Deaf):
     """Works until it may end."""
 

@@ -284,7 +284,7 @@ class Schedules:
     async def _moved_on(self, due: Schedule, plan: Plan | InvalidSchedule) -> bool:
         """Submit one that is due, or pass it over; False when another worker was faster."""
         if isinstance(plan, InvalidSchedule):  # its zone is gone: it can name no other tick
-            unfit = plan
+            unfit = plan.describe()
             return await self._written(due, lambda row: _failed(replace(row, next_at=None), unfit))
         then = plan.then
         if not plan.submits:
@@ -299,8 +299,12 @@ class Schedules:
             if isinstance(error, (StoreError, MailboxClosed)) and not isinstance(error, StoreCorrupt):
                 raise  # it is tried again
             _LOG.warning("schedule.not_submitted", kind=due.kind, schedule=due.name, reason=error.describe())
-            reason = error
+            reason = error.describe()
             return await self._written(due, lambda row: _failed(_at(row, then), reason))
+        except Exception as error:  # the edge around one schedule: the others go on whatever it says
+            _LOG.exception("schedule.target_crashed", kind=due.kind, schedule=due.name)
+            crash = f"{type(error).__name__} inside postroom; its log has the cause"
+            return await self._written(due, lambda row: _failed(_at(row, then), crash))
         return True
 
     def _firing(self, due: Schedule, tick: int, then: int) -> Firing:
@@ -382,8 +386,8 @@ def _passed_over(schedule: Schedule, then: int) -> Schedule:
     return replace(_at(schedule, then), passed_over=schedule.passed_over + 1)
 
 
-def _failed(schedule: Schedule, error: PostroomError) -> Schedule:
-    return replace(schedule, last_error=error.describe()[:_LONGEST_ERROR])
+def _failed(schedule: Schedule, reason: str) -> Schedule:
+    return replace(schedule, last_error=reason[:_LONGEST_ERROR])
 
 
 def _known(tx: Transaction, kind: str, name: str) -> Schedule:
