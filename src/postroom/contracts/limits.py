@@ -54,3 +54,12 @@ class Limit:
         """Return what a run is counted in; None when it is not counted."""
         name = {LimitScope.ALL: "*", LimitScope.TENANT: tenant, LimitScope.KEY: key}[self.per]
         return f"{self.per}:{name}" if name else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a limit or a budget keeps from beginning, in which scope, and until when, where that is known."""
+
+    scope: str
+    text: str
+    until: int | None = None

@@ -16,13 +16,12 @@ from postroom.contracts.budgets import BUDGET_TOOL, Budget, BudgetScope, Spendin
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.limits import LIMITS
+from postroom.contracts.limits import LIMITS, Held
 from postroom.contracts.records import replace
 from postroom.contracts.run_tables import RunTables
 from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
 from postroom.contracts.transactions import Store, Transaction
-from postroom.dispatch.shared_limits import Held
 
 _WHOSE: Final = {
     BudgetScope.THREAD: "this conversation",

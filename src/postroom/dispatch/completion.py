@@ -33,7 +33,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.limits import LIMITS, Limit
+from postroom.contracts.limits import LIMITS, Held, Limit
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import replace
@@ -56,7 +56,7 @@ from postroom.dispatch.capture import CapturingSink, RunCoordinator
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.shared_limits import Held, held_back, note_start
+from postroom.dispatch.shared_limits import held_back, note_start
 from postroom.dispatch.sinks import SuspensionAwareSink
 from postroom.log import get_logger
 

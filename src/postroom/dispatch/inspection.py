@@ -10,12 +10,13 @@ from postroom.contracts.activation import RunActivation, RunHints, RunMode
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
+from postroom.contracts.limits import Held
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.core import Core
-from postroom.dispatch.shared_limits import Held, held_back
+from postroom.dispatch.shared_limits import held_back
 from postroom.dispatch.submission import MailboxDispatchStatus, MailboxSubmitResult, Submissions
 from postroom.dispatch.worker import Dispatcher
 

@@ -9,17 +9,8 @@ from dataclasses import dataclass, field
 
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import RunDispatch
-from postroom.contracts.limits import Limit, LimitScope
+from postroom.contracts.limits import Held, Limit, LimitScope
 from postroom.contracts.transactions import Transaction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What a limit keeps from beginning, in which scope, and until when, where that is known."""
-
-    scope: str
-    text: str
-    until: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

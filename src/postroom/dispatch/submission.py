@@ -32,7 +32,7 @@ from postroom.contracts.errors import (
     StoreError,
     SubmissionRejected,
 )
-from postroom.contracts.limits import LIMITS
+from postroom.contracts.limits import LIMITS, Held
 from postroom.contracts.messages import (
     Boundary,
     DeliveryMode,
@@ -81,7 +81,7 @@ from postroom.dispatch.planning import (
     seen_by,
     validate_run_inputs,
 )
-from postroom.dispatch.shared_limits import Held, note_start
+from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger

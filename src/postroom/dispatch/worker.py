@@ -41,6 +41,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.executor import AgentRunResult, RunControl
+from postroom.contracts.limits import Held
 from postroom.contracts.messages import Json, Message, storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
@@ -71,7 +72,6 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
 from postroom.dispatch.pending import PendingInput
-from postroom.dispatch.shared_limits import Held
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, SuspensionAwareSink
 from postroom.log import get_logger
 
