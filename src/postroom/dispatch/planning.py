@@ -313,13 +313,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
     activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
-        activation = activation.continuing(existing.run_id)
-        if request.trace.run_mode is RunMode.INTERNAL_WAKE:
-            activation = activation.traced(run_mode=RunMode.INTERNAL_WAKE)
-        if request.delivery == DeliveryOptions() and existing.activation is not None:
-            before_it = existing.activation.delivery  # whoever answers says nothing of tenant and attempts
-            delivery = replace(before_it, delay_ms=0, deadline_at=None, dedupe_key=None)
-            activation = replace(activation, delivery=delivery)
+        activation = _continuing(activation, existing)
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _joined(existing.activation, snapshot)
@@ -400,6 +394,17 @@ def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, 
         created_at=now,
         state=None if before is None else before.state,
     )
+
+
+def _continuing(request: RunActivation, run: RunRecord) -> RunActivation:
+    """Return the request as it lets a run go on: as that was delivered, unless the request says how."""
+    activation = request.continuing(run.run_id)
+    if request.trace.run_mode is RunMode.INTERNAL_WAKE:
+        activation = activation.traced(run_mode=RunMode.INTERNAL_WAKE)
+    if request.delivery != DeliveryOptions() or run.activation is None:
+        return activation
+    delivery = replace(run.activation.delivery, delay_ms=0, deadline_at=None, dedupe_key=None)
+    return replace(activation, delivery=delivery)
 
 
 def fresh_decisions(
