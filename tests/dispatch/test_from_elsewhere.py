@@ -37,7 +37,12 @@ from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
 from store_kinds import SCHEMA
 
-SOON = MailboxConfig(poll_interval=timedelta(milliseconds=5), default_retry_delay_ms=0, lease_ms=600_000)
+SOON = MailboxConfig(
+    poll_interval=timedelta(milliseconds=5),
+    default_retry_delay_ms=0,
+    lease_ms=600_000_000,
+    cancel_wait_ms=300_000_000,
+)
 CANCELLED = (RunStatus.DONE, TerminationKind.CANCELLED)
 
 
@@ -195,7 +200,7 @@ class Leaving:
             await self.owner.settled()
         elif self.leaves == "drains":
             await self.owner.drain(timedelta(0))
-        self.room.clock.advance(timedelta(hours=1))
+        self.room.clock.advance(timedelta(days=30))
         await self.other.run_sweep()
         await self.other.poll()
         await self.other.settled()

@@ -6,18 +6,13 @@
 A command is kept until the execution has ended, so that none is lost with the process that has heard it.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.transactions import commands_to
 from postroom.dispatch.core import Core
-from postroom.dispatch.limits import Workers
 from postroom.log import get_logger
-
-if TYPE_CHECKING:
-    from postroom.dispatch.worker import Job
 
 _LOG = get_logger(__name__)
 
@@ -25,10 +20,18 @@ _LOG = get_logger(__name__)
 class Commands:
     """Looks what is asked of the runs at work in this process."""
 
-    def __init__(self, core: Core, workers: Workers, jobs: "Mapping[int, Job]") -> None:
+    def __init__(
+        self, core: Core, at_work: Callable[[], Mapping[str, bool]], cancel: Callable[[str], object]
+    ) -> None:
+        """Keep what it works with.
+
+        `at_work` returns the dispatches that execute here, and whether they are cancelled; `cancel` ends one.
+        """
         self._core = core
-        self._workers = workers
-        self._jobs = jobs
+        self._at_work = at_work
+        self._cancel = cancel
+        self._taken: set[tuple[str, str]] = set()
+        """The calls of dispatches at work whose decisions the executor has taken."""
         self._is_served = False
 
     def serve(self) -> None:
@@ -48,21 +51,24 @@ class Commands:
                     _LOG.warning("commands.not_read", reason=error.describe())
 
     async def _look(self) -> None:
-        jobs = {job.claimed.dispatch_id: job for job in self._jobs.values()}
-        if not jobs:
+        at_work = self._at_work()
+        self._taken = {one for one in self._taken if one[0] in at_work}
+        if not at_work:
             return
-        found = await self._core.store.read(lambda tx: tx.runs.dispatches.commands(tuple(jobs)))
+        found = await self._core.store.read(lambda tx: tx.runs.dispatches.commands(tuple(at_work)))
         for dispatch_id, command in found:
-            self._hand_over(jobs[dispatch_id], command)
+            if command.kind is not LiveCommandKind.CANCEL or not at_work[dispatch_id]:
+                self._hand_over(dispatch_id, command)
 
-    def _hand_over(self, job: "Job", command: LiveRunCommand) -> None:
+    def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
         """Tell the executor, once; a decision that it does not take it is asked about again later."""
-        executor, dispatch_id = self._core.executor, job.claimed.dispatch_id
+        decide = self._core.executor.send_decision
         try:
-            if command.kind is LiveCommandKind.CANCEL and not job.lease.is_cancelled:
-                self._workers.stop(dispatch_id, is_told=executor.cancel(dispatch_id))
+            if command.kind is LiveCommandKind.CANCEL:
+                self._cancel(dispatch_id)
             for call_id, resume in command.decisions:
-                if call_id not in job.decided and executor.send_decision(dispatch_id, call_id, resume):
-                    job.decided.add(call_id)
+                call = dispatch_id, call_id
+                if call not in self._taken and decide(dispatch_id, call_id, resume):
+                    self._taken.add(call)
         except Exception:  # an executor is anybody's code; the others are told
-            _LOG.exception("run.not_told", run_id=job.claimed.run_id, command=command.kind.value)
+            _LOG.exception("run.not_told", dispatch_id=dispatch_id, command=command.kind.value)

@@ -11,7 +11,7 @@ cancellation is left behind with its task; what follows from the end is done wit
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from traceback import format_exception
@@ -122,8 +122,6 @@ class Job:
     leaves_waiting: bool = True
     """Whether input may wait on the thread when it has ended."""
     comes_again: bool = False
-    decided: set[str] = field(default_factory=set)
-    """The calls whose decisions, kept with the dispatch, the executor has taken."""
     is_executing: bool = False
     is_left_behind: bool = False
 
@@ -143,7 +141,11 @@ class Dispatcher:
         self._execution = execution
         self._after_run = after_run
         self._leases = LeaseKeeper(core)
-        self._commands = Commands(core, workers, self._leases.jobs)
+        self._commands = Commands(
+            core,
+            self._leases.at_work,
+            lambda id: workers.stop(id, is_told=core.executor.cancel(id)),
+        )
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
@@ -511,6 +513,10 @@ class LeaseKeeper:
         self.jobs: dict[int, Job] = {}
         """What executes here."""
         self._keeper: asyncio.Task[None] | None = None
+
+    def at_work(self) -> dict[str, bool]:
+        """Return the dispatches that execute here, and whether they are cancelled."""
+        return {job.claimed.dispatch_id: job.lease.is_cancelled for job in self.jobs.values()}
 
     def keep(self, job: Job) -> None:
         """Renew this claim until it is taken out of `jobs`."""
