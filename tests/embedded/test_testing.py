@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from postroom import testing
+from postroom.contracts.run_stores import RunQuery
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Run, State
 
@@ -293,3 +294,17 @@ async def test_too_many_owners_are_found_in_the_record_of_the_database_and_in_it
         assert by_queue == "3 runs are claimed at once, and 2 may be"
         assert by_record.startswith("3 runs were executed at once, and 2 may be: at ")
         assert all(f"{handle.id} of thread {handle.thread_id}" in by_record for handle in handles)
+
+
+async def test_schedules_go_by_the_clock_of_the_test_also_behind_a_crash() -> None:
+    async def work(run: Run) -> str:
+        return run.text
+
+    async with testing.mailbox(work) as mailbox:
+        await mailbox.schedules.add("poll", "feeds", "look", every=timedelta(hours=1))
+        for times in (1, 2):
+            mailbox.clock.advance(timedelta(hours=1))
+            await mailbox.run_until_idle()
+            runs = await mailbox.stores.threads.list_runs(RunQuery(thread_id="feeds"))
+            assert [run.final_output for run in runs] == ["look"] * times
+            await mailbox.crash()

@@ -34,8 +34,8 @@ class ManualMailbox(Mailbox):
     async def run_until_idle(self, *, timeout: float = 30) -> None:
         """Return when nothing is at work and nothing is due; no time passes by the mailbox's clock.
 
-        Ended leases are taken back, as everything that the rounds of a mailbox do. Runs that wait, sleep or
-        are tried again later stay as they are: move `clock`, and call this again.
+        Ended leases are taken back and due schedules enqueue, as the rounds of a mailbox do. Runs that wait,
+        sleep or are tried again later stay as they are: move `clock`, and call this again.
 
         Raises:
             TimeoutError: something was at work still after `timeout` seconds; it names the runs.
@@ -56,10 +56,12 @@ class ManualMailbox(Mailbox):
         """
         await self.admin.abandon()
         self._died.clear()
-        self.admin = self._begin(self._watched)
+        super().__init__(self._begin(self._watched), self.stores)
         await self.admin.recover()
 
     async def _is_idle(self) -> bool:
+        if await self.schedules.kept.submit_due():
+            return False
         await self._settled()
         await self.admin.run_sweep()
         await self._settled()
