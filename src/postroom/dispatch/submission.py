@@ -338,7 +338,9 @@ class Submissions:
             if isinstance(prepared, Prepared):
                 await self._told(prepared)
                 if not dispatcher.is_polled:
-                    await dispatcher.try_dispatch_next(prepared.run.thread_id)
+                    worker = dispatcher.workers.get_or_create(prepared.thread_id)
+                    worker.expect(prepared.activation.delivery.tenant)
+                    await dispatcher.try_dispatch_next(prepared.thread_id)
         return [(one.thread_id, one.run_id) for one in written]
 
     async def submit_live_then_queue(
