@@ -600,6 +600,7 @@ class Completion:
             spends=spends,
             events=events,
             asks=asks,
+            has_budgets=bool(core.budgets),
             answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
             effects=core.effects,
         )
@@ -679,6 +680,7 @@ class _End:
     spends: tuple[Spending, ...]
     events: tuple[CanonicalEventDraft, ...]
     asks: ClaimAsk | None
+    has_budgets: bool
     answer_id: str | None
     """The id of what was said; None where the executor has stored that itself."""
     effects: RunEffects | None
@@ -690,8 +692,8 @@ class _End:
         the thread's next message.
         """
         attempt, dispatch, result = self.attempt, self.attempt.dispatch, self.result
-        if accept is NOWHERE:  # what is spent is seen by the next that is claimed
-            tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if self.spends else ()))
+        if accept is NOWHERE:  # who claims next sees what was spent, and that this run asks
+            tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if self.has_budgets else ()))
         run = tx.runs.owned_run(dispatch)
         answer = ended = None
         if run is not None and is_left_open(run, dispatch):
