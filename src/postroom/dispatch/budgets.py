@@ -18,6 +18,7 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import LIMITS, Held
 from postroom.contracts.records import replace
+from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.run_tables import RunTables
 from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
@@ -177,6 +178,27 @@ def asks(runs: RunTables, spent: Spending) -> bool:
 def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
     """Return the open question of a run about the budget of a scope."""
     return next((one for one in run.open_tickets if _scope_of(one) == scope), None)
+
+
+def held_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> list[tuple[str, Held]]:
+    """Return which of these threads are held, by what is queued first on each."""
+    found = []
+    for thread_id in thread_ids:
+        rows = tx.runs.dispatches.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=1, offset=0)
+        run = tx.runs.threads.load_run(rows[0].run_id) if rows else None
+        held = () if run is None or rows[0].deadline_at is not None else budgets.look(tx, rows[0], run)
+        if isinstance(held, Held):
+            found.append((thread_id, held))
+    return found
+
+
+def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> int:
+    """Hold those of these threads that are; return how many."""
+    tx.lock(*map(thread_lock, thread_ids), LIMITS)
+    found = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
+    for thread_id, held in found:
+        tx.runs.dispatches.hold(thread_id, held.scope, held.until)
+    return len(found)
 
 
 def begin_to_ask(tx: Transaction, run_id: str, tickets: Sequence[RunWaitingTicket]) -> None:

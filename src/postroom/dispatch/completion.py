@@ -658,6 +658,7 @@ class Completion:
             events=events,
             asks=asks,
             resumes=self._resumes,
+            has_budgets=bool(core.budgets),
             answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
             effects=core.effects,
         )
@@ -746,6 +747,7 @@ class _End:
     events: tuple[CanonicalEventDraft, ...]
     asks: ClaimAsk | None
     resumes: Resumes
+    has_budgets: bool
     answer_id: str | None
     """The id of what was said; None where the executor has stored that itself."""
     effects: RunEffects | None
@@ -757,8 +759,8 @@ class _End:
         the thread's next message.
         """
         attempt, dispatch = self.attempt, self.attempt.dispatch
-        if accept is NOWHERE:  # what is spent is seen by the next that is claimed
-            tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if self.spends else ()))
+        if accept is NOWHERE:  # who claims next sees what was spent, and that this run asks
+            tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if self.has_budgets else ()))
         run = tx.runs.owned_run(dispatch)
         asked = commands_in(tx, dispatch)
         result = self._as_asked(run, asked)

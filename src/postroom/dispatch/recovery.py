@@ -14,6 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
@@ -27,12 +28,19 @@ from postroom.contracts.errors import (
     StaleClaim,
     StateError,
 )
+from postroom.contracts.limits import LIMITS
 from postroom.contracts.messages import TASKS_UPDATED, Message
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery, thread_lock
 from postroom.contracts.run_tables import DueThread
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.transactions import Transaction
-from postroom.dispatch.budgets import question_about, release_abandoned, window_ended
+from postroom.dispatch.budgets import (
+    held_threads,
+    hold_threads,
+    question_about,
+    release_abandoned,
+    window_ended,
+)
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
@@ -49,6 +57,7 @@ CLAIM_ERROR_BASE_MS = 500
 CLAIM_ERROR_MOST_MS = 30_000
 _MOST_DOUBLINGS = 16
 _MOST_DUE = 1_000
+_HELD_AT_ONCE = 100
 _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
 
@@ -265,11 +274,27 @@ class Rounds:
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
         due = await self._core.store.read(lambda tx: self._due(tx, limit))
+        while self._core.budgets and await self._hold_back(due):
+            due = await self._core.store.read(lambda tx: self._due(tx, limit))
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
         started = await self._recovery.look_at([one.thread_id for one in due])
         self._is_held_up = not started and bool(due or self._core.config.limits)
         return started
+
+    async def _hold_back(self, due: Sequence[DueThread]) -> int:
+        """Hold what budgets keep from beginning, many threads in a change; return how many were held.
+
+        Behind a used-up budget there may be thousands: each would be a change that finds it used up.
+        """
+        held, budgets = 0, self._core.budgets
+        for first in range(0, len(due), _HELD_AT_ONCE):
+            thread_ids = sorted({one.thread_id for one in due[first : first + _HELD_AT_ONCE]})
+            if not await self._core.store.read(partial(held_threads, budgets=budgets, thread_ids=thread_ids)):
+                continue
+            hold = partial(hold_threads, budgets=budgets, thread_ids=thread_ids)
+            held += await self._core.store.write(hold, key=LIMITS)
+        return held
 
     async def _end_windows(self) -> None:
         """Have runs go on that ask about the budget of a window which has ended; one worker is enough."""
