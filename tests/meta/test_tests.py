@@ -9,6 +9,8 @@ TESTS = Path(__file__).resolve().parents[1]
 
 SLEEPS = {
     "embedded/test_mailbox.py:nap": "the sleep of a run, which is what is tested",
+    "embedded/test_asking.py:both": "the sleep of a run, which is what is tested",
+    "embedded/test_asking.py:nap": "the sleep of a run, which is what is tested",
     "dispatch/test_dispatch_signals.py:wait": "the sleep of a manual clock, which the test moves",
     "faults/storm.py:weather": "how long a process is stopped and cut off, and a look at processes that wake nobody",
     "faults/storm_worker.py:execute": "an executor in a process of its own that works for some milliseconds",
