@@ -12,6 +12,8 @@ SLEEPS = {
     "embedded/test_testing.py:nap": "the sleep of a run, by a clock that the test moves",
     "embedded/test_testing.py:work": "as above",
     "embedded/test_sync.py:work": "as above",
+    "embedded/test_asking.py:both": "the sleep of a run, which is what is tested",
+    "embedded/test_asking.py:nap": "the sleep of a run, which is what is tested",
     "dispatch/test_dispatch_signals.py:wait": "the sleep of a manual clock, which the test moves",
     "faults/storm.py:weather": "a look at processes that wake nobody",
     "faults/storm.py:stand_still_again_and_again": "how long a process is stopped and cut off",
