@@ -1,55 +1,59 @@
-"""Ten thousand jobs in one night: so many a second and no more, and a crash in the middle doubles nothing.
+"""Ten thousand jobs in one night: so many a second, for so much money a day; a crash in the middle doubles nothing.
 
-    python nightly_batch.py 2026-11-24 [jobs] [jobs a second] [address of the database]
+    python nightly_batch.py 2026-11-24 [jobs] [jobs a second] [cents a day] [address of the database]
 
-Kill it whenever you like and start it again: what is done stays done, also the steps of a job that is not.
+Kill it whenever you like and start it again: what is done stays done. When the money of the day is used up, it asks
+once: after a yes it goes on, after a no when the next day begins.
 """
 
 import asyncio
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from postroom import MailboxConfig
-from postroom.contracts.limits import Limit, LimitScope
-from postroom.embedded import Item, Mailbox, Run
+from postroom import Budget, BudgetScope, BudgetWindow, Item, Limit, LimitScope, Mailbox, MailboxConfig
 
 
-async def job(run: Run) -> None:
-    """Ask for the price of a page, and enter it into the report of the night."""
+async def job(run):
     night, page = run.input(tuple[str, int])
-    price = await run.step("price", price_of, page)
-    await run.step("enter", enter, Path(f"report-{night}"), page, price)
+    await run.step("enter", enter, night, page, await run.step("price", price_of, run, page))
 
 
-async def price_of(page: int) -> int:
-    """Ask the provider, who takes so many questions a second."""
-    await asyncio.sleep(0.001)
+async def price_of(run, page):
+    run.used(cost_micros=100)  # what the provider takes for the question: a hundredth of a cent
     return page * 100
 
 
-def enter(report: Path, page: int, price: int) -> None:
-    """Write one line. After a crash before the step was stored it is called again: with the same effect."""
-    report.mkdir(exist_ok=True)
-    (report / f"{page}.txt").write_text(f"page {page}: {price}\n")
+def enter(night, page, price):  # after a crash it may be called again, with the same effect
+    Path(f"report-{night}").mkdir(exist_ok=True)
+    Path(f"report-{night}", f"{page}.txt").write_text(f"page {page}: {price}\n")
 
 
-async def main(
-    night: str, jobs: int = 10_000, a_second: int = 500, url: str = "sqlite:///nightly.db"
-) -> None:
-    """Enqueue the jobs of the night, or the rest of them, and wait until all are done."""
-    provider = Limit(per=LimitScope.KEY, starts=a_second, period=timedelta(seconds=1))
-    config = MailboxConfig(limits=(provider,))  # the place for a daily budget: budgets=(Budget(...),)
+async def ask_the_operator(mailbox):
+    while True:
+        async for asked in mailbox.questions:
+            said = await asyncio.to_thread(input, f"{asked.text} (y/n) ")
+            await (await mailbox.handle(asked.run_id)).answer(approved=said == "y", by="the operator")
+        await asyncio.sleep(1)
+
+
+async def main(night, jobs=10_000, a_second=500, cents=50, url="sqlite:///nightly.db"):
+    rate = Limit(per=LimitScope.KEY, starts=int(a_second), period=timedelta(seconds=1))
+    money = Budget(per=BudgetScope.KEY, window=BudgetWindow.DAY, cost_micros=int(cents) * 10_000)
+    config = MailboxConfig(limits=(rate,), budgets=(money,))
     async with Mailbox.open(url, job, config=config) as mailbox:
+        items = [Item(f"page-{n}", (night, n), key=night, limit_key="provider") for n in range(int(jobs))]
         handles = await mailbox.enqueue_many(
-            (Item(f"page-{page}", (night, page), key=night, limit_key="provider") for page in range(jobs)),
-            progress=lambda done, of: print(f"enqueued {done} of {of}", flush=True),
+            items, progress=lambda done, of: print("enqueued", done, "of", of)
         )
+        asking = asyncio.create_task(ask_the_operator(mailbox))
         for number, handle in enumerate(handles, start=1):
             await handle.result()
-            if number % 100 == 0 or number == jobs:
-                print(f"done {number} of {jobs}", flush=True)
+            if number % 100 == 0 or number == len(handles):
+                print("done", number, "of", len(handles), flush=True)
+        asking.cancel()
 
 
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:4]), *sys.argv[4:5]))
+with suppress(KeyboardInterrupt):
+    asyncio.run(main(*sys.argv[1:]))

@@ -184,6 +184,22 @@ class RunHandle(_Twin):
     events = _iterated(embedded.RunHandle.events)
 
 
+class _Operators(_Twin):
+    """One of the parts of a mailbox for its operators, with the methods that it has there."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._twin, name)
+
+        def call(*args: object, **kwargs: object) -> Any:
+            found = self._call(method(*args, **kwargs))
+            return RunHandle(self._loop, found) if isinstance(found, embedded.RunHandle) else found
+
+        return wraps(method)(call)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._each(aiter(self._twin))
+
+
 class Mailbox(_Twin):
     """Durable work for conversations; see `postroom.embedded.Mailbox`. Any thread may call it."""
 
@@ -194,7 +210,7 @@ class Mailbox(_Twin):
     def open(
         cls,
         url: str,
-        work: Work | RunDispatchExecutor,
+        work: Work | RunDispatchExecutor | None,
         *,
         config: MailboxConfig | None = None,
         schema: str = "postroom",
@@ -202,7 +218,8 @@ class Mailbox(_Twin):
         """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, go on with what was left, and take work.
 
         `work` is a function of a `Run`, called on a thread of its own, or a coroutine function, or an
-        executor. At the end runs at work are given `config.drain_grace`; Ctrl-C then waits for none of them.
+        executor; None: others do the work. At the end runs at work are given `config.drain_grace`; Ctrl-C
+        then waits for none of them.
 
         Raises:
             ConfigError: the address is none.
@@ -210,7 +227,9 @@ class Mailbox(_Twin):
         """
         loop, opened, ended = _Loop(), Future[embedded.Mailbox](), Future[None]()
         closing = asyncio.Event()
-        function = work if isinstance(work, RunDispatchExecutor) else _as_coroutine(loop, work)
+        function: Any = work
+        if work is not None and not isinstance(work, RunDispatchExecutor):
+            function = _as_coroutine(loop, work)
 
         async def main() -> None:
             try:
@@ -245,6 +264,26 @@ class Mailbox(_Twin):
 
         handles = self._loop.call(self._twin.enqueue_many(items, progress=tell), jobs)
         return [RunHandle(self._loop, handle) for handle in handles]
+
+    @property
+    def pending(self) -> _Operators:
+        """Messages that no run has read yet."""
+        return _Operators(self._loop, self._twin.pending)
+
+    @property
+    def questions(self) -> _Operators:
+        """What runs wait to be told."""
+        return _Operators(self._loop, self._twin.questions)
+
+    @property
+    def dead_letters(self) -> _Operators:
+        """Runs that were given up."""
+        return _Operators(self._loop, self._twin.dead_letters)
+
+    @property
+    def schedules(self) -> _Operators:
+        """Work that is enqueued again and again."""
+        return _Operators(self._loop, self._twin.schedules)
 
     stream = _iterated(embedded.Mailbox.stream)
     handle = _handle(embedded.Mailbox.handle)
@@ -294,6 +333,11 @@ class Run(_Twin):
 
         called = function if inspect.iscoroutinefunction(function) else here
         return self._loop.call(self._twin.step(name, called, *args, **options), jobs)
+
+    @wraps(embedded.Run.used)
+    def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
+        """Count what the run has used up."""
+        self._twin.used(input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros)
 
     history = _waited(embedded.Run.history)
     ask = _waited(embedded.Run.ask)

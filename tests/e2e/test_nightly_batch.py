@@ -11,14 +11,16 @@ import pytest
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nightly_batch.py"
 JOBS = 1_500
+CENTS = 10
+"""What a thousand jobs cost."""
 PATIENCE = 240
 pytestmark = pytest.mark.timeout(PATIENCE + 30)
 KILLED = """
 import builtins, os, runpy, signal, sys
 say, last = print, sys.argv.pop(1)
-def said(line, **options):
-    say(line, **options)
-    if line == last:
+def said(*words, **options):
+    say(*words, **options)
+    if " ".join(map(str, words)) == last:
         os.kill(os.getpid(), signal.SIGKILL)
 builtins.print = said
 sys.argv = sys.argv[1:]
@@ -31,10 +33,12 @@ SELECT replace(scope, 'thread:page-', '') FROM event_scopes JOIN events USING (e
 """
 
 
-def run(folder: Path, *, killed_at: str = "") -> str:
+def run(folder: Path, *, killed_at: str = "", said: str = "") -> str:
     words = ["-c", KILLED, killed_at] if killed_at else []
-    command = [sys.executable, *words, str(EXAMPLE), "2026-11-24", str(JOBS), "100000"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    command = [sys.executable, *words, str(EXAMPLE), "2026-11-24", str(JOBS), "100000", str(CENTS)]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, input=said, timeout=PATIENCE, check=False
+    )
     assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr
     return done.stdout
 
@@ -53,7 +57,9 @@ def test_a_batch_that_is_killed_twice_does_each_job_and_its_effect_once(tmp_path
     assert set(stored) < set(found(tmp_path, "SELECT run_id FROM runs"))
     before = {page: (report / f"{page}.txt").stat().st_mtime_ns for page in found(tmp_path, ENTERED)}
     assert 300 <= len(before) < JOBS
-    assert run(tmp_path).endswith(f"done {JOBS} of {JOBS}\n")
+    last = run(tmp_path, said="y\n")
+    assert last.count("The budget of provider for this day is used up: 0.10 of 0.10 in money.") == 1
+    assert last.endswith(f"done {JOBS} of {JOBS}\n")
     pages = [str(page) for page in range(JOBS)]
     assert sorted(found(tmp_path, ENTERED)) == sorted(pages)
     assert {path.stem: path.read_text() for path in report.iterdir()} == {
@@ -61,3 +67,7 @@ def test_a_batch_that_is_killed_twice_does_each_job_and_its_effect_once(tmp_path
     }
     assert {page: (report / f"{page}.txt").stat().st_mtime_ns for page in before} == before
     assert len(found(tmp_path, "SELECT run_id FROM runs WHERE status = 'done'")) == JOBS
+
+
+def test_the_example_is_short() -> None:
+    assert len(EXAMPLE.read_text().splitlines()) < 60

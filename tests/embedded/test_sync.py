@@ -240,3 +240,34 @@ def test_a_loop_of_the_caller_s_own_is_left_alone(url: str) -> None:
         return await asyncio.to_thread(script)
 
     assert asyncio.run(within()) == "you said hello"
+
+
+def test_operators_of_a_script_have_what_those_of_a_program_have(url: str) -> None:
+    def ask(run: Run) -> str:
+        if run.text == "fail":
+            raise ValueError("no")
+        return run.ask("may I?").text
+
+    with opened(url, ask) as mailbox:
+        asking, failed = mailbox.enqueue("a", "go"), mailbox.enqueue("b", "fail", attempts=1)
+        with pytest.raises(RunUnsuccessful):
+            failed.result(timeout=60)
+        assert next(iter(asking.events())).type == "question"
+        [asked] = mailbox.questions
+        assert (asked.run_id, asked.thread_id, asked.text) == (asking.id, "a", "may I?")
+        mailbox.handle(asked.run_id).answer("yes")
+        assert asking.result(timeout=60) == "yes"
+        assert [one.run_id for one in mailbox.dead_letters] == [failed.id]
+        assert isinstance(mailbox.dead_letters.replay(failed.id), sync.RunHandle)
+        assert mailbox.schedules.add("poll", "a", "go", every=LATER).name == "poll"
+        assert [one.name for one in mailbox.schedules.list()] == ["poll"]
+        assert mailbox.pending.list("a") == ()
+        with pytest.raises(AttributeError):
+            _ = mailbox.pending.nothing
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_script_may_hand_over_work_that_others_do(url: str) -> None:
+    schema = f"sync_{uuid4().hex}"
+    with Mailbox.open(url, None, schema=schema) as office, Mailbox.open(url, echo, schema=schema):
+        assert office.enqueue("chat-1", "hello").result(timeout=60) == "you said hello"

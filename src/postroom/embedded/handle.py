@@ -118,7 +118,7 @@ class RunHandle:
         stores, row = self._mailbox.stores, None
         if run.status is not RunStatus.DONE and run.dispatch_id is not None:
             row = await stores.dispatches.load_dispatch(run.dispatch_id)
-        state, asked = _state(run, row, now=stores.clock.now()), _questions(run)
+        state, asked = _state(run, row, now=stores.clock.now()), open_questions(run)
         return RunState(
             state=state,
             text=run.final_output or "",
@@ -139,7 +139,7 @@ class RunHandle:
             StaleDecision: it asks nothing, was answered before, or the time to answer is over.
         """
         run = await self._loaded()
-        asked = _questions(run)
+        asked = open_questions(run)
         if not asked:
             raise StaleDecision(f"run {self.id} asks nothing", value=self.id)
         result: dict[str, Json] = {"text": text} | ({} if approved is None else {"approved": approved})
@@ -193,7 +193,7 @@ class RunHandle:
         return run
 
 
-def _questions(run: RunRecord) -> list[RunWaitingTicket]:
+def open_questions(run: RunRecord) -> list[RunWaitingTicket]:
     """Return what a run that waits asks; one that sleeps asks nothing."""
     is_waiting = run.status is RunStatus.WAITING
     return [ticket for ticket in run.open_tickets if is_waiting and ticket.tool_name != SLEEP]

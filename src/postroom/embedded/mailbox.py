@@ -31,7 +31,7 @@ from postroom.dispatch.sinks import OutputKept
 from postroom.embedded.effects import Ends
 from postroom.embedded.handle import RunEvent, RunHandle
 from postroom.embedded.items import Item
-from postroom.embedded.operators import DeadLetters, Pending
+from postroom.embedded.operators import DeadLetters, Pending, Questions
 from postroom.embedded.running import Function, FunctionExecutor, Run
 from postroom.embedded.schedules import RunSchedules
 from postroom.stores.live import LocalLiveChannels
@@ -52,6 +52,8 @@ class Mailbox:
         self.stores = stores
         self.pending = Pending(self)
         """Messages that no run has read yet."""
+        self.questions = Questions(self)
+        """What runs wait to be told."""
         self.dead_letters = DeadLetters(self)
         """Runs that were given up."""
         self.schedules = RunSchedules(queue, stores, lambda thread, run: RunHandle(self, thread, run))

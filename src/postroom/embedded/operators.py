@@ -1,4 +1,4 @@
-"""What operators look at and change: messages that no run has read yet, and runs that were given up."""
+"""What operators look at and change: messages not read yet, open questions, and runs that were given up."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import IllegalTransition, UnknownRun
 from postroom.contracts.messages import Message, PendingMessage
-from postroom.embedded.handle import RunHandle
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunStatus
+from postroom.embedded.handle import RunHandle, open_questions
 
 if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
@@ -46,6 +49,34 @@ class Pending:
             VersionConflict, InvalidRecord: these are not the messages that wait.
         """
         return await self._queue.reorder_pending(thread, ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuestion:
+    """What a run asks; the first of its questions, where it has several. `at` is in milliseconds."""
+
+    run_id: str
+    thread_id: str
+    text: str
+    at: int
+
+
+class Questions:
+    """What runs wait to be told, in whichever process they were at work; `RunHandle.answer` tells them."""
+
+    def __init__(self, mailbox: "Mailbox") -> None:
+        self._threads = mailbox.stores.threads
+
+    async def __aiter__(self) -> AsyncIterator[OpenQuestion]:
+        """Yield them, in the order of the runs."""
+        query = RunQuery(statuses=(RunStatus.WAITING,))
+        while page := await self._threads.list_runs(query):
+            for run in page:
+                for asked in open_questions(run)[:1]:
+                    yield OpenQuestion(
+                        run_id=run.run_id, thread_id=run.thread_id, text=asked.question, at=asked.updated_at
+                    )
+            query = replace(query, after=page[-1].run_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
