@@ -123,7 +123,7 @@ def _ended_rows(number: int, first: int) -> Iterator[tuple[Any, ...]]:
         status = others.get(one % 100, "Acked")
         asked = (name, f"thread-{one % 5_000}", f"run-{name}", at, at, at, status, 128, None, 0, 0, 5)
         said = (None, name, "done", '{"type":"natural_end","value":null,"detail":null}', "done well")
-        yield (*asked, None, "", None, None, None, at, *said, None, at, 1, 0, "")
+        yield (*asked, None, "", None, None, None, at, *said, None, at, 1, 0, "", "", 0)
 
 
 async def fill(store: SqliteStore, number: int, *, page: int = 5_000) -> None:

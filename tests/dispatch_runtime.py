@@ -22,11 +22,9 @@ def calls(name: str, call_id: str, *, text: str) -> InferenceResult:
 async def runtime_of(
     room: Room, model: ScriptedModel, *tools: Tool, tasks: BackgroundTasks | None = None
 ) -> AsyncIterator[AgentRuntime]:
-    """Give a runtime in which every agent is the same, on the room's time and live channels."""
+    """Give a runtime in which every agent is the same, on the room's time."""
     agent = ResolvedAgent.new("agent", "m", "sys", model, tools)
-    runtime = AgentRuntime(
-        FixedResolver(agent), clock=room.clock, timer=room.clock, live=room.live, tasks=tasks
-    )
+    runtime = AgentRuntime(FixedResolver(agent), clock=room.clock, timer=room.clock, tasks=tasks)
     try:
         yield runtime
     finally:

@@ -103,8 +103,8 @@ async def test_a_run_that_fails_as_it_is_cancelled_is_not_tried_again(room):
 class CancellingEffects(Ends):
     """Cancels a run as its failure is written."""
 
-    def put_back(self, tx, run_id):
-        self.mailbox.workers.stop(run_id)
+    def put_back(self, tx, row):
+        self.mailbox.workers.stop(row.run_id)
 
 
 async def test_a_run_that_is_cancelled_while_its_failure_is_written_does_not_come_again(room):

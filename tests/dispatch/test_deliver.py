@@ -250,7 +250,7 @@ class Telling:
     def write(self, tx, run: RunRecord, accept) -> None:
         self.written = [*getattr(self, "written", []), run.run_id]
 
-    def put_back(self, tx, run_id: str) -> None:
+    def put_back(self, tx, row) -> None:
         raise AssertionError("nothing fails here")
 
     def withdraw(self, tx, run: RunRecord) -> None:

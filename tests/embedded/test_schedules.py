@@ -10,13 +10,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from embedded import test_mailbox
-from embedded.test_mailbox import Open, echo
+from embedded_room import Open, echo
 from postroom.contracts.errors import InvalidArgument, InvalidSchedule, InvalidSubmission, UnknownSchedule
 from postroom.embedded.mailbox import Mailbox
 from postroom.embedded.running import Run
 
-opening = test_mailbox.opening
 HOUR = timedelta(hours=1)
 
 

@@ -14,6 +14,8 @@ class Turn(Record, frozen=True, kw_only=True):
     asked: tuple[str, ...] = ()
     """The ids of its messages."""
     began: int | None = None
+    is_unbegun: bool = False
+    """Whether it has ended without beginning: of those of one instant it comes behind those that began."""
     is_to_come: bool = False
     """Whether it is still to be executed, or is at work."""
 
@@ -24,6 +26,7 @@ class Turn(Record, frozen=True, kw_only=True):
             run_id=run.run_id,
             asked=run.input.trigger_message_ids if run.input is not None else (),
             began=run.started_at if run.started_at is not None else run.finished_at,
+            is_unbegun=run.started_at is None,
             is_to_come=run.is_open and run.activation is not None,
         )
 
@@ -38,9 +41,10 @@ def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Tu
     places = {message.id: place for place, message in enumerate(messages)}
     ends = {_said_by(message): place for place, message in enumerate(messages)}
 
-    def order(turn: Turn) -> tuple[bool, float, int]:
+    def order(turn: Turn) -> tuple[bool, float, bool, int]:
         end = max(ends.get(turn.run_id, -1), *(places.get(id, -1) for id in turn.asked), -1)
-        return turn.run_id == run_id, turn.began if turn.began is not None else float("inf"), end
+        began = turn.began if turn.began is not None else float("inf")
+        return turn.run_id == run_id, began, turn.is_unbegun, end
 
     place_of: dict[str, int] = {}
     asked_by: dict[str, str] = {}

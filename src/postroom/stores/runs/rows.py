@@ -155,6 +155,7 @@ def turn(row: Row) -> Turn:
         run_id=run_id,
         asked=ended.input.trigger_message_ids if ended.input is not None else (),
         began=ended.started_at if ended.started_at is not None else ended.finished_at,
+        is_unbegun=ended.started_at is None,
     )
 
 
