@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -324,16 +325,38 @@ def test_a_signed_webhook_is_kept_below_the_channels(shared: RunningServer) -> N
             assert answer.json()["error"]["code"] == "no_answer"
             pause.wait(0.05)
         assert answer.status == 200
-        assert "cannot be reached" in answer.text
+        assert "The agent could not answer: unauthorized" in answer.text
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     hook = '[platforms.webhook.routes.ci]\nsecret_file = "ci.secret"\n'
-    data = configured(tmp_path_factory.mktemp("shared"), "http://127.0.0.1:9/v1", hook)
-    secret(data, "ci.secret", HOOK_SECRET)
-    with RunningServer(data) as running:
-        yield running
+    with refusing_endpoint() as url:
+        data = configured(tmp_path_factory.mktemp("shared"), url, hook)
+        secret(data, "ci.secret", HOOK_SECRET)
+        with RunningServer(data) as running:
+            yield running
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Refuses every key: a failure that is told at once, for it does not pass by itself."""
+
+    def do_POST(self) -> None:
+        self.send_error(401)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def refusing_endpoint() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+    serving.join()
 
 
 def up(data: Path, *words: str) -> subprocess.CompletedProcess[str]:

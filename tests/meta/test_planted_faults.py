@@ -56,7 +56,7 @@ FAULTS = {
     ),
     "5 a phase error leaves its run as it was": Planted(
         "dispatch/completion.py",
-        "        if run is not None and is_left_open(run, dispatch):\n",
+        "        if run is not None and (is_left_open(run, dispatch) or result is not self.result):\n",
         "        if run is not None and is_left_open(run, dispatch) and result.response:\n",
         f"{MAILBOX}/test_reexecution.py::test_a_failure_that_leaves_nothing_to_try_is_consumed_and_ends_the_run",
     ),

@@ -144,8 +144,8 @@ class RunDispatchExecutor(ABC):
         """Tell the run with this id that messages wait for it; False when it does not look at them."""
         return False
 
-    def listen_to(self, live: LiveChannels) -> None:
-        """Take what other processes have for runs at work here from this channel, if it has a use for it."""
+    def listen_to(self, live: LiveChannels | None) -> None:
+        """Take what other processes have for runs at work here from this channel; None: there is none."""
         return
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
@@ -216,7 +216,7 @@ class ExecutorAround(RunDispatchExecutor):
         """Tell a run that messages wait for it."""
         return self._within.wake_pending_boundary(id)
 
-    def listen_to(self, live: LiveChannels) -> None:
+    def listen_to(self, live: LiveChannels | None) -> None:
         """Take what other processes have for runs at work here from this channel."""
         self._within.listen_to(live)
 

@@ -94,8 +94,7 @@ class Mailbox:
             live=live,
             effects=effects,
         )
-        if live is not None:
-            executor.listen_to(live)
+        executor.listen_to(live)
         place = stores.coordinator.storage_identity
         self.events = events = ServerEvents(publisher, origin, place=place, metrics=self.metrics)
         self.workers = workers = Workers()

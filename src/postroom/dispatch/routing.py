@@ -76,7 +76,7 @@ class SeveralExecutors(RunDispatchExecutor):
         """Tell whichever runs it that messages wait."""
         return any(one.wake_pending_boundary(id) for one in self.each())
 
-    def listen_to(self, live: LiveChannels) -> None:
+    def listen_to(self, live: LiveChannels | None) -> None:
         """Take what other processes have for runs at work here from this channel."""
         for one in self.each():
             one.listen_to(live)

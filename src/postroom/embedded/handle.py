@@ -161,17 +161,18 @@ class RunHandle:
             CursorAhead: the cursor is beyond the newest event.
         """
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
-        last = ""
+        has_text = after > 0  # what was told before a cursor is not known
         while True:
             page = await store.list(scope, after=after, limit=_PAGE)
             for event in page.events:
                 after = event.sequences[scope.key]
                 told = _told(event, after)
-                if told is not None and not (told.type == last == "reset"):
-                    yield told
-                    last = told.type
-                    if told.type == "end":
-                        return
+                if told is None or (told.type == "reset" and not has_text):
+                    continue
+                has_text = told.type == "text" or (has_text and told.type != "reset")
+                yield told
+                if told.type == "end":
+                    return
             if not page.events:
                 await self._loaded()
                 await store.wait(scope, after=after)

@@ -245,7 +245,7 @@ class AgentRuntime(RunDispatchExecutor):
         active = self._runs.find(id)
         return active is not None and active.wake()
 
-    def listen_to(self, live: LiveChannels) -> None:
+    def listen_to(self, live: LiveChannels | None) -> None:
         """Take what other processes have for runs at work here from this channel."""
         self._live = live
 
