@@ -186,18 +186,18 @@ async def renewed(mailbox: Mailbox, times: int) -> None:
 
 async def test_mailbox_lease_renewal_is_wired_and_prevents_reclaim(room: Room) -> None:
     executor = Blocking()
-    config = MailboxConfig(lease_ms=80, lease_renewal_interval=timedelta(milliseconds=20))
+    config = MailboxConfig(lease_ms=80_000, lease_renewal_interval=timedelta(seconds=20))
     mailbox = room.mailbox(executor, consumer_id="lease-metrics-consumer", config=config)
     submitted = await mailbox.submit_background(RunActivation.new("thread-lease-renewal", ["go"]))
     async with asyncio.timeout(5):
         await executor.started.get()
     first = await dispatch_in(room.stores, submitted.dispatch_id, RunDispatchStatus.CLAIMED)
-    assert first.lease_until == room.clock.now() + 80
+    assert first.lease_until == room.clock.now() + 80_000
 
     for times in range(1, 11):  # two and a half leases
-        room.clock.advance(timedelta(milliseconds=20))
+        room.clock.advance(timedelta(seconds=20))
         await renewed(mailbox, times)
-        until = room.clock.now() + 80
+        until = room.clock.now() + 80_000
         row = await dispatch_that(room.stores, submitted.dispatch_id, lambda row: row.lease_until is not None)
         assert row.lease_until == until
     assert room.clock.now() > first.lease_until
