@@ -368,7 +368,11 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
         call = partial(_settled, loop, done, partial(work, run))
         threading.Thread(target=call, name=f"postroom-run {run.id}", daemon=True).start()
         try:
-            return await done
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            run.is_stopped = True
+            await asyncio.wait({done})  # a thread cannot be stopped, and nobody is to work beside it
+            raise
         finally:
             run.is_stopped = True
 

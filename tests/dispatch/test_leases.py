@@ -254,6 +254,41 @@ async def test_a_run_that_takes_longer_than_a_run_may_is_stopped_for_good(room):
     assert (run.status, run.termination.type) == (RunStatus.DONE, "error")
 
 
+class Endless(Blocking):
+    async def execute(self, activation, sink):
+        self.started.put_nowait(activation)
+        await asyncio.Event().wait()
+
+
+async def test_a_run_that_follows_another_has_no_more_time_than_that(room):
+    executor = Endless()
+    mailbox = room.mailbox(executor, config=MailboxConfig(max_run_ms=2_000))
+    for _ in range(3):
+        result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+        await executor.started.get()
+        room.clock.advance(timedelta(milliseconds=2_000))
+        await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+
+
+async def test_a_claim_is_renewed_before_it_ends_however_long_the_interval(room):
+    executor = Blocking()
+    config = MailboxConfig(lease_ms=60_000, lease_renewal_interval=timedelta(minutes=5))
+    mailbox = room.mailbox(executor, config=config)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await executor.started.get()
+    for _ in range(4):
+        before = (await room.stores.dispatches.load_dispatch(result.dispatch_id)).lease_until
+        room.clock.advance(timedelta(seconds=40))
+
+        async def renewed(before=before):
+            row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
+            return row.lease_until > before
+
+        await eventually(renewed)
+    assert await room.stores.dispatches.reclaim_expired_leases(limit=10) == ()
+    executor.release.set()
+
+
 async def test_a_run_that_takes_too_long_and_ignores_its_end_is_left_behind_and_given_up(room):
     executor = Stubborn()
     mailbox = room.mailbox(executor, config=dataclasses.replace(SHORT, max_run_ms=500))

@@ -44,7 +44,7 @@ async def test_a_question_that_nobody_answers_in_time_lets_the_run_go_on(opening
         handle = await mailbox.enqueue("t", "go")
         events = handle.events()
         told = [(event.type, event.text) for event in [await anext(events) for _ in range(3)]]
-        assert told == [("question", "Deploy?"), ("step", "ask-1"), ("question", "Why not?")]
+        assert told == [("question", "Deploy?"), ("step", "ask-55a57d5dbe6c-1"), ("question", "Why not?")]
         await in_state(handle, State.WAITING)
         assert (await handle.status()).question == "Why not?"
         await handle.answer("because")  # the run is begun again, and knows

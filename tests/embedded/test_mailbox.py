@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -367,7 +368,8 @@ async def test_what_was_left_is_gone_on_with(opening: Open, request: pytest.Fixt
 
 
 @pytest.mark.parametrize(
-    "url", ["", "runs.db", "sqlite:runs.db", "sqlite://host/runs.db", "mysql://u:secret@h/d"]
+    "url",
+    ["", "runs.db", "sqlite:runs.db", "sqlite://host/runs.db", "sqlite:///:memory:", "mysql://u:secret@h/d"],
 )
 async def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -590,3 +592,120 @@ async def test_a_run_whose_deadline_has_passed_says_so(opening: Open) -> None:
         with pytest.raises(RunUnsuccessful, match="run failed: the deadline passed"):
             await late.result(timeout=30)
         assert [letter.attempts async for letter in mailbox.dead_letters] == [1]
+
+
+async def test_what_is_collected_behind_a_run_that_has_begun_has_a_run_of_its_own(opening: Open) -> None:
+    tries: list[str] = []
+
+    async def once_failing(run: Run) -> str:
+        tries.append(run.text)
+        if len(tries) == 1:
+            raise ConnectionError("away")
+        if run.text == "sleep":
+            await run.sleep(timedelta(milliseconds=200))
+        return f"did {run.text}"
+
+    async with opening(once_failing, MailboxConfig(default_retry_delay_ms=200)) as mailbox:
+        for first in ("one", "sleep"):
+            handle = await mailbox.enqueue("chat", first)
+            while not tries or tries[-1] != first:
+                await asyncio.sleep(0)
+            second = await mailbox.enqueue("chat", "two", key=first, when_busy=BusyPolicy.COLLECT)
+            assert await handle.result(timeout=30) == f"did {first}"
+            assert await second.result(timeout=30) == "did two"
+
+
+@pytest.mark.parametrize("policy", [BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK, BusyPolicy.REJECT])
+async def test_the_same_key_twice_at_once_is_one_run_that_is_not_in_its_own_way(
+    opening: Open, policy: BusyPolicy
+) -> None:
+    async with opening(echo) as mailbox:
+        both = await asyncio.gather(
+            *(mailbox.enqueue("chat", "hello", key="1", when_busy=policy) for _ in range(4))
+        )
+        assert len({one.id for one in both}) == 1
+        assert await both[0].result(timeout=30) == "you said hello"
+
+
+async def test_what_no_database_can_keep_is_refused_and_the_question_stays_open(opening: Open) -> None:
+    refused: list[str] = []
+
+    async def ask(run: Run) -> str:
+        for wrong in (
+            lambda: run.ask(None),  # type: ignore[arg-type]
+            lambda: run.ask(" "),
+            lambda: run.ask("half \ud800"),
+            lambda: run.ask("may I?", timeout=5),  # type: ignore[arg-type]
+            lambda: run.sleep(5),  # type: ignore[arg-type]
+            lambda: run.step(5, asyncio.sleep, 0),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(InvalidArgument):
+                await wrong()
+        with pytest.raises(InvalidArgument, match="cost_micros"):
+            run.used(cost_micros=1.5)  # type: ignore[arg-type]
+        refused.append(run.id)
+        return (await run.ask("may I?")).text
+
+    async with opening(ask) as mailbox:
+        handle = await mailbox.enqueue("chat", "go")
+        await in_state(handle, State.WAITING)
+        for wrong in ({"by": None}, {"text": 5}, {"approved": "yes"}):
+            with pytest.raises(InvalidArgument):
+                await handle.answer(**wrong)  # type: ignore[arg-type]
+        asked = (await handle.status()).question_id
+        with pytest.raises(StaleDecision):
+            await handle.answer("late", question_id="an earlier one")
+        await handle.answer("yes", question_id=asked)
+        assert await handle.result(timeout=30) == "yes"
+        with pytest.raises(InvalidArgument, match="when_busy"):
+            await mailbox.enqueue("chat", "go", when_busy="interupt")  # type: ignore[arg-type]
+
+
+async def test_questions_side_by_side_have_their_own_answers(opening: Open) -> None:
+    async def both(run: Run) -> dict[str, bool | None]:
+        async def looked() -> bool | None:
+            await run.step("look", asyncio.sleep, 0)
+            return (await run.ask("Refund?")).approved
+
+        async def greeted() -> bool | None:
+            return (await run.ask("Greet?")).approved
+
+        async with asyncio.TaskGroup() as group:
+            refund, greet = group.create_task(looked()), group.create_task(greeted())
+        return {"refund": refund.result(), "greet": greet.result()}
+
+    async with opening(both) as mailbox:
+        handle = await mailbox.enqueue("chat", "go")
+        async for event in handle.events():
+            if event.type == "question":
+                asked: Any = event.data
+                await handle.answer(approved=event.text == "Greet?", question_id=asked["question_id"])
+        assert await handle.result(type=dict) == {"refund": False, "greet": True}
+
+
+@pytest.mark.parametrize("work", [5, lambda run: "hello", "answer"])
+async def test_work_that_cannot_be_awaited_is_refused(work: Any) -> None:
+    with pytest.raises(ConfigError, match="coroutine function"):
+        async with Mailbox.open("memory", work):
+            pass
+
+
+async def test_nothing_begins_beside_a_step_that_cannot_be_stopped(opening: Open) -> None:
+    began, let_go, at_work = threading.Event(), threading.Event(), []
+
+    def blocking(text: str) -> None:
+        at_work.append(f"{text} begins")
+        began.set()
+        let_go.wait(30)
+        at_work.append(f"{text} ends")
+
+    async def work(run: Run) -> None:
+        await run.step("block", blocking, run.text)
+
+    async with opening(work) as mailbox:
+        first, second = await mailbox.enqueue("chat", "one"), await mailbox.enqueue("chat", "two")
+        await asyncio.to_thread(began.wait, 30)
+        assert await first.cancel()
+        let_go.set()
+        await second.result(timeout=30)
+    assert at_work == ["one begins", "one ends", "two begins", "two ends"]

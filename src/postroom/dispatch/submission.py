@@ -774,6 +774,7 @@ class Submissions:
         facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
         if options is not None:
             asked = request
+            options = _fitting(options, request, facts)
             if options.is_now or options.policy is not BusyPolicy.QUEUE:
                 request = _by_policy(tx, request, facts, options)
             if options.policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
@@ -925,6 +926,14 @@ class Submissions:
             )
 
 
+def _fitting(options: DispatchOptions, request: RunActivation, facts: SubmissionFacts) -> DispatchOptions:
+    """Return the options; those of a request that makes a run which is there keep it out of its own way."""
+    run = facts.named_run
+    if request.hints.run_id is None or run is None or run.status is RunStatus.WAITING:
+        return options
+    return replace(options, policy=BusyPolicy.QUEUE)
+
+
 def _unrepeated(tx: Transaction, request: RunActivation, facts: SubmissionFacts) -> RunActivation:
     """Return the request without its messages when the run that it names is queued with them already.
 
@@ -966,9 +975,10 @@ def _by_policy(
             raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=facts.claimed or thread_id)
         case BusyPolicy.COLLECT if facts.queued and request.run_id is None:
             queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
-            if queued:
-                newest = max(queued, key=lambda row: (row.created_at, row.dispatch_id))
-                return request.hinted(run_id=newest.run_id)
+            for row in sorted(queued, key=lambda row: (row.created_at, row.dispatch_id), reverse=True):
+                run = tx.runs.threads.load_run(row.run_id)
+                if run is not None and run.status is RunStatus.CREATED:  # one that has begun has its input
+                    return request.hinted(run_id=row.run_id)
         case BusyPolicy.ROLLBACK:
             return _hiding(request, queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0))
     return request

@@ -108,8 +108,8 @@ class Job:
     """When the work is to stop whose claim was not renewed: shortly before another may take it."""
     kept_since: int
     """When it took the slot in which runs of the thread follow one another."""
-    ends_at: int | None
-    """When it has been at work for as long as a run may be."""
+    alarm: "asyncio.Task[None] | None" = None
+    """Stops it when it has been at work for as long as a run may be."""
     asks_next: Callable[[], ClaimAsk | None]
     """Says what the end is to claim of the thread; None: nothing."""
     attempt: Attempt | None = None
@@ -342,7 +342,6 @@ class Dispatcher:
             stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
             asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
             kept_since=kept_since,
-            ends_at=None if core.config.max_run_ms is None else core.now() + core.config.max_run_ms,
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self._executing += 1
@@ -426,7 +425,7 @@ class Dispatcher:
 
     def _rest(self, job: Job) -> None:
         """Free the worker, unless it runs something newer by now, and its slot."""
-        self._leases.jobs.pop(id(job), None)
+        self._leases.let_go(job)
         self._core.metrics.active_runs.dec()
         worker = self.workers.get_or_create(job.claimed.thread_id)
         if worker.dispatch_id == job.claimed.dispatch_id:
@@ -519,32 +518,38 @@ class LeaseKeeper:
         return {job.claimed.dispatch_id: job.lease.is_cancelled for job in self.jobs.values()}
 
     def keep(self, job: Job) -> None:
-        """Renew this claim until it is taken out of `jobs`."""
+        """Renew this claim until it is let go."""
         self.jobs[id(job)] = job
+        if (most := self._core.config.max_run_ms) is not None:
+            ends_at = self._core.now() + most
+            job.alarm = self._core.tasks.start(self._end_at(job, ends_at), name="longest run")
         if self._keeper is None:
             self._keeper = self._core.tasks.start(self._keep(), name="leases")
 
+    def let_go(self, job: Job) -> None:
+        """Renew this claim no more; harmless when that is so already."""
+        self.jobs.pop(id(job), None)
+        if job.alarm is not None:
+            job.alarm.cancel()
+
+    async def _end_at(self, job: Job, ends_at: int) -> None:
+        await self._core.timer.sleep(max(ends_at - self._core.now(), 0))
+        job.lease.stop(LeaseEnd.TIMED_OUT, "it was at work for as long as a run may be")
+
     async def _keep(self) -> None:
         config = self._core.config
-        interval = pause = milliseconds(config.lease_renewal_interval)
+        third = config.lease_ms // 3  # a renewal has that long before the work is stopped
+        interval = pause = min(milliseconds(config.lease_renewal_interval), config.lease_ms - third)
         try:
             while self.jobs:
                 at_work = [job for job in self.jobs.values() if job.lease.end is None]
-                held = (min(job.stops_at, job.ends_at or job.stops_at) for job in at_work)
                 now = self._core.now()
-                await self._core.timer.sleep(min(pause, max(min(held, default=now + pause) - now, 1)))
-                self._end_over_time()
+                left = min((job.stops_at for job in at_work), default=now + pause + third) - now
+                await self._core.timer.sleep(min(pause, max(left - third if left > third else left, 1)))
                 jobs = [job for job in self.jobs.values() if job.lease.end is None]
                 pause = interval if await self.renewed(jobs) else min(interval, config.lease_retry_ms)
         finally:
             self._keeper = None
-
-    def _end_over_time(self) -> None:
-        """Stop what has been at work for as long as a run may be."""
-        now = self._core.now()
-        for job in list(self.jobs.values()):
-            if job.ends_at is not None and job.ends_at <= now:
-                job.lease.stop(LeaseEnd.TIMED_OUT, "it was at work for as long as a run may be")
 
     def is_late(self, job: Job) -> bool:
         """Whether its work goes on only when it is sure that nobody else has the claim by now."""
@@ -802,7 +807,10 @@ class Execution:
         """
         core, dispatch = self._core, job.claimed
         if dispatch.deadline_at is not None and core.now() > dispatch.deadline_at:
-            raise DeadlinePassed("the deadline passed before the run was started", value=dispatch.deadline_at)
+            tried = f"tried again: {dispatch.last_error}" if dispatch.attempt_count else "started"
+            raise DeadlinePassed(
+                f"the deadline passed before the run was {tried}", value=dispatch.deadline_at
+            )
         begun = job.begun
         messages = begun.messages if begun.has_begun else None
         activation = await rebuild(

@@ -57,7 +57,7 @@ def _told_of(run: RunRecord) -> dict[str, Json]:
         ticket = run.waiting.tickets[0]
         return {
             "question": ticket.question,
-            "ask": ticket.tool_call_id,
+            "question_id": ticket.tool_call_id,
             "tool": ticket.tool_name,
             "arguments": ticket.arguments,
         }

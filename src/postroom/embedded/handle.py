@@ -20,7 +20,7 @@ from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS
 from postroom.embedded.running import LOGGED, SLEEP, STEP
-from postroom.embedded.values import T
+from postroom.embedded.values import T, refuse_other_text
 
 if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
@@ -52,6 +52,8 @@ class RunState:
     error: str | None = None
     question: str | None = None
     """What it asks, while it waits for a person."""
+    question_id: str | None = None
+    """Names that question in an answer."""
     enqueued_at: int = 0
     finished_at: int | None = None
 
@@ -124,6 +126,7 @@ class RunHandle:
             text=run.final_output or "",
             error=run.error,
             question=asked[0].question if asked and state is State.WAITING else None,
+            question_id=asked[0].tool_call_id if asked and state is State.WAITING else None,
             enqueued_at=run.created_at,
             finished_at=run.finished_at,
         )
@@ -132,16 +135,27 @@ class RunHandle:
         """End the run, whether it is queued, at work or waits; False when it is over already."""
         return await self._mailbox.cancel(self.id)
 
-    async def answer(self, text: str = "", *, approved: bool | None = None, by: str = "") -> None:
+    async def answer(
+        self, text: str = "", *, approved: bool | None = None, by: str = "", question_id: str | None = None
+    ) -> None:
         """Answer what the run asks; it goes on with that.
 
+        With `question_id`, which the event and the state of the question have, the answer is to that question
+        alone; without, it is to the one that is open.
+
         Raises:
+            InvalidArgument: an argument is of another type, or cannot be stored.
             StaleDecision: it asks nothing, was answered before, or the time to answer is over.
         """
+        refuse_other_text("the answer", text)
+        refuse_other_text("by", by)
+        if approved is not None and not isinstance(approved, bool):
+            raise InvalidArgument("approved must be True, False or None", value=repr(approved)[:80])
         run = await self._loaded()
-        asked = open_questions(run)
+        asked = [one for one in open_questions(run) if question_id in (None, one.tool_call_id)]
         if not asked:
-            raise StaleDecision(f"run {self.id} asks nothing", value=self.id)
+            what = "nothing" if question_id is None else f"question {question_id!r} no more"
+            raise StaleDecision(f"run {self.id} asks {what}", value=self.id)
         result: dict[str, Json] = {"text": text} | ({} if approved is None else {"approved": approved})
         decision = ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
         request = RunActivation.new(

@@ -2,9 +2,11 @@
 
 import asyncio
 import dataclasses
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -77,9 +79,10 @@ class Mailbox:
         one `schema`, which is made when it is missing.
 
         Raises:
-            ConfigError: the address is none.
+            ConfigError: the address is none, or `work` is nothing that could be awaited.
             StoreError: the database cannot be opened.
         """
+        _refuse_no_work(work)
         async with AsyncExitStack() as opened:
             stores = await asyncio.to_thread(opened_stores, url, schema)
             opened.push_async_callback(asyncio.to_thread, stores.close)
@@ -136,6 +139,7 @@ class Mailbox:
             retry_delay=retry_delay,
             max_retry_delay=max_retry_delay,
         ).request()
+        when_busy = _policy(when_busy)
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
             request = replace(request, hints=RunHints())  # it may become part of another run
@@ -143,10 +147,11 @@ class Mailbox:
             return RunHandle(self, thread, known)
         try:
             accepted = await self.admin.submit_background(request, strategy=when_busy)
-        except (DuplicateRecord, RunNotOpen) as error:  # another was faster
-            if id is None:
+        except (DuplicateRecord, RunNotOpen):
+            known = None if id is None else await self._run_with(thread, id, joins=joins)
+            if known is None:
                 raise
-            return RunHandle(self, thread, str((error.details or {}).get("run_id", id)))
+            return RunHandle(self, thread, known)  # another was faster
         return RunHandle(self, accepted.thread_id, accepted.run_id)
 
     async def enqueue_many(
@@ -226,6 +231,28 @@ async def _nothing(run: Run) -> None:
     """What a process that does no work never comes to."""
 
 
+def _policy(when_busy: str) -> BusyPolicy:
+    try:
+        return BusyPolicy(when_busy)
+    except ValueError as error:
+        allowed = ", ".join(BusyPolicy)
+        raise InvalidArgument(f"when_busy is one of {allowed}", value=repr(when_busy)[:80]) from error
+
+
+def _refuse_no_work(work: object) -> None:
+    """Refuse what could do no work, before anything is opened."""
+    is_coroutine = inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
+        getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
+    )
+    if work is None or isinstance(work, RunDispatchExecutor) or is_coroutine or isinstance(work, partial):
+        return
+    raise ConfigError(
+        "what does the work is a coroutine function, an executor, or None",
+        value=repr(work)[:80],
+        remedy="write `async def`, or use postroom.sync for plain functions",
+    )
+
+
 def queue_over(
     stores: Stores,
     work: Function | RunDispatchExecutor | None,
@@ -265,7 +292,8 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
     if url == MEMORY:
         return SqliteStore.in_memory(clock)
     parts = urlsplit(url)
-    if url.startswith("sqlite:///") and len(parts.path) > 1:
+    is_file = url.startswith("sqlite:///") and len(parts.path) > 1 and parts.path != "/:memory:"
+    if is_file and not parts.query and not parts.fragment:
         return SqliteStore.open(Path(parts.path[1:]), clock=clock)
     if parts.scheme in ("postgresql", "postgres"):
         import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may

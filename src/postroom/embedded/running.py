@@ -9,8 +9,11 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
 from typing import Any, Final, TypeVar, cast
 
 from postroom.contracts.activation import RunActivation
@@ -41,7 +44,7 @@ from postroom.contracts.runs import (
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.sinks import TEXT
-from postroom.embedded.values import as_text, data_of, instant_of, plain, text_of, typed
+from postroom.embedded.values import as_text, data_of, instant_of, plain, refuse_other_text, text_of, typed
 
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"
@@ -49,6 +52,7 @@ ASK: Final = "ask"
 SLEEP: Final = "sleep"
 _WRITER: Final = "run"
 _PAGE: Final = 500
+_MOST_USED: Final = 2**53
 
 T = TypeVar("T")
 Function = Callable[["Run"], Awaitable[object]]
@@ -189,16 +193,22 @@ class Run:
         """Ask a person, and return the answer. Until it comes the run waits, and holds no worker.
 
         The function is begun again with the answer: what comes before is to be in steps. Questions are told
-        apart by `name`, or by their order. With `timeout` the run goes on when nobody has answered for so
-        long: the answer says `timed_out`, and none is taken any more.
+        apart by `name`, or by their text, and the same text by its order. With `timeout` the run goes on when
+        nobody has answered for so long: the answer says `timed_out`, and none is taken any more.
 
         Raises:
             InvalidStep: the name is blank, or was used in this run before.
-            InvalidArgument: the timeout is not more than 0.
+            InvalidArgument: the question is blank or no text, or the timeout is not a `timedelta` over 0.
         """
-        if timeout is not None and timeout <= timedelta(0):
-            raise InvalidArgument("the timeout of a question is more than 0", value=str(timeout))
-        name = name or self._numbered(ASK)
+        refuse_other_text("the question", question)
+        if not question.strip():
+            raise InvalidArgument("the question must not be blank", value=question)
+        if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
+            raise InvalidArgument(
+                "the timeout of a question is a timedelta of more than 0", value=repr(timeout)[:80]
+            )
+        if name is None:  # not its place: what is asked side by side comes in any order
+            name = self._numbered(f"{ASK}-{sha256(question.encode()).hexdigest()[:12]}")
         nobody = Answer(text="", approved=None, timed_out=True)
         if self._is_done(name):
             return nobody
@@ -234,9 +244,9 @@ class Run:
 
         Raises:
             InvalidStep: the name is blank, or was used in this run before.
-            InvalidArgument: the instant has no time zone.
+            InvalidArgument: it is neither a `timedelta` nor a `datetime` with a time zone.
         """
-        name = name or self._numbered(SLEEP)
+        name = self._numbered(SLEEP) if name is None else name
         if self._is_done(name):
             return
         call_id, now = f"{self.id}/{name}", self._clock.now()
@@ -281,15 +291,15 @@ class Run:
         It is stored when the execution ends well or waits; call it within a step, so that it counts once.
 
         Raises:
-            InvalidArgument: a number is negative.
+            InvalidArgument: a number is no whole one, or negative.
         """
         for name, used in (
             ("input_tokens", input_tokens),
             ("output_tokens", output_tokens),
             ("cost_micros", cost_micros),
         ):
-            if used < 0:
-                raise InvalidArgument(f"{name} must not be negative", value=used)
+            if not isinstance(used, int) or isinstance(used, bool) or not 0 <= used <= _MOST_USED:
+                raise InvalidArgument(f"{name} must be a whole number from 0 up", value=repr(used)[:80])
         self._memory.usage += Usage(
             input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros
         )
@@ -303,6 +313,7 @@ class Run:
         return name in self._memory.steps
 
     def _claim_name(self, name: str) -> None:
+        refuse_other_text("the name of a step", name)
         if not name.strip():
             raise InvalidStep("a step needs a name", value=name)
         if name in self._memory.used:
@@ -325,7 +336,7 @@ class Run:
             try:
                 if inspect.iscoroutinefunction(function):
                     return await function(*args, **kwargs)
-                found = await asyncio.to_thread(function, *args, **kwargs)
+                found = await _on_a_thread(function, *args, **kwargs)
                 return await found if inspect.isawaitable(found) else found
             except Exception as error:
                 if not left or (isinstance(error, PostroomError) and not error.retryable):
@@ -421,6 +432,17 @@ class FunctionExecutor(RunDispatchExecutor):
         return steps, bool(texts)
 
 
+async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs: object) -> object:
+    """Return what a function returns on a thread; who is cancelled waits for it: no thread can be stopped."""
+    call = partial(copy_context().run, function, *args, **kwargs)
+    done = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await asyncio.wait({done})
+        raise
+
+
 def _suspension(raised: BaseException) -> Suspended:
     """Return what a function waits for; of what it asked side by side, in a task group, the first.
 
@@ -463,4 +485,6 @@ def _tickets(run: RunRecord | None) -> dict[str, RunWaitingTicket]:
 def _instant(until: timedelta | datetime, now: int) -> int:
     if isinstance(until, timedelta):
         return now + max(milliseconds(until), 0)
+    if not isinstance(until, datetime):
+        raise InvalidArgument("a run sleeps for a timedelta, or until a datetime", value=repr(until)[:80])
     return instant_of(until, "the instant to sleep until")

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.messages import ContentBlock, Json, Message, Role
+from postroom.contracts.messages import ContentBlock, Json, Message, Role, storable
 
 DATA: Final = "data"
 """The type of a block that holds what is no text."""
@@ -53,6 +53,18 @@ def instant_of(moment: datetime, what: str) -> int:
             f"{what} has no time zone", value=moment.isoformat(), remedy="give it one: datetime.now(UTC)"
         )
     return int(moment.timestamp() * 1000)
+
+
+def refuse_other_text(what: str, text: object) -> None:
+    """Refuse what is no text, or text that not every database can keep.
+
+    Raises:
+        InvalidArgument: as said.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{what} must be text, not {type(text).__name__}", value=repr(text)[:80])
+    if storable(text) != text:
+        raise InvalidArgument(f"{what} holds half of a character", value=storable(text)[:80])
 
 
 def message_of(content: object, *, id: str) -> Message:

@@ -27,6 +27,7 @@ SHORTEST: Final = timedelta(seconds=1)
 """The shortest interval."""
 _LONGEST: Final = timedelta(days=3660)
 _LONGEST_LINE: Final = 200
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of a local time
 _LOOKED_AT: Final = 50
 """Ticks of a cron line between which a jitter must fit."""
 
@@ -147,23 +148,72 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
 
 
 def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[int]:
-    line = schedule.cron or ""
-    moment = datetime.fromtimestamp(start / 1000, tz=_zone(schedule.zone))
+    """Yield the ticks of a line behind an instant, or before it; also some of the hour around it."""
+    line, zone = schedule.cron or "", _zone(schedule.zone)
     if len(line.split()) != 5 or len(line) > _LONGEST_LINE:
         raise InvalidSchedule(
             "a cron line has five fields: minute, hour, day of month, month, day of week",
             value=line[:_LONGEST_LINE],
             remedy='write it like "0 9 * * MON"',
         )
+    is_elapsed = any(field.startswith("*") for field in line.split()[:2])
+    ticks = _by_offset if is_elapsed else _by_wall
+    return (moment * 1000 for moment in ticks(line, zone, start // 1000, reverse))
+
+
+def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:
+    """Yield ticks as clocks on the wall show them, in seconds since the epoch."""
+    for tick in _local_ticks(line, start + _offset(zone, start), reverse):
+        first, second = (int(tick.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
+        # Where clocks are set ahead, the later offset has the earlier instant, and the change is between.
+        yield first if first <= second else _change(zone, second, first)
+
+
+def _by_offset(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:
+    """Yield ticks by the time that passes, in seconds: with one offset up to each change of clocks.
+
+    The library's own reading of zones is not used: some changes of clocks had it look for ever.
+    """
+    begin, known, offset = start, start, _offset(zone, start)
+    while True:
+        for tick in _local_ticks(line, begin + offset, reverse):
+            found = int((tick - _EPOCH).total_seconds()) - offset
+            if _offset(zone, found) != offset:
+                break
+            yield found
+            known = found
+        else:
+            return
+        change = _change(zone, *sorted((known, found)))
+        known, begin = (change - 1, change) if reverse else (change, change - 1)
+        offset = _offset(zone, known)
+
+
+def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:
+    """Yield the ticks of a line behind a local time, or before it, in a place whose clocks never change."""
     try:
-        ticks = CronSim(line, moment, reverse=reverse)
+        return CronSim(line, _EPOCH + timedelta(seconds=start), reverse=reverse)
     except (CronSimError, ValueError, AssertionError) as error:
         raise InvalidSchedule(
             f"{line!r} is no cron line that ever fires: {error}",
             value=line,
             remedy='write it like "0 9 * * MON"',
         ) from error
-    return (int(tick.timestamp()) * 1000 for tick in ticks)
+
+
+def _offset(zone: ZoneInfo, moment: int) -> int:
+    """Return how many seconds local time is ahead of UTC at an instant."""
+    shown = datetime.fromtimestamp(moment, tz=zone).utcoffset() or timedelta(0)
+    return int(shown.total_seconds())
+
+
+def _change(zone: ZoneInfo, before: int, behind: int) -> int:
+    """Return the first instant behind one at which the offset is another; `behind` has another."""
+    offset = _offset(zone, before)
+    while behind - before > 1:
+        middle = (before + behind) // 2
+        before, behind = (middle, behind) if _offset(zone, middle) == offset else (before, middle)
+    return behind
 
 
 def _zone(name: str) -> ZoneInfo:
