@@ -1,9 +1,9 @@
 """Ten thousand jobs in one night: so many a second, for so much money a day; a crash in the middle doubles nothing.
 
-    python nightly_batch.py 2026-11-24 [jobs] [jobs a second] [cents a day] [address of the database]
+    python nightly_batch.py 2026-11-24 [jobs] [jobs a second] [cents a day] [yes or no] [address of the database]
 
-Kill it whenever you like and start it again: what is done stays done. When the money of the day is used up, it asks
-once: after a yes it goes on, after a no when the next day begins.
+Kill it whenever you like and start it again: what is done stays done. When the money of the day is used up, it asks:
+start it again with yes to let it use as much again, or with no to go on when the next day begins.
 """
 
 import asyncio
@@ -30,15 +30,17 @@ def enter(night, page, price):  # after a crash it may be called again, with the
     Path(f"report-{night}", f"{page}.txt").write_text(f"page {page}: {price}\n")
 
 
-async def ask_the_operator(mailbox):
-    while True:
+async def done(handle, mailbox, answer):
+    while (await handle.status()).finished_at is None:
         async for asked in mailbox.questions:
-            said = await asyncio.to_thread(input, f"{asked.text} (y/n) ")
-            await (await mailbox.handle(asked.run_id)).answer(approved=said == "y", by="the operator")
-        await asyncio.sleep(1)
+            if not answer:
+                sys.exit(f"{asked.text} Start it again with yes or no.")
+            await (await mailbox.handle(asked.run_id)).answer(approved=answer == "yes", by="the operator")
+        with suppress(TimeoutError):
+            await handle.result(timeout=1)
 
 
-async def main(night, jobs=10_000, a_second=500, cents=50, url="sqlite:///nightly.db"):
+async def main(night, jobs=10_000, a_second=500, cents=50, answer="", url="sqlite:///nightly.db"):
     rate = Limit(per=LimitScope.KEY, starts=int(a_second), period=timedelta(seconds=1))
     money = Budget(per=BudgetScope.KEY, window=BudgetWindow.DAY, cost_micros=int(cents) * 10_000)
     config = MailboxConfig(limits=(rate,), budgets=(money,))
@@ -47,12 +49,10 @@ async def main(night, jobs=10_000, a_second=500, cents=50, url="sqlite:///nightl
         handles = await mailbox.enqueue_many(
             items, progress=lambda done, of: print("enqueued", done, "of", of)
         )
-        asking = asyncio.create_task(ask_the_operator(mailbox))
         for number, handle in enumerate(handles, start=1):
-            await handle.result()
+            await done(handle, mailbox, answer)
             if number % 100 == 0 or number == len(handles):
                 print("done", number, "of", len(handles), flush=True)
-        asking.cancel()
 
 
 with suppress(KeyboardInterrupt):

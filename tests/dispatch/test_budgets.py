@@ -425,7 +425,7 @@ async def test_a_month_begins_where_its_zone_says(room):
     ("given", "words"),
     [
         ({}, "needs a limit"),
-        ({"runs": -1}, "runs of a budget must not be negative"),
+        ({"runs": -1}, "runs of a budget must be a whole number from 0 up"),
         ({"runs": 1, "zone": "Mars/Olympus"}, "time zone of a budget is not known"),
         ({"runs": 1, "zone": "../x"}, "time zone of a budget is not known"),
     ],

@@ -11,8 +11,10 @@ from dispatch.conftest import Room
 from dispatch_room import Blocking, Noop, dispatch_that, rate_limited
 from dispatch_waiting import settled
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.limits import Limit, LimitScope
 from postroom.dispatch.completion import backoff_ms, retry_delay_ms
 from postroom.dispatch.config import (
     MailboxConfig,
@@ -190,3 +192,29 @@ def test_a_retry_is_spread_up_to_its_backoff_and_never_comes_before_it_was_asked
     assert len(set(drawn)) > 100
     asked = [retry_delay_ms(config, 1, random, retry_after_ms=60_000) for _ in range(20)]
     assert set(asked) == {60_000}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Budget(per="nobody", runs=1),
+        lambda: Budget(per=BudgetScope.ALL, window="week", runs=1),
+        lambda: Budget(per=BudgetScope.ALL, runs="5"),
+        lambda: Budget(per=BudgetScope.ALL, runs=1, zone=None),
+        lambda: Limit(per="foo", at_once=1),
+        lambda: Limit(per=LimitScope.ALL, at_once="3"),
+        lambda: Limit(per=LimitScope.ALL, starts=1, period=5),
+        lambda: MailboxConfig(limits=Limit(per=LimitScope.ALL, at_once=1)),
+        lambda: MailboxConfig(budgets=("x",)),
+    ],
+)
+def test_what_is_no_budget_and_no_limit_is_refused(made):
+    with pytest.raises(ConfigError):
+        made()
+
+
+def test_kinds_may_be_given_by_their_names():
+    assert Budget(per="all", window="day", runs=1) == Budget(
+        per=BudgetScope.ALL, window=BudgetWindow.DAY, runs=1
+    )
+    assert Limit(per="key", at_once=1) == Limit(per=LimitScope.KEY, at_once=1)

@@ -113,8 +113,8 @@ BAD: dict[str, tuple[list[testing.Execution], str]] = {
         "run c of thread t began in epoch 1, after run b in epoch 2",
     ),
     "attempts": (
-        [execution("b", 5, 6, attempt=2), execution("b", 7, 8)],
-        "run b of thread t began attempt 1 after attempt 2",
+        [execution("b", 5, 6, attempt=3), execution("b", 7, 8, attempt=2)],
+        "run b of thread t began attempt 2 after attempt 3",
     ),
     "threads": ([execution("a", 7, 8, thread_id="u")], "run a was executed on thread t, and on thread u"),
     "lost": ([], "run b of thread t was accepted and has not come to its end"),

@@ -1,7 +1,8 @@
 """When schedules are due: cron lines in their zones, clock changes, missed ticks, and what is refused."""
 
+from collections.abc import Callable
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -9,7 +10,7 @@ import pytest
 
 from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Overlap, Schedule
-from postroom.schedules.ticks import MOST_MISSED, due_at, next_tick, planned, refuse_unfit
+from postroom.schedules.ticks import MOST_MISSED, _before, due_at, next_tick, planned, refuse_unfit
 from table_rows import each_row
 
 HOUR = 3_600_000
@@ -184,3 +185,42 @@ def test_an_instant_between_seconds_is_behind_the_second() -> None:
     daily = schedule(cron="0 9 * * *")
     assert next_tick(daily, nine - 1) == nine
     assert next_tick(daily, nine + 1) == nine + DAY
+
+
+@pytest.mark.parametrize(
+    ("zone", "line", "fits", "start"),
+    [
+        (
+            "Pacific/Chatham",
+            "*/5 3 * * *",
+            lambda at: at.hour == 3 and at.minute % 5 == 0,
+            "2026-04-04T10:00",
+        ),
+        (
+            "America/Nuuk",
+            "*/10 * * * SAT",
+            lambda at: at.weekday() == 5 and at.minute % 10 == 0,
+            "2026-03-27T20:00",
+        ),
+        (
+            "Australia/Lord_Howe",
+            "*/2 9-21 * * *",
+            lambda at: 9 <= at.hour <= 21 and at.minute % 2 == 0,
+            "2026-10-03T00:00",
+        ),
+        ("Asia/Beirut", "*/30 * * * *", lambda at: at.minute % 30 == 0, "2026-10-24T12:00"),
+    ],
+)
+def test_odd_changes_of_clocks_are_passed_in_both_directions(
+    zone: str, line: str, fits: Callable[[datetime], bool], start: str
+) -> None:
+    first = int(datetime.fromisoformat(f"{start}+00:00").timestamp())
+    minutes = range(first + 60, first + 3 * 86_400, 60)
+    expected = [at * 1000 for at in minutes if fits(datetime.fromtimestamp(at, tz=ZoneInfo(zone)))]
+    one = schedule(cron=line, zone=zone)
+    ahead, tick = [], first * 1000
+    while (tick := next_tick(one, tick)) < minutes.stop * 1000:
+        ahead.append(tick)
+    assert ahead == expected
+    back = list(takewhile(lambda at: at > first * 1000, _before(one, minutes[-1] * 1000)))
+    assert back == expected[::-1]

@@ -12,6 +12,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.limits import chosen, refuse_no_number
 
 BUDGET_TOOL: Final = "budget"
 """What asks whether runs may go on where their budget is used up: the name of the tool in such a question."""
@@ -78,19 +79,21 @@ class Budget:
     cost_micros: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what limits nothing."""
+        """Refuse what limits nothing; a kind may be given by its name."""
+        object.__setattr__(self, "per", chosen(BudgetScope, self.per, "per of a budget"))
+        if self.window is not None:
+            object.__setattr__(self, "window", chosen(BudgetWindow, self.window, "window of a budget"))
         limits = self.limits
         if not limits:
             raise ConfigError("a budget needs a limit", value=str(self.per), remedy=f"set {_listed()}")
         for name, limit in limits.items():
-            if limit < 0:
-                raise ConfigError(f"{name} of a budget must not be negative", value=limit)
+            refuse_no_number(f"{name} of a budget", limit, least=0)
         try:
             _zone(self.zone)
-        except (KeyError, OSError, ValueError) as error:
+        except (KeyError, OSError, ValueError, TypeError) as error:
             raise ConfigError(
-                "the time zone of a budget is not known",
-                value=self.zone,
+                f"the time zone of a budget is not known: {self.zone!r}",
+                value=str(self.zone),
                 remedy='name one such as "Europe/Berlin", or "UTC"',
             ) from error
 

@@ -3,12 +3,37 @@
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from postroom.contracts.errors import ConfigError
 
+E = TypeVar("E", bound=StrEnum)
 LIMITS: Final = "limits"
 """Locked by each change that counts before it claims: two never count the same room."""
+
+
+def chosen(kind: type[E], given: str, what: str) -> E:
+    """Return one of the names of a kind.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    try:
+        return kind(given)
+    except ValueError as error:
+        raise ConfigError(
+            f"{what} is one of {', '.join(one.value for one in kind)}", value=repr(given)[:80]
+        ) from error
+
+
+def refuse_no_number(what: str, given: object, *, least: int) -> None:
+    """Refuse what is no whole number from `least` up.
+
+    Raises:
+        ConfigError: as said.
+    """
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+        raise ConfigError(f"{what} must be a whole number from {least} up", value=repr(given)[:80])
 
 
 class LimitScope(StrEnum):
@@ -37,14 +62,18 @@ class Limit:
     period: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what limits nothing."""
+        """Refuse what limits nothing; a kind may be given by its name."""
+        object.__setattr__(self, "per", chosen(LimitScope, self.per, "per of a limit"))
+        for name in ("at_once", "starts"):
+            if (number := getattr(self, name)) is not None:
+                refuse_no_number(f"{name} of a limit", number, least=1)
+        if self.period is not None and not isinstance(self.period, timedelta):
+            raise ConfigError("the period of a limit is a timedelta", value=repr(self.period)[:80])
         problem = None
         if self.at_once is None and self.starts is None:
             problem = "a limit needs at_once, or starts and period"
         elif (self.starts is None) != (self.period is None):
             problem = "starts and period of a limit are given together"
-        elif any(number is not None and number < 1 for number in (self.at_once, self.starts)):
-            problem = "the numbers of a limit must be at least 1"
         elif self.period is not None and self.period < timedelta(milliseconds=1):
             problem = "the period of a limit must be at least a millisecond"
         if problem is not None:

@@ -101,6 +101,14 @@ class MailboxConfig:
         return milliseconds(_OUTAGE) if self.default_max_attempts == DEFAULT_MAX_ATTEMPTS else 0
 
     def __post_init__(self) -> None:
+        for name, kind in (("limits", Limit), ("budgets", Budget)):
+            given = getattr(self, name)
+            if not isinstance(given, tuple) or not all(isinstance(one, kind) for one in given):
+                raise ConfigError(
+                    f"{name} is a tuple of {kind.__name__}",
+                    value=repr(given)[:80],
+                    remedy=f"write ({kind.__name__}(...),)",
+                )
         for name in (*_MORE_THAN_NOTHING, *_NOT_NEGATIVE):
             value = getattr(self, name)
             number = value.total_seconds() if isinstance(value, timedelta) else value

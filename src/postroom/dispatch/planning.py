@@ -55,6 +55,8 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 
 _LONGEST_ID = 512
+_MOST = 2**53
+"""Numbers up to which every store keeps them as they are."""
 DEFAULT_AGENT = "default"
 
 _BOUNDARIES = {
@@ -144,6 +146,13 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
     for name, delay in delays.items():
         if delay is not None and delay < 0:
             raise InvalidSubmission(f"the {name} must not be negative", value=delay)
+    for name, number in (
+        *delays.items(),
+        ("deadline", options.deadline_at),
+        ("number of attempts", options.max_attempts),
+    ):
+        if number is not None and number > _MOST:
+            raise InvalidSubmission(f"the {name} is too large", value=number)
     if options.deadline_at is not None and options.deadline_at <= 0:
         raise InvalidSubmission(
             "the deadline is an instant in milliseconds since 1970",

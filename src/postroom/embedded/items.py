@@ -63,6 +63,8 @@ class Item:
                 raise InvalidArgument(
                     f"{name} must be {allowed}, not {type(value).__name__}", value=repr(value)[:80]
                 )
+        if not self.thread.strip():
+            raise InvalidArgument("thread must not be blank: it names a conversation", value=self.thread)
 
 
 def run_id_of(thread: str, key: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -16,6 +17,7 @@ from postroom.contracts.transactions import Transaction
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.planning import refuse_bad_delivery, validate_run_inputs
 from postroom.embedded.handle import RunHandle
+from postroom.embedded.items import Item
 from postroom.embedded.values import message_of, plain
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 
@@ -30,13 +32,16 @@ class _Submission(msgspec.Struct, frozen=True):
     content: Json
     agent: str | None = None
     tenant: str = ""
+    limit_key: str = ""
     priority: int = 128
     attempts: int | None = None
 
     def request(self, run_id: str) -> RunActivation:
         """Return it as the request of one run."""
         made = RunActivation.new(self.thread, [message_of(self.content, id=run_id)], agent_id=self.agent)
-        delivery = DeliveryOptions(priority=self.priority, max_attempts=self.attempts, tenant=self.tenant)
+        delivery = DeliveryOptions(
+            priority=self.priority, max_attempts=self.attempts, tenant=self.tenant, limit_key=self.limit_key
+        )
         return replace(made, delivery=delivery, hints=RunHints(run_id=run_id))
 
 
@@ -74,12 +79,13 @@ class RunSchedules:
         *,
         cron: str | None = None,
         every: timedelta | None = None,
-        zone: str = "UTC",
+        zone: str | ZoneInfo = "UTC",
         missed: Missed | str = Missed.ONCE,
         overlap: Overlap | str = Overlap.QUEUE,
         jitter: timedelta = timedelta(0),
         agent: str | None = None,
         tenant: str = "",
+        limit_key: str = "",
         priority: int = 128,
         attempts: int | None = None,
         replaces: bool = False,
@@ -96,11 +102,15 @@ class RunSchedules:
             InvalidSchedule, InvalidArgument, InvalidSubmission: it cannot be kept, or not be enqueued.
             DuplicateRecord: there is another of this name, and it is not to be replaced.
         """
+        Item(
+            thread, "", agent=agent, tenant=tenant, limit_key=limit_key, priority=priority, attempts=attempts
+        ).request()
         submission = _Submission(
             thread=thread,
             content=msgspec.json.decode(msgspec.json.encode(plain(content, "what is enqueued"))),
             agent=agent,
             tenant=tenant,
+            limit_key=limit_key,
             priority=priority,
             attempts=attempts,
         )

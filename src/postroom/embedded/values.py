@@ -1,6 +1,7 @@
 """How what a program hands over is stored and read again: text as it is, anything else as plain JSON data."""
 
 from datetime import datetime
+from math import isfinite
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -21,13 +22,23 @@ def plain(value: object, what: str) -> Json:
         InvalidArgument: it holds what cannot be stored.
     """
     try:
-        return msgspec.to_builtins(value, str_keys=True)
+        found = msgspec.to_builtins(value, str_keys=True)
+        _refuse_infinite(found)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"{what} cannot be stored: {error}",
             value=type(value).__name__,
             remedy="pass text, numbers, lists, dictionaries, dataclasses or msgspec structs",
         ) from error
+    return found
+
+
+def _refuse_infinite(value: Json) -> None:
+    """Refuse numbers that JSON has not, which would be read again as nothing."""
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} is no number that JSON has")
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _refuse_infinite(one)
 
 
 def typed(value: Json, type: type[T], what: str) -> T:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Protocol, TypeVar
 from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
@@ -25,7 +26,7 @@ from postroom.contracts.errors import (
     StoreError,
     UnknownSchedule,
 )
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, storable
 from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule, schedule_lock
 from postroom.contracts.transactions import Joined, Store, Transaction
 from postroom.log import get_logger
@@ -96,7 +97,7 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
     *,
     cron: str | None,
     every: timedelta | None,
-    zone: str,
+    zone: str | ZoneInfo,
     missed: Missed | str,
     overlap: Overlap | str,
     jitter: timedelta,
@@ -104,8 +105,18 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
     """Return a schedule that is to be added.
 
     Raises:
-        InvalidSchedule: there is no such policy.
+        InvalidSchedule: an argument is of another type, or there is no such policy.
     """
+    zone = zone.key if isinstance(zone, ZoneInfo) else zone
+    for what, given, wanted in (
+        ("the name", name, str),
+        ("cron", cron, str | None),
+        ("every", every, timedelta | None),
+        ("zone", zone, str),
+        ("jitter", jitter, timedelta),
+    ):
+        if not isinstance(given, wanted) or (isinstance(given, str) and storable(given) != given):
+            raise InvalidSchedule(f"{what} of a schedule cannot be {given!r:.80}", value=repr(given)[:80])
     return Schedule(
         schedule_id="",
         kind=kind,

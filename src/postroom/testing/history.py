@@ -134,7 +134,7 @@ def _going_back(in_order: Iterable[Execution]) -> Iterable[str]:
                     f"run {one.run_id} of thread {thread_id} began in epoch {one.epoch}, after run "
                     f"{before.run_id} in epoch {before.epoch}"
                 )
-            if one.attempt < attempts.get(one.run_id, 0):
+            if 1 < one.attempt < attempts.get(one.run_id, 0):  # one that has waited counts from 1 again
                 yield (
                     f"run {one.run_id} of thread {thread_id} began attempt {one.attempt} after attempt "
                     f"{attempts[one.run_id]}"
