@@ -1,6 +1,7 @@
 """The library as a program uses it: opened by an address, on both engines, with time as it passes."""
 
 import asyncio
+import subprocess
 import sys
 import threading
 from dataclasses import dataclass
@@ -709,3 +710,39 @@ async def test_nothing_begins_beside_a_step_that_cannot_be_stopped(opening: Open
         let_go.set()
         await second.result(timeout=30)
     assert at_work == ["one begins", "one ends", "two begins", "two ends"]
+
+
+FAILING = """
+import asyncio
+from postroom import Mailbox
+
+class Odd(Exception):
+    def __str__(self): raise KeyError("x")
+
+async def work(run):
+    password = "hunter2"
+    raise Odd() if run.text == "odd" else RuntimeError("x" * 1_000_000)
+
+async def main():
+    async with Mailbox.open("memory", work) as mailbox:
+        for what in ("odd", "long"):
+            handle = await mailbox.enqueue(what, what, attempts=1)
+            try:
+                await handle.result(timeout=30)
+            except Exception as error:
+                print(str(error).partition(" failed: ")[2][:60])
+
+asyncio.run(main())
+"""
+
+
+def test_what_the_library_logs_goes_to_stderr_bounded_and_without_the_values_of_variables() -> None:
+    command = [sys.executable, "-c", FAILING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [
+        "Odd: its text cannot be told (KeyError)",
+        f"RuntimeError: {'x' * 46}",
+    ]
+    assert done.stderr.count("run.attempt_failed") == 2
+    assert "hunter2" not in done.stderr
+    assert len(done.stderr) < 100_000

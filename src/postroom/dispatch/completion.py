@@ -114,6 +114,8 @@ class MailboxRunOutcome:
         return self.kind.value
 
 
+_LONGEST_ERROR = 16 * 1024
+"""Characters of an error's text that are logged and kept."""
 COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 
 
@@ -126,14 +128,22 @@ def classify(ended: AgentRunResult | BaseException) -> MailboxRunOutcome:
     """
     if isinstance(ended, AgentRunResult | PhaseError | InvalidResume):
         return COMPLETED
-    text = ended.describe() if isinstance(ended, PostroomError) else f"{type(ended).__name__}: {ended}"
+    text = ended.describe() if isinstance(ended, PostroomError) else _told_by(ended)
     permanent = isinstance(ended, PostroomError) and not (ended.retryable or isinstance(ended, StoreError))
     return MailboxRunOutcome(
         kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
-        error=storable(text),
+        error=storable(text[:_LONGEST_ERROR]),
         retry_after_ms=ended.retry_after_ms if isinstance(ended, RunFailure) else None,
         may_be_outage=not permanent and isinstance(ended, Exception) and not isinstance(ended, _DEFECTS),
     )
+
+
+def _told_by(error: BaseException) -> str:
+    try:
+        said = str(error)
+    except Exception as own:  # foreign code: how it fails to tell is all that it tells
+        said = f"its text cannot be told ({type(own).__name__})"
+    return f"{type(error).__name__}: {said}"
 
 
 def backoff_ms(config: MailboxConfig, attempt: int) -> int:
