@@ -103,12 +103,16 @@ async def test_what_an_interrupt_ended_in_the_queue_is_shown_in_the_order_of_ask
 
 
 async def test_what_was_rolled_back_is_not_shown(room: Room) -> None:
-    model = ScriptedModel(answers("A", "D"))
+    model = ScriptedModel(answers("A", "D", "E"))
     async with runtime_of(room, model) as runtime:
         mailbox = room.mailbox(runtime)
         for text in ("a", "b"):
             await mailbox.submit_background(asked(text))
         await mailbox.submit_background(asked("d"), strategy=BusyPolicy.ROLLBACK)
         await mailbox.settled()
+        assert "b" not in shown(model.requests[-1])
+        assert shown(model.requests[-1])[-1] == "d"
+        await mailbox.submit_background(asked("e"))  # nor is it to those that come later
+        await mailbox.settled()
     assert "b" not in shown(model.requests[-1])
-    assert shown(model.requests[-1])[-1] == "d"
+    assert shown(model.requests[-1])[-1] == "e"

@@ -16,6 +16,8 @@ class Turn(Record, frozen=True, kw_only=True):
     began: int | None = None
     is_unbegun: bool = False
     """Whether it has ended without beginning: of those of one instant it comes behind those that began."""
+    takes_back: tuple[str, ...] = ()
+    """The runs that it took back: nobody sees them from then on."""
     is_to_come: bool = False
     """Whether it is still to be executed, or is at work."""
 
@@ -27,6 +29,7 @@ class Turn(Record, frozen=True, kw_only=True):
             asked=run.input.trigger_message_ids if run.input is not None else (),
             began=run.started_at if run.started_at is not None else run.finished_at,
             is_unbegun=run.started_at is None,
+            takes_back=run.activation.options.without_runs if run.activation is not None else (),
             is_to_come=run.is_open and run.activation is not None,
         )
 
@@ -34,7 +37,8 @@ class Turn(Record, frozen=True, kw_only=True):
 def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> tuple[Message, ...]:
     """Return a thread's committed messages as one of its runs sees them.
 
-    Other runs that are still to be executed are left out, with what they were asked and have said. The others
+    Other runs that are still to be executed, and those that were taken back, are left out, with what they
+    were asked and have said. The others
     follow one another as they began, so that an answer stands behind its question whenever that was
     enqueued; the run itself comes last. A message of no run stays behind the message before it.
     """
@@ -54,6 +58,7 @@ def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Tu
             dict.fromkeys(turn.asked, turn.run_id)
         )  # of a message that was replayed, the last run
     hidden = {turn.run_id for turn in turns if turn.is_to_come and turn.run_id != run_id}
+    hidden.update(run for turn in turns for run in turn.takes_back)
     seen: list[tuple[int, Message]] = []
     latest = -1
     for message in messages:

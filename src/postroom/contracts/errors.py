@@ -282,6 +282,7 @@ class UnknownSchedule(InputError):
     """There is no schedule of this name."""
 
     code = "unknown_schedule"
+    default_remedy = "list them: postroom schedules list, or mailbox.schedules.list()"
 
 
 class StateError(PostroomError):

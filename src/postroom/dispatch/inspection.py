@@ -13,7 +13,7 @@ from postroom.contracts.errors import IllegalTransition, UnknownDispatch, Unknow
 from postroom.contracts.limits import Held
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
-from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket
+from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, WaitingReason
 from postroom.contracts.transactions import Transaction
 from postroom.dispatch.core import Core
 from postroom.dispatch.shared_limits import held_back
@@ -239,6 +239,8 @@ class Inspection:
 def _behind(run: RunRecord, ticket: RunWaitingTicket) -> Reason:
     since = iso(ticket.updated_at)
     what = f"has an open question since {since}: {ticket.question}"
+    if run.waiting is not None and run.waiting.reason is WaitingReason.EXTERNAL_EVENT:
+        what = "sleeps, and goes on by itself"
     if ticket not in run.open_tickets:
         what = "was answered, and goes on first"
     return Reason(

@@ -22,6 +22,15 @@ class EndedRun(Record, frozen=True, kw_only=True):
     started_at: int | None = None
     finished_at: int | None = None
     input: RunMessageInput | None = None
+    activation: "_Activation | None" = None
+
+
+class _Options(Record, frozen=True, kw_only=True):
+    without_runs: tuple[str, ...] = ()
+
+
+class _Activation(Record, frozen=True, kw_only=True):
+    options: _Options = _Options()
 
 
 _ENCODER = msgspec.json.Encoder()

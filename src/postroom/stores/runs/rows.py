@@ -156,6 +156,7 @@ def turn(row: Row) -> Turn:
         asked=ended.input.trigger_message_ids if ended.input is not None else (),
         began=ended.started_at if ended.started_at is not None else ended.finished_at,
         is_unbegun=ended.started_at is None,
+        takes_back=ended.activation.options.without_runs if ended.activation is not None else (),
     )
 
 
