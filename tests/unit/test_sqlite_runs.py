@@ -88,6 +88,7 @@ SMALL = {
     "run_dispatches_unreconciled",
     "run_dispatches_run",
     "outbox_dead",
+    "run_spending_asked",
 }
 """Indexes of what is open, which may be walked from end to end."""
 IN_ORDER = (
