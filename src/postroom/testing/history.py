@@ -151,7 +151,7 @@ def _elsewhere(in_order: Iterable[Execution]) -> Iterable[str]:
 
 
 def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
-    busiest = _busiest(executions)
+    busiest = sorted(_busiest(executions), key=lambda one: (one.began, one.thread_id, one.run_id))
     if len(busiest) > at_once:
         at = max(one.began for one in busiest)
         named = ", ".join(f"{one.run_id} of thread {one.thread_id}" for one in busiest[:_NAMED])
