@@ -17,11 +17,12 @@ from queue import SimpleQueue
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from postroom import embedded
-from postroom.contracts.errors import MailboxClosed, StaleClaim
+from postroom.contracts.errors import ConfigError, MailboxClosed, StaleClaim
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Answer, Item, RunEvent, RunState, State
+from postroom.embedded.running import is_awaited
 
 __all__ = ["Answer", "Item", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"]
 
@@ -360,8 +361,10 @@ class Run(_Twin):
 
 def _as_coroutine(loop: _Loop, work: Any) -> Any:
     """Return what answers a run as a coroutine function of the asynchronous run."""
-    if inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(type(work).__call__):
+    if is_awaited(work):
         return work
+    if not callable(work):
+        raise ConfigError("what does the work is a function, an executor, or None", value=repr(work)[:80])
 
     async def on_a_thread(twin: embedded.Run) -> object:
         run, done = Run(loop, twin), asyncio.get_running_loop().create_future()

@@ -2,11 +2,7 @@
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
-import psycopg
 import pytest
 
 from embedded.test_mailbox import Open, first, in_state
@@ -14,24 +10,9 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.handle import State
-from postroom.embedded.mailbox import Mailbox
 from postroom.embedded.running import Run
 
-SOON = MailboxConfig(default_retry_delay_ms=0, drain_grace=timedelta(seconds=5))
 LATER = timedelta(days=1)
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Open a mailbox on a database of this test, again and again."""
-    schema = f"asking_{uuid4().hex}"
-    url = {"memory": "memory", "sqlite": f"sqlite:///{tmp_path}/runs.db"}.get(request.param)
-    if url is None:
-        url = request.getfixturevalue("postgres_dsn")
-    yield lambda work, config=SOON: Mailbox.open(url, work, config=config, schema=schema)
-    if request.param == "postgres":
-        with psycopg.connect(url, autocommit=True) as session:
-            session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
 async def test_a_question_that_nobody_answers_in_time_lets_the_run_go_on(opening: Open) -> None:

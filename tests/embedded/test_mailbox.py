@@ -445,13 +445,13 @@ async def test_what_was_given_up_is_tried_again_or_discarded(opening: Open) -> N
         for handle in failed:
             with pytest.raises(RunUnsuccessful):
                 await handle.result(timeout=30)
-        letters = [letter async for letter in mailbox.dead_letters]
-        assert sorted(letter.run_id for letter in letters) == sorted(handle.id for handle in failed)
-        assert {(letter.attempts, "not yet" in letter.error) for letter in letters} == {(1, True)}
+        given_up = [one async for one in mailbox.dead_letters]
+        assert sorted(one.run_id for one in given_up) == sorted(handle.id for handle in failed)
+        assert {(one.attempts, "not yet" in one.error) for one in given_up} == {(1, True)}
         again = await mailbox.dead_letters.replay(failed[0].id)
         assert await again.result(timeout=30) == "done"
         await mailbox.dead_letters.discard(failed[1].id)
-        assert [letter async for letter in mailbox.dead_letters] == []
+        assert [one async for one in mailbox.dead_letters] == []
         for refused, error in (
             (failed[1].id, UnknownDispatch),
             ("nobody", UnknownRun),
@@ -592,7 +592,7 @@ async def test_a_run_whose_deadline_has_passed_says_so(opening: Open) -> None:
         late = await mailbox.enqueue("chat", "go", deadline=datetime.now(UTC) - timedelta(seconds=1))
         with pytest.raises(RunUnsuccessful, match="run failed: the deadline passed"):
             await late.result(timeout=30)
-        assert [letter.attempts async for letter in mailbox.dead_letters] == [1]
+        assert [one.attempts async for one in mailbox.dead_letters] == [1]
 
 
 async def test_what_is_collected_behind_a_run_that_has_begun_has_a_run_of_its_own(opening: Open) -> None:

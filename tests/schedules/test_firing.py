@@ -33,7 +33,7 @@ HOUR = timedelta(hours=1)
 NO_WORK = MailboxConfig(max_concurrent_runs=0)
 
 
-class Desk:
+class Worker:
     """The schedules of one process over a room, and what they have enqueued."""
 
     def __init__(self, room: Any, executor: Any = None, name: str = "one", **config: Any) -> None:
@@ -63,28 +63,28 @@ class Desk:
 
 
 async def test_a_tick_is_submitted_when_it_is_due_and_once(room):
-    desk = Desk(room)
-    made = await desk.add(content="hello")
+    worker = Worker(room)
+    made = await worker.add(content="hello")
     assert made.next_at == made.tick_at == room.clock.now() + 3_600_000
     room.clock.advance(HOUR - timedelta(milliseconds=1))
-    assert await desk.kept.submit_due() == 0
+    assert await worker.kept.submit_due() == 0
     room.clock.advance(timedelta(milliseconds=1))
-    assert await desk.kept.submit_due() == 1
-    assert await desk.kept.submit_due() == 0
-    assert await desk.submitted() == ["hello"]
-    found = await desk.found()
+    assert await worker.kept.submit_due() == 1
+    assert await worker.kept.submit_due() == 0
+    assert await worker.submitted() == ["hello"]
+    found = await worker.found()
     assert (found.submitted, found.last_at, found.tick_at) == (1, room.clock.now(), made.tick_at + 3_600_000)
     assert (await room.stores.threads.load_run(found.last_id)).thread_id == "t"
 
 
 async def test_two_workers_at_once_submit_each_tick_once(room):
-    desks = [Desk(room, name=name) for name in ("one", "two", "three")]
+    workers = [Worker(room, name=name) for name in ("one", "two", "three")]
     for number in range(AT_ONCE + 3):
-        await desks[0].add(f"s{number}", thread=f"t{number}")
+        await workers[0].add(f"s{number}", thread=f"t{number}")
     for _ in range(2):
         room.clock.advance(HOUR)
-        await asyncio.gather(*(desk.all_due() for desk in desks))
-    counts = Counter([len(await desks[0].submitted(f"t{number}")) for number in range(AT_ONCE + 3)])
+        await asyncio.gather(*(worker.all_due() for worker in workers))
+    counts = Counter([len(await workers[0].submitted(f"t{number}")) for number in range(AT_ONCE + 3)])
     assert counts == {2: AT_ONCE + 3}
 
 
@@ -110,33 +110,33 @@ class Lossy:
 
 @pytest.mark.parametrize("lost", ["before", "after"])
 async def test_a_crash_in_the_middle_loses_and_doubles_nothing(room, lost):
-    desk, heir = Desk(room), Desk(room, name="two")
-    await desk.add()
+    worker, heir = Worker(room), Worker(room, name="two")
+    await worker.add()
     room.clock.advance(HOUR)
     lossy = Lossy(room.stores.store)
     setattr(lossy, lost, 1)
-    desk.queue._core.store = lossy
+    worker.queue._core.store = lossy
     with pytest.raises((StoreUnavailable, CommitUnknown), match="planned"):
-        await desk.kept.submit_due()
-    assert (await desk.found()).submitted == (0 if lost == "before" else 1)
+        await worker.kept.submit_due()
+    assert (await worker.found()).submitted == (0 if lost == "before" else 1)
     await heir.all_due()
-    assert await desk.submitted() == ["go"]
-    assert (await desk.found()).last_error is None
+    assert await worker.submitted() == ["go"]
+    assert (await worker.found()).last_error is None
 
 
 async def test_a_clock_that_goes_back_submits_no_tick_twice(room):
-    desk = Desk(room)
-    await desk.add()
+    worker = Worker(room)
+    await worker.add()
     room.clock.advance(HOUR)
-    await desk.all_due()
+    await worker.all_due()
     room.clock.advance(-3 * HOUR)
     for _ in range(6):
-        await desk.all_due()
+        await worker.all_due()
         room.clock.advance(timedelta(minutes=30))
-    assert await desk.submitted() == ["go"]
+    assert await worker.submitted() == ["go"]
     room.clock.advance(HOUR)
-    await desk.all_due()
-    assert await desk.submitted() == ["go", "go"]
+    await worker.all_due()
+    assert await worker.submitted() == ["go", "go"]
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ async def test_a_clock_that_goes_back_submits_no_tick_twice(room):
     [("once", 30, 1), ("skip", 30, 0), ("all", 30, 30), ("all", 2 * MOST_MISSED, MOST_MISSED)],
 )
 async def test_a_clock_that_jumps_ahead_follows_the_policy_for_missed_ticks(room, missed, ahead, count):
-    desk = Desk(room)
-    made = await desk.add(missed=missed)
+    worker = Worker(room)
+    made = await worker.add(missed=missed)
     room.clock.advance(ahead * HOUR + timedelta(minutes=10))
-    await desk.all_due()
-    found = await desk.found()
-    assert len(await desk.submitted()) == found.submitted == count
+    await worker.all_due()
+    found = await worker.found()
+    assert len(await worker.submitted()) == found.submitted == count
     assert found.tick_at == made.tick_at + ahead * 3_600_000
 
 
@@ -166,31 +166,31 @@ class Hiring(Counting):
 
 async def test_a_failure_is_kept_and_stops_no_other(room):
     executor = Hiring()
-    desk = Desk(room, executor)
-    await desk.add("a", thread="a", agent="gone")
-    await desk.add("b", thread="b")
+    worker = Worker(room, executor)
+    await worker.add("a", thread="a", agent="gone")
+    await worker.add("b", thread="b")
     room.clock.advance(HOUR)
-    await desk.all_due()
-    failed = await desk.found("a")
+    await worker.all_due()
+    failed = await worker.found("a")
     assert failed.last_error == "runtime error: there is no agent 'gone'"
     assert (failed.submitted, failed.tick_at) == (0, room.clock.now() + 3_600_000)
-    assert await desk.submitted("b") == ["go"]
+    assert await worker.submitted("b") == ["go"]
     executor.is_back = True
     room.clock.advance(HOUR)
-    await desk.all_due()
-    assert (await desk.found("a")).last_error is None
-    assert await desk.submitted("a") == ["go"]
+    await worker.all_due()
+    assert (await worker.found("a")).last_error is None
+    assert await worker.submitted("a") == ["go"]
 
 
 async def test_a_schedule_that_nobody_can_read_stops_no_other(room):
-    desk = Desk(room)
-    bad = await desk.add("bad")
-    await desk.add("good")
+    worker = Worker(room)
+    bad = await worker.add("bad")
+    await worker.add("good")
     await room.stores.store.write(lambda tx: tx.schedules.put(replace(bad, payload={"thread": 7})))
     room.clock.advance(HOUR)
-    await desk.all_due()
-    assert await desk.submitted() == ["go"]
-    found = await desk.found("bad")
+    await worker.all_due()
+    assert await worker.submitted() == ["go"]
+    found = await worker.found("bad")
     assert found.last_error.startswith("ValidationError inside postroom")
     assert found.tick_at == bad.tick_at + 3_600_000
 
@@ -210,78 +210,78 @@ class Patient(Deaf):
 @pytest.mark.parametrize(("overlap", "count"), [("queue", 3), ("skip", 1)])
 async def test_a_tick_while_the_last_run_is_open_follows_the_policy_for_overlaps(room, overlap, count):
     executor = Patient()
-    desk = Desk(room, executor, max_concurrent_runs=4)
-    await desk.add(overlap=overlap)
+    worker = Worker(room, executor, max_concurrent_runs=4)
+    await worker.add(overlap=overlap)
     for _ in range(3):
         room.clock.advance(HOUR)
-        await desk.all_due()
-    assert len(await desk.submitted()) == count
-    assert (await desk.found()).passed_over == 3 - count
+        await worker.all_due()
+    assert len(await worker.submitted()) == count
+    assert (await worker.found()).passed_over == 3 - count
     executor.may_end.set()
-    await desk.queue.settled()
+    await worker.queue.settled()
     room.clock.advance(HOUR)
-    await desk.all_due()
-    assert len(await desk.submitted()) == count + 1
+    await worker.all_due()
+    assert len(await worker.submitted()) == count + 1
 
 
 async def test_a_paused_schedule_submits_nothing_and_makes_nothing_up(room):
-    desk = Desk(room)
-    made = await desk.add(missed="all")
-    assert (await desk.schedules.pause("nightly")).is_paused
-    assert (await desk.schedules.pause("nightly")).is_paused
+    worker = Worker(room)
+    made = await worker.add(missed="all")
+    assert (await worker.schedules.pause("nightly")).is_paused
+    assert (await worker.schedules.pause("nightly")).is_paused
     room.clock.advance(5 * HOUR)
-    await desk.all_due()
-    assert await desk.submitted() == []
-    assert (await desk.schedules.resume("nightly")).next_at == made.tick_at + 5 * 3_600_000
-    assert (await desk.schedules.resume("nightly")).next_at == made.tick_at + 5 * 3_600_000
+    await worker.all_due()
+    assert await worker.submitted() == []
+    assert (await worker.schedules.resume("nightly")).next_at == made.tick_at + 5 * 3_600_000
+    assert (await worker.schedules.resume("nightly")).next_at == made.tick_at + 5 * 3_600_000
     room.clock.advance(HOUR)
-    await desk.all_due()
-    assert await desk.submitted() == ["go"]
+    await worker.all_due()
+    assert await worker.submitted() == ["go"]
 
 
 async def test_a_trigger_submits_now_and_moves_no_tick(room):
-    desk = Desk(room)
-    made = await desk.add(overlap="skip")
-    await desk.schedules.pause("nightly")
-    runs = {(await desk.schedules.trigger("nightly"))[1] for _ in range(2)}
+    worker = Worker(room)
+    made = await worker.add(overlap="skip")
+    await worker.schedules.pause("nightly")
+    runs = {(await worker.schedules.trigger("nightly"))[1] for _ in range(2)}
     assert len(runs) == 2
-    found = await desk.found()
+    found = await worker.found()
     assert (found.submitted, found.tick_at, found.next_at) == (2, made.tick_at, None)
-    assert await desk.submitted() == ["go", "go"]
+    assert await worker.submitted() == ["go", "go"]
 
 
 async def test_the_same_schedule_is_added_once_and_another_takes_its_place_only_when_asked(room):
-    desk = Desk(room)
-    made = await asyncio.gather(*(desk.add(content={"page": 1, "tags": ("a",)}) for _ in range(4)))
+    worker = Worker(room)
+    made = await asyncio.gather(*(worker.add(content={"page": 1, "tags": ("a",)}) for _ in range(4)))
     assert len({one.schedule_id for one in made}) == 1
     room.clock.advance(HOUR)
-    await desk.all_due()
-    assert (await desk.add(content={"page": 1, "tags": ["a"]})).submitted == 1
+    await worker.all_due()
+    assert (await worker.add(content={"page": 1, "tags": ["a"]})).submitted == 1
     with pytest.raises(DuplicateRecord, match="another schedule named 'nightly'"):
-        await desk.add(every=2 * HOUR, content={"page": 1, "tags": ["a"]})
-    assert (await desk.found()).every_ms == 3_600_000
-    new = await desk.add(every=2 * HOUR, replaces=True)
+        await worker.add(every=2 * HOUR, content={"page": 1, "tags": ["a"]})
+    assert (await worker.found()).every_ms == 3_600_000
+    new = await worker.add(every=2 * HOUR, replaces=True)
     assert (new.schedule_id, new.submitted) == (made[0].schedule_id, 1)
     assert new.next_at == room.clock.now() + 2 * 3_600_000
 
 
 async def test_names_are_listed_and_removed(room):
-    desk = Desk(room)
+    worker = Worker(room)
     for name in ("b", "a", "c"):
-        await desk.add(name)
-    assert [one.name for one in await desk.schedules.list()] == ["a", "b", "c"]
-    assert await desk.schedules.remove("b")
-    assert not await desk.schedules.remove("b")
+        await worker.add(name)
+    assert [one.name for one in await worker.schedules.list()] == ["a", "b", "c"]
+    assert await worker.schedules.remove("b")
+    assert not await worker.schedules.remove("b")
     room.clock.advance(HOUR)
-    await desk.all_due()
-    assert len(await desk.submitted()) == 2
-    for change in (desk.schedules.pause, desk.schedules.resume, desk.schedules.trigger):
+    await worker.all_due()
+    assert len(await worker.submitted()) == 2
+    for change in (worker.schedules.pause, worker.schedules.resume, worker.schedules.trigger):
         with pytest.raises(UnknownSchedule, match="no schedule named 'b'"):
             await change("b")
 
 
 async def test_what_cannot_be_kept_is_refused_before_anything_is_written(room):
-    desk = Desk(room)
+    worker = Worker(room)
     for given, why in (
         ({"cron": "0 0 31 2 *"}, "ever fires"),
         ({"cron": "0 9 * * *", "zone": "Mars/Base"}, "no time zone"),
@@ -293,28 +293,28 @@ async def test_what_cannot_be_kept_is_refused_before_anything_is_written(room):
         ({"name": "x" * 201}, "a name of 1 to 200"),
     ):
         with pytest.raises(InvalidSchedule, match=why):
-            await desk.add(**given)
-    assert await desk.schedules.list() == []
+            await worker.add(**given)
+    assert await worker.schedules.list() == []
 
 
 async def test_a_tick_waits_for_its_jitter(room):
-    desk = Desk(room)
-    made = await desk.add(jitter=timedelta(minutes=30))
+    worker = Worker(room)
+    made = await worker.add(jitter=timedelta(minutes=30))
     assert made.tick_at < made.next_at < made.tick_at + 1_800_001
     room.clock.set(made.next_at - 1)
-    assert await desk.kept.submit_due() == 0
+    assert await worker.kept.submit_due() == 0
     room.clock.set(made.next_at)
-    assert await desk.kept.submit_due() == 1
-    assert (await desk.found()).last_id.endswith(f"-{made.tick_at}")
+    assert await worker.kept.submit_due() == 1
+    assert (await worker.found()).last_id.endswith(f"-{made.tick_at}")
 
 
 async def test_a_schedule_whose_zone_is_gone_is_paused_with_the_reason(room):
-    desk = Desk(room)
-    made = await desk.add(cron="0 9 * * *")
+    worker = Worker(room)
+    made = await worker.add(cron="0 9 * * *")
     await room.stores.store.write(lambda tx: tx.schedules.put(replace(made, zone="Gone/Zone")))
     room.clock.advance(24 * HOUR)
-    await desk.all_due()
-    found = await desk.found()
+    await worker.all_due()
+    found = await worker.found()
     assert found.is_paused
     assert "'Gone/Zone' is no time zone" in found.last_error
 
@@ -347,13 +347,13 @@ class Looks:
 
 
 async def test_a_worker_sleeps_until_the_first_is_due_however_many_there_are(room):
-    desk = Desk(room)
+    worker = Worker(room)
     for number in range(30):
-        await desk.add(f"s{number}", thread=f"t{number}", every=HOUR + timedelta(seconds=number))
+        await worker.add(f"s{number}", thread=f"t{number}", every=HOUR + timedelta(seconds=number))
     room.clock.advance(HOUR - timedelta(seconds=40))
     looking = Looks(room.stores.store, room.clock)
     with pytest.raises(asyncio.CancelledError):
-        await Schedules(looking, {RUN: RunTarget(desk.queue)}).serve()
+        await Schedules(looking, {RUN: RunTarget(worker.queue)}).serve()
     seconds = [one.total_seconds() for one in looking.waits]
     assert seconds == [30, 10, 1, 1]
     assert looking.looks <= 12

@@ -77,8 +77,16 @@ PUT_TOGETHER = {
     *(f"drop_{part}" for part in ("messages", "pending", "runs", "state", "threads")),
 }
 """Headings that the code puts together."""
-MAY_BE_SCANNED = {"json_each", "found", "(subquery", "CONSTANT", "run_quarantine", "above", "below", "t"} | {
-    "run_commands"  # what is asked of runs at work: a few rows
+MAY_BE_SCANNED = {
+    "json_each",
+    "found",
+    "(subquery",
+    "CONSTANT",
+    "run_quarantine",
+    "run_commands",  # what is asked of runs at work: a few rows
+    "above",
+    "below",
+    "t",
 }
 SMALL = {
     "run_dispatches_claimed",

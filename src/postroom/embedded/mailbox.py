@@ -2,11 +2,9 @@
 
 import asyncio
 import dataclasses
-import inspect
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -34,7 +32,7 @@ from postroom.embedded.effects import Ends
 from postroom.embedded.handle import RunEvent, RunHandle
 from postroom.embedded.items import Item
 from postroom.embedded.operators import DeadLetters, Pending, Questions
-from postroom.embedded.running import Function, FunctionExecutor, Run
+from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited
 from postroom.embedded.schedules import RunSchedules
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
@@ -241,10 +239,7 @@ def _policy(when_busy: str) -> BusyPolicy:
 
 def _refuse_no_work(work: object) -> None:
     """Refuse what could do no work, before anything is opened."""
-    is_coroutine = inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
-        getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
-    )
-    if work is None or isinstance(work, RunDispatchExecutor) or is_coroutine or isinstance(work, partial):
+    if work is None or isinstance(work, RunDispatchExecutor) or is_awaited(work):
         return
     raise ConfigError(
         "what does the work is a coroutine function, an executor, or None",

@@ -76,6 +76,13 @@ class Answer:
         return cls(text=text, approved=decision.approved, by=decision.by)
 
 
+def is_awaited(work: object) -> bool:
+    """Whether a call of this is awaited: a coroutine function, a `partial` of it, or an object called so."""
+    return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
+        getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
+    )
+
+
 class Suspended(BaseException):
     """Unwinds a function whose run waits; no `except Exception` of a program holds it up."""
 
