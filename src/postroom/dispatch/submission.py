@@ -51,6 +51,7 @@ from postroom.contracts.run_stores import (
     ThreadCommit,
     thread_lock,
 )
+from postroom.contracts.run_tables import Together
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Joined, Transaction
@@ -313,24 +314,22 @@ class Submissions:
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             asked.append((request, await self._ids(request, is_new=request.continue_run_id is None)))
-        threads = {request.thread_id for request in requests}
-        locks = sorted(map(thread_lock, threads))
+        messages: dict[str, list[str]] = {}
+        for request in requests:
+            messages.setdefault(request.thread_id, []).extend(one.id or "" for one in request.messages)
+        locks = sorted(map(thread_lock, messages))
         ids_of = ({ids.run_id for _, ids in asked}, {ids.dispatch_id for _, ids in asked})
 
         def submit(tx: Transaction) -> list[Prepared | _Known]:
             tx.lock(*locks)
             done = list[Prepared | _Known]()
-            with tx.runs.together(threads, *ids_of) as known:
-                for place, (request, ids) in enumerate(asked, start=first):
-                    if request.thread_id == known.get(request.hints.run_id or ""):
-                        done.append(_Known(request.thread_id, ids.run_id))
-                        continue
-                    try:
-                        prepared = self._submitted_in(tx, request, options, ids)
-                    except PostroomError as error:
-                        raise error.met_at(f"item {place}") from error
-                    known[prepared.run_id] = prepared.thread_id
-                    done.append(prepared)
+            together = tx.runs.together(messages, *ids_of, at_most=options.queue_cap or 1)
+            for place, (request, ids) in enumerate(asked, start=first):
+                try:
+                    done.append(self._one_of_many_in(tx, together, request, options, ids))
+                except PostroomError as error:
+                    raise error.met_at(f"item {place}") from error
+            together.write()
             return done
 
         written = await core.observed("commit", core.store.write(submit, key=locks[0]))
@@ -342,6 +341,35 @@ class Submissions:
                     worker.expect(prepared.activation.delivery.tenant)
                     await dispatcher.try_dispatch_next(prepared.thread_id)
         return [(one.thread_id, one.run_id) for one in written]
+
+    def _one_of_many_in(
+        self, tx: Transaction, together: Together, request: RunActivation, options: DispatchOptions, ids: _Ids
+    ) -> Prepared | _Known:
+        """Add a new run with its dispatch; what is decided on more than its thread is submitted alone."""
+        thread_id, trace = request.thread_id, request.trace
+        if thread_id == together.runs.get(request.hints.run_id or ""):
+            return _Known(thread_id, ids.run_id)
+        is_more = request.decisions or request.continue_run_id or request.committed_message_ids
+        if not (is_more or trace.parent_thread_id or request.delivery.dedupe_key or self._events.in_commits):
+            facts = together.facts(thread_id, ids.run_id, ids.dispatch_id, request.messages)
+            if facts is not None and (options.queue_cap is None or facts.queued < options.queue_cap):
+                plan = self._plan(tx, self._as_its_agent(request), facts, ids, None)
+                dispatch = together.add(plan.run, plan.messages, self._dispatch_of(tx, plan))
+                return Prepared(plan=plan, dispatch=dispatch)
+        together.write(looked_at_alone=thread_id)
+        prepared = self._submitted_in(tx, request, options, ids)
+        together.runs[prepared.run_id] = thread_id
+        return prepared
+
+    def _as_its_agent(self, request: RunActivation) -> RunActivation:
+        agent_id = self._core.executor.agent_of(request.thread_id)
+        return request if agent_id is None else replace(request, agent_id=agent_id)
+
+    def _dispatch_of(self, tx: Transaction, plan: Plan) -> RunDispatch:
+        core = self._core
+        return build_dispatch(
+            plan.activation, config=core.config, new_id=core.new_id, now=tx.now(), queued_at=plan.queued_at
+        )
 
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
@@ -769,8 +797,7 @@ class Submissions:
         interrupt: Interrupt | None = None
         ended: EndedRuns = []
         cap = None if options is None else options.queue_cap
-        if (agent_id := self._core.executor.agent_of(request.thread_id)) is not None:
-            request = replace(request, agent_id=agent_id)
+        request = self._as_its_agent(request)
         facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
         if options is not None:
             asked = request
@@ -802,10 +829,7 @@ class Submissions:
         self, tx: Transaction, plan: Plan, options: DispatchOptions, *, is_free: bool
     ) -> tuple[Plan, Committed, Claimed | None]:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
-        core, claims = self._core, options.claims
-        dispatch = build_dispatch(
-            plan.activation, config=core.config, new_id=core.new_id, now=tx.now(), queued_at=plan.queued_at
-        )
+        claims, dispatch = options.claims, self._dispatch_of(tx, plan)
         delivery = Delivery(dispatch=dispatch, queue_cap=options.queue_cap)
         if claims is None:
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
