@@ -138,6 +138,8 @@ class Prepared:
     """What was claimed with it; it may be an older dispatch of the thread."""
     interrupt: Interrupt | None = None
     ended: EndedRuns = field(default_factory=list)
+    cancelled: RunRecord | None = None
+    """The run that asked, and gave way to it."""
 
     @property
     def activation(self) -> RunActivation:
@@ -523,7 +525,7 @@ class Submissions:
             if active is not None and not await self._control.give_way(active):
                 break
             if active is not None and policy is BusyPolicy.ROLLBACK:
-                request = _hiding(request, [active])
+                request = _hiding(request, [active.run_id])
             try:
                 prepared = await self.prepare(request, options)
             except ActiveRunConflict:
@@ -795,6 +797,7 @@ class Submissions:
     ) -> Prepared:
         """Look, decide and write, under the lock of the thread; `mode` is that of messages that may wait."""
         interrupt: Interrupt | None = None
+        cancelled: RunRecord | None = None
         ended: EndedRuns = []
         cap = None if options is None else options.queue_cap
         request = self._as_its_agent(request)
@@ -802,9 +805,12 @@ class Submissions:
         if options is not None:
             asked = request
             options = _fitting(options, request, facts)
+            is_busy = facts.held_by not in (None, request.run_id) and not request.decisions and mode is None
             if options.is_now or options.policy is not BusyPolicy.QUEUE:
-                request = _by_policy(tx, request, facts, options)
+                request = _by_policy(tx, request, facts, options, asking=facts.held_by if is_busy else None)
             if options.policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
+                if is_busy and not options.is_now:
+                    cancelled = self._completion.cancelled_in(tx, facts.held_by or "")
                 raised = tx.runs.dispatches.interrupt(request.thread_id)
                 interrupt, ended = self._completion.interrupted_in(tx, raised)
             if interrupt is not None or request is not asked:
@@ -823,7 +829,14 @@ class Submissions:
             is_held = facts.held_by not in (None, plan.run.run_id)
             is_free = facts.claimed is None and not facts.queued and not is_held
             plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
-        return Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt, ended=ended)
+        return Prepared(
+            plan=plan,
+            dispatch=done.dispatch,
+            claimed=claimed,
+            interrupt=interrupt,
+            ended=ended,
+            cancelled=cancelled,
+        )
 
     def _queued_in(
         self, tx: Transaction, plan: Plan, options: DispatchOptions, *, is_free: bool
@@ -924,6 +937,8 @@ class Submissions:
         plan, metrics, events = prepared.plan, self._core.metrics, self._events
         for dispatch, run in prepared.ended:
             self._completion.told(dispatch, run)
+        if prepared.cancelled is not None:
+            await self._completion.told_cancelled(prepared.cancelled)
         if events.is_on and not events.in_commits:
             thread_id, first_seq = plan.run.thread_id, plan.expected_message_count + 1
             await events.messages_committed(thread_id, plan.run.run_id, plan.messages, first_seq=first_seq)
@@ -984,9 +999,13 @@ def _said(message: Message) -> Message:
 
 
 def _by_policy(
-    tx: Transaction, request: RunActivation, facts: SubmissionFacts, options: DispatchOptions
+    tx: Transaction,
+    request: RunActivation,
+    facts: SubmissionFacts,
+    options: DispatchOptions,
+    asking: str | None,
 ) -> RunActivation:
-    """Return the request as the policy has it on a thread that is busy.
+    """Return the request as the policy has it on a thread that is busy, or on which a run is `asking`.
 
     Raises:
         ActiveRunConflict: the thread was to be idle, or free for who waits, and is not.
@@ -995,7 +1014,7 @@ def _by_policy(
     if options.is_now and facts.claimed is not None:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=facts.claimed)
     match options.policy:
-        case BusyPolicy.REJECT if facts.claimed is not None or facts.queued:
+        case BusyPolicy.REJECT if facts.claimed is not None or facts.queued or asking is not None:
             raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=facts.claimed or thread_id)
         case BusyPolicy.COLLECT if facts.queued and request.run_id is None:
             queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
@@ -1004,11 +1023,12 @@ def _by_policy(
                 if run is not None and run.status is RunStatus.CREATED:  # one that has begun has its input
                     return request.hinted(run_id=row.run_id)
         case BusyPolicy.ROLLBACK:
-            return _hiding(request, queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0))
+            rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
+            return _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
     return request
 
 
-def _hiding(request: RunActivation, rows: Sequence[RunDispatch]) -> RunActivation:
-    """Return the request with the runs of these dispatches out of its sight."""
-    gone = {*request.options.without_runs, *(row.run_id for row in rows)} - {request.run_id}
+def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:
+    """Return the request with these runs out of its sight."""
+    gone = {*request.options.without_runs, *run_ids} - {request.run_id}
     return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))
