@@ -4,26 +4,29 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.figures import Table, median, size
+from benchmarks.figures import Table, median, ms, size, timed
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.submission import MOST_TOGETHER
 from postroom.embedded import Item, Mailbox, Run
 from postroom.stores.sql_transaction import SqlTransaction
 
 ITEMS = size(10_000, 40)
 TURNS = size(5, 1)
-TABLES = {
-    "run_threads": "threads.put_thread",
-    "run_messages": "threads.append_message",
-    "runs": "threads.put_run",
-    "run_dispatches": "dispatches.enqueue",
-}
-"""What is written for an item on a new thread, and by which statement."""
+THREADS = size(500, 10)
+WRITES = (
+    "threads.put_thread",
+    "threads.move_thread",
+    "threads.append_message",
+    "threads.put_run",
+    "dispatches.enqueue",
+)
+"""The statements by which items are written."""
 LATER = timedelta(days=1)
 
 Rows = dict[str, list[Mapping[str, Any]]]
@@ -62,18 +65,32 @@ class Recorded:
         self._sql.run_many(statement, rows)
 
 
-async def ours(mailbox: Mailbox, turn: int) -> float:
-    """Enqueue on new threads, and return the seconds that took."""
+class Taken(NamedTuple):
+    """What something took, in seconds."""
+
+    time: float
+    cpu: float
+    """Of this process; other load on the machine disturbs it less."""
+
+
+async def taken(work: Callable[[], Awaitable[object]]) -> Taken:
+    """Do this, and return what it took."""
+    began, cpu = time.perf_counter(), time.process_time()
+    await work()
+    return Taken(time.perf_counter() - began, time.process_time() - cpu)
+
+
+async def ours(mailbox: Mailbox, turn: str, threads: int) -> Taken:
+    """Enqueue on new threads, in rounds."""
     items = [
-        Item(f"chat-{turn}-{number}", {"page": number}, key="job", delay=LATER) for number in range(ITEMS)
+        Item(f"chat-{turn}-{number % threads}", {"page": number}, key=f"job {number}", delay=LATER)
+        for number in range(ITEMS)
     ]
-    began = time.perf_counter()
-    await mailbox.enqueue_many(items)
-    return time.perf_counter() - began
+    return await taken(lambda: mailbox.enqueue_many(items))
 
 
-async def bare(mailbox: Mailbox, rows: Rows, turn: int) -> float:
-    """Write rows like those of `enqueue_many` by the same statements, and return the seconds that took."""
+async def bare(mailbox: Mailbox, rows: Rows, turn: str) -> Taken:
+    """Write rows like those of `enqueue_many` by the same statements."""
     engine = mailbox.stores.store.engine
     parts = []
     for first in range(0, ITEMS, MOST_TOGETHER):
@@ -87,51 +104,62 @@ async def bare(mailbox: Mailbox, rows: Rows, turn: int) -> float:
         for statement, some in part.items():
             sql.run_many(statement, some)
 
-    began = time.perf_counter()
-    for part in parts:
-        await engine.write(lambda sql, part=part: write(sql, part))
-    return time.perf_counter() - began
+    async def write_all() -> None:
+        for part in parts:
+            await engine.write(lambda sql, part=part: write(sql, part))
+
+    return await taken(write_all)
 
 
-def _renamed(row: Mapping[str, Any], turn: int) -> dict[str, Any]:
+def _renamed(row: Mapping[str, Any], turn: str) -> dict[str, Any]:
     ids = ("thread_id", "run_id", "dispatch_id", "latest_run_id")
     return {**row, **{name: f"{row[name]}/{turn}" for name in ids if row.get(name)}}
 
 
-async def measured(table: Table, mailbox: Mailbox, where: str) -> None:
+async def measured(table: Table, mailbox: Mailbox, where: str, threads: int) -> None:
     """Take turns, so that both meet the same machine."""
     rows: Rows = {}
     engine = mailbox.stores.store.engine
     write = engine.write
     engine.write = lambda change, **options: write(lambda sql: change(Recorded(sql, rows)), **options)
-    await ours(mailbox, 0)
+    await ours(mailbox, f"{threads}-0", threads)
     engine.write = write
-    rows = {name: some for name, some in rows.items() if name in TABLES.values()}
-    many, limit = [], []
+    rows = {name: some for name in WRITES if (some := rows.get(name))}
+    many, limit, commits = [], [], list[float]()
     for turn in range(1, TURNS + 1):
-        limit.append(await bare(mailbox, rows, turn))
-        many.append(await ours(mailbox, turn))
-    over = median([one - other for one, other in zip(many, limit, strict=True)])
+        limit.append(await bare(mailbox, rows, f"{threads}-{turn}"))
+        many.append(await ours(mailbox, f"{threads}-{turn}", threads))
+        commits += await timed(20, lambda: mailbox.stores.store.write(_one_row))
+    both = list(zip(many, limit, strict=True))
+    time_over = median([one.time - other.time for one, other in both])
+    cpu_over = median([one.cpu - other.cpu for one, other in both])
     table.add(
-        f"{ITEMS:,} items, {where}",
-        f"{median(many):.2f} s",
-        f"{median(limit):.2f} s for the same rows by the bare writer",
-        median([one / other for one, other in zip(many, limit, strict=True)]),
-        f"at most 1 s over it: {over:+.2f} s",
+        f"{ITEMS:,} items of {threads:,} threads, {where}; one durable commit took {ms(median(commits))}",
+        f"{median([one.time for one in many]):.2f} s, CPU {median([one.cpu for one in many]):.2f} s",
+        f"{median([one.time for one in limit]):.2f} s, CPU {median([one.cpu for one in limit]):.2f} s"
+        " for the same rows by the bare writer",
+        median([one.time / other.time for one, other in both]),
+        f"at most 1 s over it: {time_over:+.2f} s, CPU {cpu_over:+.2f} s",
     )
+
+
+def _one_row(tx: Transaction) -> None:
+    tx.events.note("bench:bare", "Bare", {"value": 1}, origin="bench", at=0)
 
 
 async def main() -> None:
     """Print the table."""
     table = Table(f"enqueue_many, in commits of {MOST_TOGETHER}")
     async with on_sqlite() as mailbox:
-        await measured(table, mailbox, "SQLite")
+        for threads in (ITEMS, THREADS):
+            await measured(table, mailbox, "SQLite", threads)
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the server that tests start
     from postgres_server import running_postgres
 
     with running_postgres() as dsn:
         async with Mailbox.open(dsn, nothing) as mailbox:
-            await measured(table, mailbox, "PostgreSQL")
+            for threads in (ITEMS, THREADS):
+                await measured(table, mailbox, "PostgreSQL", threads)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from postroom.embedded.items import Item
 from postroom.embedded.mailbox import Mailbox
 from postroom.embedded.running import Run
 from postroom.stores.codec import encode
+from postroom.stores.sql_transaction import SqlTransaction
 
 LATER = timedelta(days=1)
 IN_A_YEAR = datetime(2100, 1, 1, tzinfo=UTC)
@@ -72,6 +73,31 @@ async def test_the_same_rows_are_written_as_by_enqueue(opening: Open) -> None:
         )
         for one, other in zip(alone, many, strict=True):
             assert await rows_of(mailbox, one) == await rows_of(mailbox, other)
+
+
+class Counted:
+    """Counts what a transaction waits for, and passes everything on."""
+
+    def __init__(self, sql: SqlTransaction, looks: list[str]) -> None:
+        self._sql = sql
+        self._looks = looks
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("ask", "all", "one", "changed"):
+            self._looks.append(name)
+        return getattr(self._sql, name)
+
+
+async def test_what_a_commit_looks_at_does_not_grow_with_its_items(opening: Open) -> None:
+    looks = list[str]()
+    async with opening(nothing) as mailbox:
+        engine = mailbox.stores.store.engine
+        write = engine.write
+        engine.write = lambda change, **options: write(lambda sql: change(Counted(sql, looks)), **options)
+        await mailbox.enqueue_many(Item(f"t{number % 20}", number, delay=LATER) for number in range(60))
+        new = len(looks)
+        await mailbox.enqueue_many(Item(f"t{number % 20}", number, delay=LATER) for number in range(60))
+        assert max(new, len(looks) - new) <= 4
 
 
 async def rows_of(mailbox: Mailbox, handle: RunHandle) -> str:

@@ -24,6 +24,7 @@ from postroom.contracts.errors import (
     InvalidSubmission,
     RunUnsuccessful,
     StaleDecision,
+    SubmissionRejected,
     UnknownDispatch,
     UnknownRun,
 )
@@ -626,6 +627,32 @@ async def test_the_same_key_twice_at_once_is_one_run_that_is_not_in_its_own_way(
         )
         assert len({one.id for one in both}) == 1
         assert await both[0].result(timeout=30) == "you said hello"
+
+
+@pytest.mark.parametrize("policy", [BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK, BusyPolicy.REJECT])
+async def test_a_conversation_with_an_open_question_is_busy(opening: Open, policy: BusyPolicy) -> None:
+    seen: list[list[str]] = []
+
+    async def asking(run: Run) -> str:
+        seen.append([message.text() for message in await run.history()])
+        return (await run.ask("may I?")).text if run.text == "ask" else f"did {run.text}"
+
+    async with opening(asking) as mailbox:
+        first = await mailbox.enqueue("chat", "ask")
+        while (await first.status()).state is not State.WAITING:
+            await asyncio.sleep(0)
+        if policy is BusyPolicy.REJECT:
+            with pytest.raises(SubmissionRejected):
+                await mailbox.enqueue("chat", "now", when_busy=policy)
+            await first.answer("yes")
+            assert await first.result(timeout=30) == "yes"
+            return
+        second = await mailbox.enqueue("chat", "now", when_busy=policy)
+        assert await second.result(timeout=30) == "did now"
+        with pytest.raises(RunUnsuccessful, match="cancelled"):
+            await first.result(timeout=30)
+        assert [one async for one in mailbox.questions] == []
+        assert ("ask" in seen[-1]) is (policy is BusyPolicy.INTERRUPT)
 
 
 async def test_what_no_database_can_keep_is_refused_and_the_question_stays_open(opening: Open) -> None:

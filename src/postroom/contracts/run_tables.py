@@ -5,7 +5,6 @@ effects), all in one call; the instant is read after that, when it is first need
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol, Self
 
 from postroom.contracts.budgets import Spending
@@ -373,6 +372,30 @@ class MessageTables(Protocol):
         ...
 
 
+class Together(Protocol):
+    """New runs that are added to threads in one transaction, looked at and written with few statements."""
+
+    runs: dict[str, str]
+    """Which of the runs exist, with their threads."""
+
+    def facts(
+        self, thread_id: str, run_id: str, dispatch_id: str, messages: Sequence[Message]
+    ) -> SubmissionFacts | None:
+        """Return a thread as it is with what was added to it.
+
+        None where one of these exists, or something waits on the thread: that is to be looked at alone.
+        """
+        ...
+
+    def add(self, run: RunRecord, messages: Sequence[Message], dispatch: RunDispatch) -> RunDispatch:
+        """Add a run, decided on these facts, to its thread; return its dispatch as it is stored."""
+        ...
+
+    def write(self, looked_at_alone: str | None = None) -> None:
+        """Write what was added; a thread that is looked at alone after this is looked at anew here."""
+        ...
+
+
 class RunTables(Protocol):
     """Dispatches, threads and messages, and the steps that write to all of them."""
 
@@ -386,12 +409,15 @@ class RunTables(Protocol):
         ...
 
     def together(
-        self, thread_ids: Collection[str], run_ids: Collection[str], dispatch_ids: Collection[str]
-    ) -> AbstractContextManager[dict[str, str]]:
-        """Take many steps with few statements, in the block: all of these ids are looked at once.
+        self,
+        messages: Mapping[str, Collection[str]],
+        run_ids: Collection[str],
+        dispatch_ids: Collection[str],
+        at_most: int,
+    ) -> "Together":
+        """Look at once at what new runs are decided on: threads, with the ids of messages they are given.
 
-        What steps write may be kept until the end of the block. Gives which of the runs exist, with their
-        threads.
+        What is queued on a thread is counted up to `at_most`.
         """
         ...
 

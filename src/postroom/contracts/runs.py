@@ -324,6 +324,12 @@ class Thread(Record, frozen=True, kw_only=True):
         if self.parent_thread_id == self.id:
             raise InvalidRecord("a thread cannot be its own parent", value=self.id)
 
+    def with_messages(self, count: int, *, now: int) -> "Thread":
+        """Return the thread with so many more messages."""
+        if not count:
+            return self
+        return replace(self, message_count=self.message_count + count, updated_at=max(now, self.updated_at))
+
     def after(self, run: RunRecord) -> "Thread":
         """Return the thread as it points when `run` has been written.
 

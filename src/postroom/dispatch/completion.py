@@ -613,34 +613,54 @@ class Completion:
     async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
         """End a run that waits for a person; False when it is not as it was seen any more."""
         core = self._core
-        is_asking = run.waiting is not None and run.waiting.reason is not WaitingReason.BACKGROUND_TASKS
-        if run.status is not RunStatus.WAITING or not is_asking:
-            return False
-        ended = run.ended(TerminationReason(type=TerminationKind.CANCELLED, value=reason), now=core.now())
-        effects = core.effects
-        drafts = () if effects is None else tuple(effects.of(ended))
-        commit = ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts)
 
-        def cancel(tx: Transaction) -> None:
+        def cancel(tx: Transaction) -> RunRecord | None:
             tx.lock(thread_lock(run.thread_id))
-            tx.runs.commit(commit)
-            tx.tell(WORK)  # what waited behind it is due
-            if effects is not None:
-                effects.write(tx, ended, None)
-                effects.withdraw(tx, run)
+            return self.cancelled_in(tx, run.run_id, seen=run, reason=reason)
 
         try:
-            await core.observed("cancel_waiting_run", core.store.write(cancel, key=run.thread_id))
+            cancelled = await core.observed("cancel_waiting_run", core.store.write(cancel, key=run.thread_id))
         except (IllegalTransition, VersionConflict):
             _LOG.info("run.went_on_meanwhile", run_id=run.run_id)
             return False
-        if effects is not None:
-            effects.stored(ended)
-        core.metrics.run_ended("cancelled")
-        await self._release_abandoned()
-        await self._events.waiting_cancelled(run)
+        if cancelled is None:
+            return False
+        await self.told_cancelled(cancelled)
         await self.after_run(run.thread_id)
         return True
+
+    def cancelled_in(
+        self, tx: Transaction, run_id: str, *, seen: RunRecord | None = None, reason: str | None = None
+    ) -> RunRecord | None:
+        """End a run that waits for a person, under the lock of its thread; None when it does not.
+
+        Return it as it was; `told_cancelled` is for after the commit.
+        """
+        run = seen or tx.runs.threads.load_run(run_id)
+        is_asking = (
+            run is not None
+            and run.waiting is not None
+            and run.waiting.reason is not WaitingReason.BACKGROUND_TASKS
+        )
+        if run is None or run.status is not RunStatus.WAITING or not is_asking:
+            return None
+        ended = run.ended(TerminationReason(type=TerminationKind.CANCELLED, value=reason), now=tx.now())
+        effects = self._core.effects
+        drafts = () if effects is None else tuple(effects.of(ended))
+        tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts))
+        tx.tell(WORK)  # what waited behind it is due
+        if effects is not None:
+            effects.write(tx, ended, None)
+            effects.withdraw(tx, run)
+        return run
+
+    async def told_cancelled(self, run: RunRecord) -> None:
+        """Count a run that waited and was cancelled, and have others ask what it asked for all."""
+        if self._core.effects is not None:
+            self._core.effects.stored(run)
+        self._core.metrics.run_ended("cancelled")
+        await self._release_abandoned()
+        await self._events.waiting_cancelled(run)
 
     async def _release_abandoned(self) -> None:
         """Have another run ask where one has ended that asked for all; when it fails, the sweep does."""

@@ -51,6 +51,7 @@ from postroom.contracts.run_stores import (
     ThreadCommit,
     thread_lock,
 )
+from postroom.contracts.run_tables import Together
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Joined, Transaction
@@ -137,6 +138,8 @@ class Prepared:
     """What was claimed with it; it may be an older dispatch of the thread."""
     interrupt: Interrupt | None = None
     ended: EndedRuns = field(default_factory=list)
+    cancelled: RunRecord | None = None
+    """The run that asked, and gave way to it."""
 
     @property
     def activation(self) -> RunActivation:
@@ -313,24 +316,22 @@ class Submissions:
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             asked.append((request, await self._ids(request, is_new=request.continue_run_id is None)))
-        threads = {request.thread_id for request in requests}
-        locks = sorted(map(thread_lock, threads))
+        messages: dict[str, list[str]] = {}
+        for request in requests:
+            messages.setdefault(request.thread_id, []).extend(one.id or "" for one in request.messages)
+        locks = sorted(map(thread_lock, messages))
         ids_of = ({ids.run_id for _, ids in asked}, {ids.dispatch_id for _, ids in asked})
 
         def submit(tx: Transaction) -> list[Prepared | _Known]:
             tx.lock(*locks)
             done = list[Prepared | _Known]()
-            with tx.runs.together(threads, *ids_of) as known:
-                for place, (request, ids) in enumerate(asked, start=first):
-                    if request.thread_id == known.get(request.hints.run_id or ""):
-                        done.append(_Known(request.thread_id, ids.run_id))
-                        continue
-                    try:
-                        prepared = self._submitted_in(tx, request, options, ids)
-                    except PostroomError as error:
-                        raise error.met_at(f"item {place}") from error
-                    known[prepared.run_id] = prepared.thread_id
-                    done.append(prepared)
+            together = tx.runs.together(messages, *ids_of, at_most=options.queue_cap or 1)
+            for place, (request, ids) in enumerate(asked, start=first):
+                try:
+                    done.append(self._one_of_many_in(tx, together, request, options, ids))
+                except PostroomError as error:
+                    raise error.met_at(f"item {place}") from error
+            together.write()
             return done
 
         written = await core.observed("commit", core.store.write(submit, key=locks[0]))
@@ -342,6 +343,35 @@ class Submissions:
                     worker.expect(prepared.activation.delivery.tenant)
                     await dispatcher.try_dispatch_next(prepared.thread_id)
         return [(one.thread_id, one.run_id) for one in written]
+
+    def _one_of_many_in(
+        self, tx: Transaction, together: Together, request: RunActivation, options: DispatchOptions, ids: _Ids
+    ) -> Prepared | _Known:
+        """Add a new run with its dispatch; what is decided on more than its thread is submitted alone."""
+        thread_id, trace = request.thread_id, request.trace
+        if thread_id == together.runs.get(request.hints.run_id or ""):
+            return _Known(thread_id, ids.run_id)
+        is_more = request.decisions or request.continue_run_id or request.committed_message_ids
+        if not (is_more or trace.parent_thread_id or request.delivery.dedupe_key or self._events.in_commits):
+            facts = together.facts(thread_id, ids.run_id, ids.dispatch_id, request.messages)
+            if facts is not None and (options.queue_cap is None or facts.queued < options.queue_cap):
+                plan = self._plan(tx, self._as_its_agent(request), facts, ids, None)
+                dispatch = together.add(plan.run, plan.messages, self._dispatch_of(tx, plan))
+                return Prepared(plan=plan, dispatch=dispatch)
+        together.write(looked_at_alone=thread_id)
+        prepared = self._submitted_in(tx, request, options, ids)
+        together.runs[prepared.run_id] = thread_id
+        return prepared
+
+    def _as_its_agent(self, request: RunActivation) -> RunActivation:
+        agent_id = self._core.executor.agent_of(request.thread_id)
+        return request if agent_id is None else replace(request, agent_id=agent_id)
+
+    def _dispatch_of(self, tx: Transaction, plan: Plan) -> RunDispatch:
+        core = self._core
+        return build_dispatch(
+            plan.activation, config=core.config, new_id=core.new_id, now=tx.now(), queued_at=plan.queued_at
+        )
 
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
@@ -495,7 +525,7 @@ class Submissions:
             if active is not None and not await self._control.give_way(active):
                 break
             if active is not None and policy is BusyPolicy.ROLLBACK:
-                request = _hiding(request, [active])
+                request = _hiding(request, [active.run_id])
             try:
                 prepared = await self.prepare(request, options)
             except ActiveRunConflict:
@@ -767,17 +797,20 @@ class Submissions:
     ) -> Prepared:
         """Look, decide and write, under the lock of the thread; `mode` is that of messages that may wait."""
         interrupt: Interrupt | None = None
+        cancelled: RunRecord | None = None
         ended: EndedRuns = []
         cap = None if options is None else options.queue_cap
-        if (agent_id := self._core.executor.agent_of(request.thread_id)) is not None:
-            request = replace(request, agent_id=agent_id)
+        request = self._as_its_agent(request)
         facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
         if options is not None:
             asked = request
             options = _fitting(options, request, facts)
+            is_busy = facts.held_by not in (None, request.run_id) and not request.decisions and mode is None
             if options.is_now or options.policy is not BusyPolicy.QUEUE:
-                request = _by_policy(tx, request, facts, options)
+                request = _by_policy(tx, request, facts, options, asking=facts.held_by if is_busy else None)
             if options.policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
+                if is_busy and not options.is_now:
+                    cancelled = self._completion.cancelled_in(tx, facts.held_by or "")
                 raised = tx.runs.dispatches.interrupt(request.thread_id)
                 interrupt, ended = self._completion.interrupted_in(tx, raised)
             if interrupt is not None or request is not asked:
@@ -796,16 +829,20 @@ class Submissions:
             is_held = facts.held_by not in (None, plan.run.run_id)
             is_free = facts.claimed is None and not facts.queued and not is_held
             plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
-        return Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt, ended=ended)
+        return Prepared(
+            plan=plan,
+            dispatch=done.dispatch,
+            claimed=claimed,
+            interrupt=interrupt,
+            ended=ended,
+            cancelled=cancelled,
+        )
 
     def _queued_in(
         self, tx: Transaction, plan: Plan, options: DispatchOptions, *, is_free: bool
     ) -> tuple[Plan, Committed, Claimed | None]:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
-        core, claims = self._core, options.claims
-        dispatch = build_dispatch(
-            plan.activation, config=core.config, new_id=core.new_id, now=tx.now(), queued_at=plan.queued_at
-        )
+        claims, dispatch = options.claims, self._dispatch_of(tx, plan)
         delivery = Delivery(dispatch=dispatch, queue_cap=options.queue_cap)
         if claims is None:
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
@@ -900,6 +937,8 @@ class Submissions:
         plan, metrics, events = prepared.plan, self._core.metrics, self._events
         for dispatch, run in prepared.ended:
             self._completion.told(dispatch, run)
+        if prepared.cancelled is not None:
+            await self._completion.told_cancelled(prepared.cancelled)
         if events.is_on and not events.in_commits:
             thread_id, first_seq = plan.run.thread_id, plan.expected_message_count + 1
             await events.messages_committed(thread_id, plan.run.run_id, plan.messages, first_seq=first_seq)
@@ -960,9 +999,13 @@ def _said(message: Message) -> Message:
 
 
 def _by_policy(
-    tx: Transaction, request: RunActivation, facts: SubmissionFacts, options: DispatchOptions
+    tx: Transaction,
+    request: RunActivation,
+    facts: SubmissionFacts,
+    options: DispatchOptions,
+    asking: str | None,
 ) -> RunActivation:
-    """Return the request as the policy has it on a thread that is busy.
+    """Return the request as the policy has it on a thread that is busy, or on which a run is `asking`.
 
     Raises:
         ActiveRunConflict: the thread was to be idle, or free for who waits, and is not.
@@ -971,7 +1014,7 @@ def _by_policy(
     if options.is_now and facts.claimed is not None:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=facts.claimed)
     match options.policy:
-        case BusyPolicy.REJECT if facts.claimed is not None or facts.queued:
+        case BusyPolicy.REJECT if facts.claimed is not None or facts.queued or asking is not None:
             raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=facts.claimed or thread_id)
         case BusyPolicy.COLLECT if facts.queued and request.run_id is None:
             queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
@@ -980,11 +1023,12 @@ def _by_policy(
                 if run is not None and run.status is RunStatus.CREATED:  # one that has begun has its input
                     return request.hinted(run_id=row.run_id)
         case BusyPolicy.ROLLBACK:
-            return _hiding(request, queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0))
+            rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
+            return _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
     return request
 
 
-def _hiding(request: RunActivation, rows: Sequence[RunDispatch]) -> RunActivation:
-    """Return the request with the runs of these dispatches out of its sight."""
-    gone = {*request.options.without_runs, *(row.run_id for row in rows)} - {request.run_id}
+def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:
+    """Return the request with these runs out of its sight."""
+    gone = {*request.options.without_runs, *run_ids} - {request.run_id}
     return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))

@@ -84,10 +84,6 @@ class Tables:
         self._tell = tell
         self._new_id = new_id
 
-    def is_over(self, sql: SqlTransaction) -> None:
-        """Go on over another transaction, which stands around this one."""
-        self._sql = sql
-
     def at(self, now: int) -> Self:
         """Return the same rows at another instant."""
         return type(self)(self._sql, lambda: now, self._tell, self._new_id)

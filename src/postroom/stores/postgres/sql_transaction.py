@@ -16,9 +16,14 @@ from postroom.stores.statements import Statement, statements
 
 _NONE: Final[Values] = {}
 _LOCK: Final = Statement(
-    name="lock", text="SELECT pg_advisory_xact_lock($1::bigint)", parameters=("key",), lists=frozenset()
+    name="lock",
+    text="SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS key",
+    parameters=("keys",),
+    lists=frozenset(("keys",)),
 )
-_TRY_LOCK: Final = replace(_LOCK, name="try_lock", text="SELECT pg_try_advisory_xact_lock($1::bigint)")
+_TRY_LOCK: Final = replace(
+    _LOCK, name="try_lock", text="SELECT pg_try_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS key"
+)
 
 
 class LockHeld(Exception):
@@ -88,8 +93,7 @@ class PostgresTransaction(SqlTransaction):
         self.known.clear()  # it was looked at before others were kept out
         self.refuse_failed()
         lock = _LOCK if self._may_wait else _TRY_LOCK
-        for key in sorted(map(lock_number, names)):
-            self._locks.append(self._sent(lock, [b"%d" % key]))
+        self._locks.append(self._sent(lock, [encoded(sorted(map(lock_number, names)))]))
 
     @override
     def wait_for_locks(self) -> None:
@@ -103,7 +107,7 @@ class PostgresTransaction(SqlTransaction):
             self.connection.wait()
             if self._locks:
                 locks, self._locks = self._locks, []
-                if any(answer.rows[0][0] == 0 for answer in locks):
+                if any(row[0] == 0 for answer in locks for row in answer.rows):
                     raise LockHeld
         except _FAILURES as error:
             self.failure = error

@@ -130,19 +130,7 @@ class Messages(Tables, MessageTables):
 
     def append(self, thread_id: str, messages: Sequence[Message], first_seq: int) -> None:
         """Commit messages behind those of the thread."""
-        values: list[Values] = []
-        for seq, message in enumerate(messages, start=first_seq):
-            values.append(
-                {
-                    "thread_id": thread_id,
-                    "seq": seq,
-                    "message_id": message.id,
-                    "run_id": message.metadata.run_id if message.metadata else None,
-                    "visibility": message.visibility.value,
-                    "created_at": self._now(),
-                    "body": encode(message),
-                }
-            )
+        values = rows.message_values(thread_id, messages, first_seq, self._now())
         self._sql.run_many("threads.append_message", values)
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:

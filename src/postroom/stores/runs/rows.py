@@ -1,5 +1,6 @@
 """One mapper a record: a row's columns in the order in which every statement names them."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from postroom.contracts.conversation import Turn
@@ -80,6 +81,35 @@ def dispatch_values(record: RunDispatch) -> Values:
         "limit_key": record.limit_key,
         "is_open": record.status in OPEN,
     }
+
+
+def run_values(record: RunRecord) -> Values:
+    """Return the columns of a run by name."""
+    return {
+        "run_id": record.run_id,
+        "thread_id": record.thread_id,
+        "status": record.status.value,
+        "holds_others": int(record.holds_others),
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
+        "body": encode(record),
+    }
+
+
+def message_values(thread_id: str, messages: Sequence[Message], first_seq: int, now: int) -> list[Values]:
+    """Return the columns of messages of a thread by name."""
+    return [
+        {
+            "thread_id": thread_id,
+            "seq": seq,
+            "message_id": message.id,
+            "run_id": message.metadata.run_id if message.metadata else None,
+            "visibility": message.visibility.value,
+            "created_at": now,
+            "body": encode(message),
+        }
+        for seq, message in enumerate(messages, start=first_seq)
+    ]
 
 
 def thread_values(record: Thread) -> Values:

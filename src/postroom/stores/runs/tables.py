@@ -4,8 +4,7 @@ A change locks first what it decides on (`thread_lock`, and the `locks` of commi
 in one call; the instant is read after that, when it is first needed.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from typing_extensions import override
 
@@ -29,7 +28,7 @@ from postroom.stores.runs.commits import (
 from postroom.stores.runs.dispatches import Dispatches, commands_look, queue_look
 from postroom.stores.runs.messages import Messages
 from postroom.stores.runs.threads import Threads
-from postroom.stores.runs.together import TogetherTransaction
+from postroom.stores.runs.together import Together
 from postroom.stores.sql_transaction import Found, Look, SqlTransaction, Tables
 
 
@@ -53,28 +52,15 @@ class RunTables(Tables, run_tables.RunTables):
         self.messages = Messages(sql, now, tell, new_id)
 
     @override
-    @contextmanager
     def together(
-        self, thread_ids: Collection[str], run_ids: Collection[str], dispatch_ids: Collection[str]
-    ) -> Iterator[dict[str, str]]:
-        threads, runs = self._sql.ask(
-            ("threads.threads_with_rows", {"thread_ids": tuple(thread_ids)}),
-            ("threads.threads_of_runs", {"run_ids": tuple(run_ids)}),
-        )
-        known = dict(map(tuple, runs))
-        new = {*thread_ids, *run_ids, *dispatch_ids}.difference(known, (row[0] for row in threads))
-        # A thread that has no row may be in the queue all the same, if somebody put it there alone.
-        new.difference_update(row[0] for row in self._sql.all("dispatches.ids_in_queue", {"ids": tuple(new)}))
-        sql, together = self._sql, TogetherTransaction(self._sql, new)
-        parts = (self, self.dispatches, self.threads, self.messages)
-        for part in parts:
-            part.is_over(together)
-        try:
-            yield known
-            together.write()
-        finally:
-            for part in parts:
-                part.is_over(sql)
+        self,
+        messages: Mapping[str, Collection[str]],
+        run_ids: Collection[str],
+        dispatch_ids: Collection[str],
+        at_most: int,
+    ) -> Together:
+        together = Together(self._sql, self._now, self._tell, self._new_id)
+        return together.look(messages, run_ids, dispatch_ids, at_most)
 
     @override
     def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:
@@ -157,9 +143,7 @@ class RunTables(Tables, run_tables.RunTables):
 
     def _write_thread(self, step: ThreadCommit, before: Thread, *, is_new: bool, now: int) -> Thread:
         """Write messages, run and what hangs on them, and return the thread as they leave it."""
-        after, count = before, before.message_count + len(step.messages)
-        if step.messages:
-            after = replace(after, message_count=count, updated_at=max(now, after.updated_at))
+        after = before.with_messages(len(step.messages), now=now)
         if step.run is not None:
             after = after.after(step.run)
         if is_new:

@@ -13,7 +13,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.run_tables import ThreadTables
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
-from postroom.stores.codec import decode_json, encode
+from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import queue_look
 from postroom.stores.runs.messages import waiting
@@ -109,16 +109,7 @@ class Threads(Tables, ThreadTables):
 
     def put_run(self, run: RunRecord) -> None:
         """Store or replace a run."""
-        values = {
-            "run_id": run.run_id,
-            "thread_id": run.thread_id,
-            "status": run.status.value,
-            "holds_others": int(run.holds_others),
-            "created_at": run.created_at,
-            "updated_at": run.updated_at,
-            "body": encode(run),
-        }
-        self._sql.run("threads.put_run", values)
+        self._sql.run("threads.put_run", rows.run_values(run))
 
     @override
     def load_run(self, run_id: str) -> RunRecord | None:
@@ -148,13 +139,8 @@ class Threads(Tables, ThreadTables):
 
     @override
     def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:
-        of_thread, queue = {"thread_id": thread_id}, queue_look(thread_id, queued)
-        looks: list[Look] = [
-            ("threads.thread", of_thread),
-            ("threads.pending", of_thread),
-            ("threads.last_runs", of_thread),
-            queue,
-        ]
+        looks = facts_looks(thread_id, queued)
+        queue = looks[-1]
         if run_id is not None:
             looks.append(("threads.run", {"run_id": run_id}))
         found = self._asked(looks)
@@ -222,6 +208,13 @@ class Threads(Tables, ThreadTables):
 def _spending(row: Row) -> Spending:
     spent = dict(zip(_SPENT, row[:5], strict=True))
     return Spending(**spent, until=row[5] or None, asked_by=row[6], is_refused=bool(row[7]))
+
+
+def facts_looks(thread_id: str, queued: int) -> list[Look]:
+    """Return what the facts of a submission are read from, the queue last."""
+    of_thread = {"thread_id": thread_id}
+    names = ("threads.thread", "threads.pending", "threads.last_runs")
+    return [*((name, of_thread) for name in names), queue_look(thread_id, queued)]
 
 
 def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:

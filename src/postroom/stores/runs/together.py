@@ -1,116 +1,141 @@
-"""Many steps in one transaction, as if each were alone, with few statements: most are about new threads.
+"""Many new runs in one transaction: looked at at once, decided on one after another, written at the end.
 
-look ──▶ of ids that have no rows ──▶ answered at once
-     └─▶ of others ─────────────────▶ what was kept is written, then it is asked
-write ─▶ of a row of its own ───────▶ kept: all rows of a statement are written together
-     └─▶ others ────────────────────▶ what was kept is written, then this
+look ──▶ all threads, and what is known of runs and dispatches ─▶ at once
+facts ─▶ a thread as it is with the runs that were added to it ─▶ without a look
+add ───▶ kept
+write ─▶ all rows of a statement together, those of a thread once
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
 
 from typing_extensions import override
 
-from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
+from postroom.contracts import run_tables
+from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.messages import Message, refuse_broken_delta
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import SubmissionFacts
+from postroom.contracts.runs import RunRecord, RunStatus, Thread
+from postroom.contracts.transactions import WORK
+from postroom.stores.runs import rows
+from postroom.stores.runs.dispatches import queue_look
+from postroom.stores.runs.threads import Threads, facts_looks, new_thread
+from postroom.stores.sql_transaction import Look, Tables, Values
 
-_NONE: Final[Values] = {}
-_FOUND_OF_NOTHING: Final[dict[str, tuple[tuple[str, ...], tuple[Row, ...]]]] = {
-    "threads.thread": (("thread_id",), ()),
-    "threads.pending": (("thread_id",), ()),
-    "threads.last_runs": (("thread_id",), ()),
-    "threads.committed": (("thread_id",), ()),
-    "threads.run": (("run_id",), ()),
-    "dispatches.against": (("dispatch_id", "thread_id", "run_id"), ()),
-    "dispatches.queue_of_thread": (("thread_id",), ((None, 0, 0, 0, None),)),
-}
-"""What a look finds when the ids that it names have no rows."""
-_UNKNOWN: Final = (("",), ())
-"""Of any other look: it is asked."""
-_KEPT: Final = {
-    "threads.put_thread": "thread_id",
-    "threads.move_thread": "thread_id",
-    "threads.append_message": "thread_id",
-    "threads.put_run": "run_id",
-    "dispatches.enqueue": "dispatch_id",
-}
-"""In the order in which they are written; and the id that has a row then."""
+_NEW: Final = SubmissionFacts(thread=None)
+_KEPT: Final = ("threads.append_message", "threads.put_run", "dispatches.enqueue")
+"""In the order in which they are written, behind the threads."""
 
 
-class TogetherTransaction(SqlTransaction):
-    """An open transaction that knows which ids have no rows, and keeps writes until they are needed."""
+@dataclass(slots=True)
+class _Line:
+    """What is known of a thread."""
 
-    def __init__(self, sql: SqlTransaction, new: set[str]) -> None:
-        """Pass statements on to `sql`; `new` are ids of threads, runs and dispatches without rows."""
-        self._sql = sql
-        self._new = new
+    facts: SubmissionFacts
+    epoch: int = 0
+    messages: set[str] = field(default_factory=set)
+    """The ids of messages that were added."""
+    moved: Thread | None = None
+    """The thread as it is to be written."""
+
+
+class Together(Tables, run_tables.Together):
+    """New runs in one open transaction, under the locks of their threads."""
+
+    def look(
+        self,
+        messages: Mapping[str, Collection[str]],
+        run_ids: Collection[str],
+        dispatch_ids: Collection[str],
+        at_most: int,
+    ) -> Self:
+        """Look at what the runs are decided on."""
+        self._messages = {thread_id: tuple(ids) for thread_id, ids in messages.items()}
+        self._at_most = at_most
+        self._threads = Threads(self._sql, self._now, self._tell, self._new_id)
         self._kept: dict[str, list[Values]] = {statement: [] for statement in _KEPT}
-        self.known = {}
-
-    @property
-    @override
-    def dialect(self) -> Dialect:
-        return self._sql.dialect
-
-    @override
-    def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        found, asked, places = list[list[Row]](), list[tuple[str, Values]](), list[int]()
-        for statement, values in looks:
-            ids, rows = _FOUND_OF_NOTHING.get(statement, _UNKNOWN)
-            for name in ids:
-                if values.get(name) not in self._new:
-                    places.append(len(found))
-                    asked.append((statement, values))
-                    break
-            found.append(list(rows))
-        if asked:
-            self.write()
-            for place, answer in zip(places, self._sql.ask(*asked), strict=True):
-                found[place] = answer
-        return found
+        stored, runs = self._sql.ask(
+            ("threads.threads_with_rows", {"thread_ids": tuple(messages)}),
+            ("threads.threads_of_runs", {"run_ids": tuple(run_ids)}),
+        )
+        self.runs = dict(map(tuple, runs))
+        self._new = set(messages).difference(row[0] for row in stored)
+        # A thread that has no row may be in the queue all the same, if somebody put it there alone.
+        ids = {"thread_ids": self._new, "run_ids": run_ids, "dispatch_ids": dispatch_ids}
+        self._taken = {row[0] for row in self._sql.all("dispatches.ids_in_queue", ids)}
+        used = [thread_id for thread_id in messages if thread_id not in self._new or thread_id in self._taken]
+        self._asked([look for thread_id in used for look in self._looks(thread_id)])
+        self._lines = {thread_id: _Line(_NEW) for thread_id in self._new - self._taken}
+        self._lines.update((thread_id, line) for thread_id in used if (line := self._line(thread_id)))
+        return self
 
     @override
-    def all(self, statement: str, values: Values = _NONE) -> list[Row]:
-        return self.ask((statement, values))[0]
+    def facts(
+        self, thread_id: str, run_id: str, dispatch_id: str, messages: Sequence[Message]
+    ) -> SubmissionFacts | None:
+        if run_id in self.runs or not self._taken.isdisjoint((run_id, dispatch_id)):
+            return None
+        line = self._lines.get(thread_id) or self._line(thread_id)
+        if line is None or any(message.id in line.messages for message in messages):
+            return None
+        self._lines[thread_id] = line
+        return line.facts
 
     @override
-    def one(self, statement: str, values: Values = _NONE) -> Row | None:
-        self.known.clear()  # it may be a write
-        self.write()
-        return self._sql.one(statement, values)
+    def add(self, run: RunRecord, messages: Sequence[Message], dispatch: RunDispatch) -> RunDispatch:
+        thread_id, now = run.thread_id, self._now()
+        line = self._lines[thread_id]
+        before = line.facts.thread or new_thread(thread_id, now)
+        after = before.with_messages(len(messages), now=now).after(run)
+        stored = dispatch.prepared_for_enqueue(epoch=line.epoch)
+        line.messages.update(refuse_broken_delta(messages))
+        line.facts = replace(
+            line.facts, thread=after, message_count=after.message_count, queued=line.facts.queued + 1
+        )
+        line.moved = after
+        self._taken.update((run.run_id, dispatch.dispatch_id))
+        said = rows.message_values(thread_id, messages, before.message_count + 1, now)
+        for values, more in zip(
+            self._kept.values(), (said, [rows.run_values(run)], [rows.dispatch_values(stored)]), strict=True
+        ):
+            values += more
+        self.runs[run.run_id] = thread_id
+        return stored
 
     @override
-    def run(self, statement: str, values: Values = _NONE) -> None:
-        self.known.clear()
-        kept = self._kept.get(statement)
-        if kept is None:
-            self.write()
-            self._sql.run(statement, values)
-        else:
-            kept.append(values)
-            self._new.discard(values[_KEPT[statement]])
-
-    @override
-    def run_many(self, statement: str, rows: Iterable[Values]) -> None:
-        for values in rows:
-            self.run(statement, values)
-
-    @override
-    def changed(self, statement: str, values: Values = _NONE) -> int:
-        self.known.clear()
-        self.write()
-        return self._sql.changed(statement, values)
-
-    @override
-    def lock(self, *names: str) -> None:
-        self._sql.lock(*names)
-
-    @override
-    def wait_for_locks(self) -> None:
-        self._sql.wait_for_locks()
-
-    def write(self) -> None:
-        """Write what was kept."""
-        for statement, rows in self._kept.items():
-            if rows:
+    def write(self, looked_at_alone: str | None = None) -> None:
+        threads: dict[bool, list[Values]] = {True: [], False: []}
+        for thread_id, line in self._lines.items():
+            if line.moved is not None:
+                threads[thread_id in self._new].append(rows.thread_values(line.moved))
+                self._new.discard(thread_id)
+                line.moved = None
+        if any(threads.values()):
+            self._sql.run_many("threads.put_thread", threads[True])
+            self._sql.run_many("threads.move_thread", threads[False])
+            for statement, values in self._kept.items():
+                self._sql.run_many(statement, values)
                 self._kept[statement] = []
-                self._sql.run_many(statement, rows)
+            self._tell(WORK)
+        if looked_at_alone is not None:
+            self._lines.pop(looked_at_alone, None)
+
+    def _looks(self, thread_id: str) -> list[Look]:
+        return [
+            *facts_looks(thread_id, self._at_most),
+            ("threads.committed", {"thread_id": thread_id, "message_ids": self._messages[thread_id]}),
+        ]
+
+    def _line(self, thread_id: str) -> _Line | None:
+        """Return what is known of a thread that has rows; None where more than that is to be looked at."""
+        found = self._asked(self._looks(thread_id))
+        facts = self._threads.submission_facts(thread_id, None, self._at_most)
+        runs = (facts.open_run, facts.latest_run)
+        if facts.pending or any(run is not None and run.status is RunStatus.WAITING for run in runs):
+            return None
+        if found["threads.committed", thread_id, self._messages[thread_id]]:
+            return None
+        look, values = queue_look(thread_id, self._at_most)
+        return _Line(facts, epoch=found[look, *values.values()][0][1])

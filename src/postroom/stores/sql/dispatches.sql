@@ -33,15 +33,13 @@ SELECT 2, dispatch_id FROM run_dispatches WHERE run_id = :run_id AND is_open = 1
  ORDER BY rule;
 
 -- ids_in_queue
-SELECT thread_id FROM run_dispatches WHERE status = 'Queued' AND thread_id IN {texts :ids}
+SELECT thread_id FROM run_dispatches WHERE thread_id IN {texts :thread_ids}
  UNION ALL
-SELECT thread_id FROM run_dispatches WHERE status = 'Claimed' AND thread_id IN {texts :ids}
+SELECT thread_id FROM dispatch_epochs WHERE thread_id IN {texts :thread_ids}
  UNION ALL
-SELECT thread_id FROM dispatch_epochs WHERE thread_id IN {texts :ids}
+SELECT run_id FROM run_dispatches WHERE is_open = 1 AND run_id IN {texts :run_ids}
  UNION ALL
-SELECT run_id FROM run_dispatches WHERE is_open = 1 AND run_id IN {texts :ids}
- UNION ALL
-SELECT dispatch_id FROM run_dispatches WHERE dispatch_id IN {texts :ids};
+SELECT dispatch_id FROM run_dispatches WHERE dispatch_id IN {texts :dispatch_ids};
 
 -- move
 UPDATE run_dispatches
