@@ -11,6 +11,7 @@ BUSY = "Not taken: the agent is at work. Send it again later."
 NOTHING_TO_STOP = "Nothing is at work here."
 DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
 NOT_ALLOWED = "You may not do that here."
+ONLY_LOOKS = "Not taken: you may look here, with /help and /status, and not write."
 READ_AT_NEXT_STEP = "The agent reads this at its next step."
 READ_TOGETHER = "This is read together with what else you sent."
 
