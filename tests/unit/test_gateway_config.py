@@ -202,7 +202,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     "far from every name": (
         AGENT + "[platforms.telegram]\nnonsense = 1\n",
         "no setting is called 'nonsense'",
-        "poll_seconds, reset, timeout_ms, token_env, token_file",
+        "poll_seconds, reset, reset_chats, timeout_ms, token_env, token_file",
     ),
     "local is none": (AGENT + "[platforms.local]\n", "no setting is called 'local'", "telegram"),
     "unknown name": (AGENT + WEB + "titel = 'x'\n", "[platforms.web]: no setting is called 'titel'", "title"),

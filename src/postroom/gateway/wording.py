@@ -79,4 +79,9 @@ def unknown_command(name: str) -> str:
     return f"There is no command /{name}. /help lists those there are."
 
 
+def agent_gone(agent: str) -> str:
+    """Say that the agent that was chosen does not answer any more."""
+    return f"{agent}, whom you chose, does not answer here any more; /agent lists who does."
+
+
 BEGAN_ANEW = "A new conversation begins; /resume takes up an earlier one."
