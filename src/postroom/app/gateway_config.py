@@ -25,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 
 from postroom.app import places
 from postroom.app.config import Settings
-from postroom.app.gateway_models import AgentNames, AgentTable, GatewayTable, PlatformTable, RouteTable
+from postroom.app.gateway_models import AgentTable, GatewayTable, PlatformTable, RouteTable
 from postroom.app.gateway_platforms import NESTED_SECRETS, PLATFORMS, PlatformNames
 from postroom.app.gateway_secrets import Table, secret_names, take_secret
 from postroom.app.tokens import redact
@@ -42,6 +42,9 @@ _LARGEST: Final = 1024 * 1024
 _TABLES: Final = ("agent", "agents", "gateway", "platforms")
 _ROUTES: Final = "routes"
 _FORMER_NAMES: Final = {"max_line_age": "max_message_age", "keep_lines": "keep_messages"}
+_OWN_NAME: Final = re.compile(r"[\w-]{1,64}")
+_NOT_NAMES: Final = (DEFAULT_AGENT, "main")
+"""These stand for `[agent]`."""
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
 T = TypeVar("T", bound=BaseModel)
 
@@ -128,17 +131,21 @@ def _models(
 ) -> Mapping[str, AgentConfig]:
     """Return the gateway's other models; what is left out is as in `[agent]`, a key only for its endpoint."""
     table = source.table("agents")
-    _checked(table, AgentNames, {"names": list(told)})
     found: dict[str, AgentConfig] = {}
-    for name, rest in told.items():
+    for key, rest in told.items():
+        name = str(key)
+        if not _OWN_NAME.fullmatch(name) or name.casefold() in _NOT_NAMES:
+            table.refuse(
+                f"{name!r} is no name for an agent",
+                value=name,
+                remedy=f"write letters, digits, _ and -, 64 at most, and not {' or '.join(_NOT_NAMES)}",
+            )
         inner = table.within(name)
         if not isinstance(rest, dict):
             inner.refuse("it is no table", value=name, remedy=f"write it as [{inner.name}]")
         for other in ("id", "run"):
             if other in rest:
-                inner.refuse(
-                    f"{other} is set", value=other, remedy="name an agent of the mail room in a route"
-                )
+                inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
         own = {"base_url", "api_key_env", "api_key_file"} & rest.keys()
         left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
         kept = {key: value for key, value in default.items() if key not in left}

@@ -19,7 +19,6 @@ from postroom.gateway.config import (
     StreamingConfig,
 )
 from postroom.gateway.group_talk import MOST_EARLIER
-from postroom.gateway.routes import DEFAULT_AGENT
 from postroom.gateway.session import Platform
 
 _MINUTE: Final = timedelta(minutes=1)
@@ -89,24 +88,10 @@ def _several(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _a_name(value: str) -> str:
-    if value.casefold() in _NOT_NAMES:
-        raise ValueError(f"write another name: {' and '.join(_NOT_NAMES)} stand for [agent]")
-    return value
-
-
-_NOT_NAMES: Final = (DEFAULT_AGENT, "main")
-OwnName = Annotated[str, Field(pattern=r"^[\w-]{1,64}$"), AfterValidator(_a_name)]
 Lines = Annotated[list[Line], BeforeValidator(_several), Field(min_length=1, max_length=1_000)]
 Names = Annotated[list[Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]], BeforeValidator(_several)]
 Places = Annotated[list[Annotated[Platform, Field(strict=False)]], BeforeValidator(_several)]
 Types = Annotated[list[Literal["dm", "group", "channel", "thread"]], BeforeValidator(_several)]
-
-
-class AgentNames(_Table):
-    """The names of the gateway's other agents."""
-
-    names: list[OwnName] = []
 
 
 class RouteTable(_Table):
