@@ -2,12 +2,16 @@
 
 from datetime import timedelta
 
-from gateway_room import Agent, all_answered, settled
+from gateway_room import CONFIG, Agent, all_answered, settled
 from postroom.contracts.chat import InboundStatus
+from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import Overloaded
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+from postroom.gateway import wording
+from postroom.gateway.session import Platform, build_session_key
 
 
 async def said(room, gateway, channel, number: int) -> list[str]:
@@ -44,6 +48,34 @@ async def test_who_may_not_use_a_command_is_told_so(room):
     gateway, channel = await room.open(Agent())
     await channel.say("/sethome", user="u2")
     assert await said(room, gateway, channel, 1) == ["You may not do that here."]
+
+
+async def test_a_viewer_looks_and_is_told_that_writing_is_not_for_viewers(room):
+    agent, telegram = Agent(), CONFIG.platforms[Platform.TELEGRAM]
+    people = {**telegram.allow, "u9": PersonRole.VIEWER}
+    config = replace(CONFIG, platforms={Platform.TELEGRAM: replace(telegram, allow=people)})
+    gateway, channel = await room.open(agent, config=config)
+    await channel.say("/status", user="u9")
+    await channel.say("/stop", user="u9")
+    await channel.say("hello", user="u9")
+    await all_answered(room, gateway, 3)
+    await settled(lambda: len(channel.said) == 3, room.hurry(gateway))
+    shown = channel.texts()
+    assert any("At work: no" in text for text in shown)
+    assert wording.NOT_ALLOWED in shown
+    assert wording.ONLY_LOOKS in shown
+    assert agent.read == []
+
+
+async def test_a_stop_that_comes_with_the_message_itself_obeys_the_role_of_the_command(room):
+    agent = Agent()
+    config = replace(CONFIG, command_roles={"stop": PersonRole.OWNER})
+    gateway, channel = await room.open(agent, config=config)
+    message, stop = channel.message("one", user="u2"), channel.message("/stop", user="u2")
+    key = build_session_key(message.source)
+    gateway.runner.guard.admit(key, message)  # as while the message is handed over
+    assert await gateway.runner._handle_message(stop) == wording.NOT_ALLOWED
+    assert not gateway.runner.guard.stop_wishes
 
 
 async def test_stop_ends_the_run_and_keeps_what_waits(room):

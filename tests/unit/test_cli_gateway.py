@@ -151,3 +151,24 @@ def test_a_file_is_checked_without_a_server_and_no_secret_is_shown(run: Run, tmp
     told = json.loads(out)
     assert (code, list(told["channels"]), told["agent"]["model"]) == (0, ["web"], "m")
     assert "sixteen" not in run("config", "check")[1] + out
+
+
+def test_who_answers_and_why_is_read_off_the_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    token = tmp_path / "data" / "chat.token"
+    token.write_text("of-sixteen-characters")
+    token.chmod(0o600)
+    (tmp_path / "data" / "gateway.toml").write_text(
+        '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n[platforms.web]\ntoken_file = "chat.token"\n'
+        '[[routes]]\nagent = "Bo@harbour"\nmention = "bo"\n'
+    )
+    code, out, _ = run("routes")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["RULE", "AGENT", "ANSWERS"],
+        ["1", "Bo@harbour", "mention", "bo"],
+        ["2", "default", "all", "messages"],
+    ]
+    assert run("routes", "--why", "web/ada", "--text", "@bo hi")[1] == "Bo@harbour: rule 1: mention bo\n"
+    assert json.loads(run("routes", "--why", "web/ada", "--json")[1])["agent"] == "default"
+    assert run("routes", "--why", "irc/ada")[0] == 2

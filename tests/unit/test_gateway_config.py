@@ -17,6 +17,7 @@ from postroom.app.gateway_models import (
     GatewayTable,
     PairingTable,
     PlatformTable,
+    RouteTable,
     StreamingTable,
 )
 from postroom.app.gateway_platforms import PLATFORMS
@@ -35,6 +36,7 @@ from postroom.gateway.platforms import (
     webhook,
 )
 from postroom.gateway.platforms.options import Options
+from postroom.gateway.routes import Route
 from postroom.gateway.session import Platform
 from table_rows import each_row
 
@@ -147,6 +149,34 @@ def test_a_platform_says_who_may_write_and_where_its_home_is(home: Path) -> None
     assert telegram.extra == {"poll_seconds": 20, "base_url": "http://127.0.0.1:1"}
 
 
+def test_routes_name_agents_and_models_that_take_over_what_they_leave_out(home: Path) -> None:
+    told = read(
+        home,
+        '[agent]\nbase_url = "http://a.test/v1"\nmodel = "m"\napi_key_env = "OTHER_KEY"\nid = "lights"\n'
+        'instructions = "Be brief."\n'
+        + WEB
+        + 'reset_chats = {ada = {mode = "idle", idle = "5m"}}\n[gateway]\ngroup_context = 9\n'
+        '[agents.poet]\ninstructions = "Rhyme."\nmodel = "verse"\n'
+        '[agents.far]\nbase_url = "http://b.test/v1"\n'
+        '[[routes]]\nagent = "poet"\nplatform = "web"\nchat = ["ada", "ben"]\n'
+        '[[routes]]\nagent = "Bo@harbour"\nmention = "bo"\n[[routes]]\nagent = "lights"\n',
+    )
+    poet, far, bo = (told.others[name] for name in ("poet", "far", "Bo@harbour"))
+    assert (poet.base_url, poet.model, poet.instructions) == ("http://a.test/v1", "verse", "Rhyme.")
+    assert poet.api_key == "other-" + SECRET
+    assert (far.model, far.api_key) == ("m", None)  # a key is for its own endpoint
+    assert bo.run == ("harbour", "Bo")
+    assert told.gateway.routes == (
+        Route(agent="poet", platform=("web",), chat=("ada", "ben")),
+        Route(agent="Bo@harbour", mention=("bo",)),
+        Route(),
+    )
+    assert told.gateway.get_reset_policy(Platform.WEB, "dm", "ada").idle_minutes == 5
+    assert told.gateway.get_reset_policy(Platform.WEB, "dm", "ben").mode is ResetMode.NONE
+    assert told.gateway.group_context == 9
+    assert [one["agent"] for one in outline(told)["routes"]] == ["poet", "Bo@harbour", "default", "default"]
+
+
 def test_a_disabled_platform_needs_no_secret_yet(home: Path) -> None:
     told = read(home, AGENT + WEB + '[platforms.slack]\nenabled = false\ntoken_env = "NOT_THERE"\n')
     assert told.gateway.get_connected_platforms() == (Platform.WEB,)
@@ -202,7 +232,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     "far from every name": (
         AGENT + "[platforms.telegram]\nnonsense = 1\n",
         "no setting is called 'nonsense'",
-        "poll_seconds, reset, timeout_ms, token_env, token_file",
+        "poll_seconds, reset, reset_chats, timeout_ms, token_env, token_file",
     ),
     "local is none": (AGENT + "[platforms.local]\n", "no setting is called 'local'", "telegram"),
     "unknown name": (AGENT + WEB + "titel = 'x'\n", "[platforms.web]: no setting is called 'titel'", "title"),
@@ -251,6 +281,48 @@ BAD: Mapping[str, tuple[str, str, str]] = {
         "[platforms.webhook.routes]: it is no table",
         "write",
     ),
+    "a route is no table": ("routes = 1\n" + AGENT + WEB, "routes are no tables", "[[routes]]"),
+    "a route without an agent": (
+        AGENT + WEB + "[[routes]]\n",
+        "[routes, rule 1]: agent is missing",
+        "add agent",
+    ),
+    "an unknown agent": (
+        AGENT + WEB + '[[routes]]\nagent = "poet"\n',
+        "[routes, rule 1]: there is no agent 'poet'",
+        "name@project",
+    ),
+    "a person": (
+        AGENT + WEB + '[[routes]]\nagent = "human:ada"\n',
+        "there is no agent 'human:ada'",
+        "name@project",
+    ),
+    "a rule that matches nothing": (
+        AGENT + WEB + '[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n',
+        "[routes, rule 1]: it matches nothing: slack is not connected",
+        "[platforms.slack]",
+    ),
+    "ids of no platform": (
+        AGENT + WEB + '[[routes]]\nagent = "Bo@x"\nchat = "7"\n',
+        "name the platform whose ids",
+        "correct",
+    ),
+    "an unknown condition": (
+        AGENT + WEB + '[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n',
+        "no setting is called 'mentions'",
+        "did you mean mention?",
+    ),
+    "a rule that is never reached": (
+        AGENT + WEB + '[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n',
+        "[routes]: rule 2 (mention cy) is never reached: rule 1 (all messages) matches first",
+        "write rule 2 before rule 1",
+    ),
+    "a model that is called as ours": (
+        AGENT + WEB + "[agents.default]\n",
+        "[agents]: 'default' is no name",
+        "main",
+    ),
+    "a model with an id": (AGENT + WEB + "[agents.poet]\nid = 'x'\n", "[agents.poet]: id is set", "routes"),
     "home": (AGENT + WEB + "home_channel = 'x'\n", "home_channel", "correct"),
 }
 
@@ -483,7 +555,16 @@ def test_the_page_of_chats_shows_every_platform_and_every_name() -> None:
     for platform, names in PLATFORMS.items():
         assert f"[platforms.{platform.value}" in "".join(SHOWN)
         assert [name for name in (*names.extras, *names.also) if name not in page] == []
-    for model in (AgentTable, GatewayTable, PlatformTable, DeliveryTable, PairingTable, StreamingTable):
+    tables = (
+        AgentTable,
+        GatewayTable,
+        PlatformTable,
+        DeliveryTable,
+        PairingTable,
+        RouteTable,
+        StreamingTable,
+    )
+    for model in tables:
         assert [name for name in model.model_fields if name not in page] == []
 
 

@@ -17,8 +17,10 @@ from postroom.app.config import Settings
 from postroom.app.gateway_config import load_gateway
 from postroom.app.gateway_service import GatewayService
 from postroom.app.gateway_wiring import ChatService, open_paths
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import (
+    AgentNotFound,
     ConfigError,
     InternalError,
     InvalidArgument,
@@ -29,6 +31,7 @@ from postroom.gateway.config import HomeChannel
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.replies import thread_name
 from postroom.gateway.session import Platform
 from postroom.http_api.chat_routes import Notice
 from postroom.http_api.guard import OpenPath
@@ -58,7 +61,7 @@ secret_env = "SECRET"
 """
 
 
-def chat_service(tmp_path: Path, channels: str, clock: ManualClock) -> ChatService:
+def chat_service(tmp_path: Path, channels: str, clock: ManualClock, **details: Any) -> ChatService:
     (tmp_path / "gateway.toml").write_text(AGENT + channels)
     given = {"SECRET": SECRET, "BOT": "4711:abc", "SLACK": "xoxb-1", "HOME": str(tmp_path)}
     told = load_gateway(Settings(data_dir=tmp_path), environment=given)
@@ -67,7 +70,37 @@ def chat_service(tmp_path: Path, channels: str, clock: ManualClock) -> ChatServi
     runs = RunService(MemoryRunStores(clock), registry=registry, is_exclusive=True, timer=clock)
     chat = MemoryRunStores(clock).chat
     relay = Relay(runs.stores.store, {})
-    return ChatService(told, runs=runs, chat=chat, relay=relay, clock=clock, registry=registry, timer=clock)
+    given = {"runs": runs, "chat": chat, "relay": relay, "registry": registry, **details}
+    return ChatService(told, clock=clock, timer=clock, **given)
+
+
+async def test_a_thread_is_run_by_the_agent_that_its_name_names(tmp_path: Path, clock: ManualClock) -> None:
+    routes = '[agents.poet]\n[[routes]]\nagent = "poet"\nmention = "poet"\n'
+    made = await asyncio.to_thread(chat_service, tmp_path, CHANNELS + routes, clock)
+    agents = made._answering
+    threads = [thread_name("web", "default", "1", agent) for agent in (None, "poet", "Bo@gone")]
+    assert [agents.agent_of(thread) for thread in threads] == ["default", "poet", "Bo@gone"]
+    assert [agents.commits_steps(thread) for thread in threads] == [True, True, False]
+    with pytest.raises(AgentNotFound, match="Bo@gone answers no chats here any more"):
+        await agents.chosen(RunActivation.new(threads[2], []))
+    await agents.close()
+
+
+async def test_a_route_to_an_agent_that_there_is_not_ends_the_start(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async def knows(project: str, name: str) -> bool:
+        return (project, name) == ("harbour", "Bo")
+
+    routes = (
+        '[[routes]]\nagent = "Bo@harbour"\nmention = "bo"\n[[routes]]\nagent = "Cy@harbour"\nmention = "cy"\n'
+    )
+    made = await asyncio.to_thread(
+        chat_service, tmp_path, CHANNELS + routes, clock, agents=Agent(), knows=knows
+    )
+    with pytest.raises(ConfigError, match=r"gateway.toml \[routes\]: there is no agent Cy@harbour"):
+        await made.start()
+    await made.stop()
 
 
 def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:

@@ -1,7 +1,7 @@
 """What executes the agents of a server: programs, models and other servers, chosen by each agent's runner."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -94,13 +94,13 @@ class ExecutorRegistry:
         clock: Clock,
         *,
         address: str = "",
-        in_chats: tuple[str, str] | None = None,
+        in_chats: Callable[[str], tuple[str, str] | None] = lambda _: None,
         tokens: RunTokens,
     ) -> None:
         """Make one for each kind of runner; nothing runs yet.
 
-        `address` is where this server listens, and `tokens` open it to runs; `in_chats` is the agent by which
-        chats are answered, slug of its project and name.
+        `address` is where this server listens, and `tokens` open it to runs; `in_chats` says which agent,
+        slug of its project and name, answers on a chat's thread.
         """
         self._settings, self._address = settings, address
         self._tokens = tokens
@@ -192,6 +192,10 @@ class ExecutorRegistry:
                 signing_secret(runner, self._environment)
                 return f"it posts to {urlsplit(runner.url).netloc}"
 
+    async def knows(self, project: str, name: str) -> bool:
+        """Say whether there is an agent of this project and name, whether it has a runner or not."""
+        return await self._mail.store.read(lambda tx: _row_of(tx, project, name)) is not None
+
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.
 
@@ -211,7 +215,7 @@ class ExecutorRegistry:
 
     def _agent_on(self, thread_id: str) -> str | None:
         """Return which agent (`name@project`) runs a thread; None when none does."""
-        whose = agent_of(thread_id) or self._in_chats
+        whose = agent_of(thread_id) or self._in_chats(thread_id)
         return None if whose is None else f"{whose[1]}@{whose[0]}"
 
     async def _secret_of(self, runner: HttpRunner) -> str:

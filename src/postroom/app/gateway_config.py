@@ -3,6 +3,8 @@
     [agent]              what answers: a model behind an endpoint that speaks the OpenAI chat protocol
     [gateway]            what holds for all channels
     [platforms.<name>]   one channel: how it is reached, and who may write there
+    [agents.<name>]      another model that answers, of which what is left out is as in [agent]
+    [[routes]]           which agent answers which messages: the first that matches, else that of [agent]
 
 No file, no gateway. Nothing is guessed, as in `config`: an unknown name, a value out of range, a duration
 without a unit or a secret in the file stops the start with a `ConfigError` that names the file, the table,
@@ -13,7 +15,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -23,20 +25,26 @@ from pydantic import BaseModel, ValidationError
 
 from postroom.app import places
 from postroom.app.config import Settings
-from postroom.app.gateway_models import AgentTable, GatewayTable, PlatformTable
+from postroom.app.gateway_models import AgentTable, GatewayTable, PlatformTable, RouteTable
 from postroom.app.gateway_platforms import NESTED_SECRETS, PLATFORMS, PlatformNames
 from postroom.app.gateway_secrets import Table, secret_names, take_secret
 from postroom.app.tokens import redact
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.gateway.config import BusyConfig, GatewayConfig, HomeChannel, PlatformConfig
+from postroom.gateway.replies import agent_on
+from postroom.gateway.routes import CONDITIONS, DEFAULT_AGENT, Route, check_routes
 from postroom.gateway.session import Platform
 
 STATE_DIR: Final = "gateway"
 """Folder in the data folder: the gateway's status, its locks, and how far channels have read."""
 _LARGEST: Final = 1024 * 1024
-_TABLES: Final = ("agent", "gateway", "platforms")
+_TABLES: Final = ("agent", "agents", "gateway", "platforms")
+_ROUTES: Final = "routes"
 _FORMER_NAMES: Final = {"max_line_age": "max_message_age", "keep_lines": "keep_messages"}
+_OWN_NAME: Final = re.compile(r"[\w-]{1,64}")
+_NOT_NAMES: Final = (DEFAULT_AGENT, "main")
+"""These stand for `[agent]`."""
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
 T = TypeVar("T", bound=BaseModel)
 
@@ -63,6 +71,13 @@ class GatewayFile:
     path: Path
     agent: AgentConfig
     gateway: GatewayConfig
+    others: Mapping[str, AgentConfig] = field(default_factory=dict)
+    """The agents that routes name, beside that of `[agent]`."""
+
+    def agent_on(self, thread_id: str) -> AgentConfig | None:
+        """Return what answers on a chat's thread; None when it answers no chats any more."""
+        name = agent_on(thread_id)
+        return self.agent if name is None else self.others.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +112,103 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     if told is None:
         return None
     source = _Source(file, given, settings.data_dir / STATE_DIR)
-    _check_names(source.table(""), told, _TABLES)
+    _check_names(source.table(""), told, (*_TABLES, _ROUTES))
     for name in _TABLES:
         if not isinstance(told.get(name, {}), dict):
             source.table("").refuse(f"{name} is no table", value=name, remedy=f"write it as [{name}]")
     agent = _agent(source, told.get("agent"))
+    models = _models(source, told.get("agent", {}), told.get("agents", {}))
     rules = _checked(source.table("gateway"), GatewayTable, _current(source, told.get("gateway", {})))
     channels = _channels(source, told.get("platforms", {}))
-    return GatewayFile(path=file, agent=agent, gateway=_gateway(source, agent, rules, channels))
+    routes = _routes(source, told.get(_ROUTES, []), agent, models, channels)
+    named = {one.agent: _of_mail_room(one.agent) for one in routes if one.agent and one.agent not in models}
+    gateway = _gateway(source, routes, rules, channels)
+    return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})
+
+
+def _models(
+    source: _Source, default: Mapping[str, Any], told: Mapping[str, Any]
+) -> Mapping[str, AgentConfig]:
+    """Return the gateway's other models; what is left out is as in `[agent]`, a key only for its endpoint."""
+    table = source.table("agents")
+    found: dict[str, AgentConfig] = {}
+    for key, rest in told.items():
+        name = str(key)
+        if not _OWN_NAME.fullmatch(name) or name.casefold() in _NOT_NAMES:
+            table.refuse(
+                f"{name!r} is no name for an agent",
+                value=name,
+                remedy=f"write letters, digits, _ and -, 64 at most, and not {' or '.join(_NOT_NAMES)}",
+            )
+        inner = table.within(name)
+        if not isinstance(rest, dict):
+            inner.refuse("it is no table", value=name, remedy=f"write it as [{inner.name}]")
+        for other in ("id", "run"):
+            if other in rest:
+                inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
+        own = {"base_url", "api_key_env", "api_key_file"} & rest.keys()
+        left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
+        kept = {key: value for key, value in default.items() if key not in left}
+        found[name] = replace(_agent(source, {**kept, **rest}, inner), agent_id=name)
+    return found
+
+
+def _of_mail_room(address: str) -> AgentConfig:
+    """Return an agent that answers by its own runner."""
+    name, _, project = address.partition("@")
+    return AgentConfig(
+        base_url="",
+        model="",
+        run=(project, name),
+        agent_id=address,
+        instructions="",
+        max_rounds=0,
+        silence=timedelta(0),
+    )
+
+
+def _routes(
+    source: _Source,
+    told: object,
+    agent: AgentConfig,
+    models: Mapping[str, AgentConfig],
+    channels: Mapping[Platform, _Channel],
+) -> tuple[Route, ...]:
+    if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
+        source.table("").refuse("routes are no tables", value=_ROUTES, remedy="write each as [[routes]]")
+    routes = []
+    for number, one in enumerate(told, start=1):
+        table = source.table(f"routes, rule {number}")
+        read = _checked(table, RouteTable, one)
+        for platform in read.platform:
+            if platform not in channels or not channels[platform].config.enabled:
+                table.refuse(
+                    f"it matches nothing: {platform.value} is not connected",
+                    value=platform.value,
+                    remedy=f"add [platforms.{platform.value}], or remove the rule",
+                )
+        conditions = {name: tuple(map(str, getattr(read, name))) for name in CONDITIONS}
+        routes.append(Route(agent=_named(table, read.agent, agent, models), **conditions))
+    try:
+        check_routes(routes)
+    except ConfigError as error:
+        source.table(_ROUTES).refuse(error.message, value=error.value, remedy=error.remedy)
+    return tuple(routes)
+
+
+def _named(table: Table, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
+    """Return which agent a route names; None for that of `[agent]`."""
+    if name in (DEFAULT_AGENT, agent.agent_id):
+        return None
+    who, at, project = name.partition("@")
+    if name not in models and not (at and who.strip() and project.strip()):
+        known = ", ".join((DEFAULT_AGENT, *models))
+        table.refuse(
+            f"there is no agent {name!r}",
+            value=name,
+            remedy=f'write agent = "name@project" for an agent of the mail room, or one of {known}',
+        )
+    return name
 
 
 def _current(source: _Source, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,8 +249,8 @@ def _unreadable(file: Path, reason: str) -> ConfigError:
     )
 
 
-def _agent(source: _Source, told: dict[str, Any] | None) -> AgentConfig:
-    table = source.table("agent")
+def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = None) -> AgentConfig:
+    table = table or source.table("agent")
     if told is None:
         source.table("").refuse(
             "there is no [agent], so that nobody would answer",
@@ -189,7 +293,7 @@ def _run(table: Table, read: AgentTable) -> tuple[str, str] | None:
 
 
 def _gateway(
-    source: _Source, agent: AgentConfig, rules: GatewayTable, channels: Mapping[Platform, _Channel]
+    source: _Source, routes: tuple[Route, ...], rules: GatewayTable, channels: Mapping[Platform, _Channel]
 ) -> GatewayConfig:
     told = {platform: one.told for platform, one in channels.items()}
     busy = BusyConfig(
@@ -203,6 +307,11 @@ def _gateway(
         default_reset_policy=rules.reset.policy(),
         reset_by_type={name: one.policy() for name, one in rules.reset_by_type.items()},
         reset_by_platform={name: one.reset.policy() for name, one in told.items() if one.reset is not None},
+        reset_by_chat={
+            (name, chat): reset.policy()
+            for name, one in told.items()
+            for chat, reset in one.reset_chats.items()
+        },
         group_sessions_per_user=rules.group_sessions_per_user,
         thread_sessions_per_user=rules.thread_sessions_per_user,
         busy=busy,
@@ -215,7 +324,8 @@ def _gateway(
         keep_messages=rules.keep_messages,
         max_media_bytes=rules.max_media_bytes,
         drain=rules.drain,
-        agent_id=agent.agent_id,
+        routes=routes,
+        group_context=rules.group_context,
         state_dir=source.state_dir,
     )
 

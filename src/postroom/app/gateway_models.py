@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from postroom.app.config import Count, Duration
 from postroom.contracts.activation import BusyPolicy
@@ -18,6 +18,8 @@ from postroom.gateway.config import (
     SessionResetPolicy,
     StreamingConfig,
 )
+from postroom.gateway.group_talk import MOST_EARLIER
+from postroom.gateway.session import Platform
 
 _MINUTE: Final = timedelta(minutes=1)
 
@@ -80,6 +82,35 @@ class AgentTable(_Table):
     instructions: Annotated[str, Field(max_length=100_000)] = ""
     max_rounds: Annotated[Count, Field(ge=1, le=1_000)] = 32
     silence: Time = timedelta(minutes=2)
+
+
+def _several(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Lines = Annotated[list[Line], BeforeValidator(_several), Field(min_length=1, max_length=1_000)]
+Names = Annotated[list[Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]], BeforeValidator(_several)]
+Places = Annotated[list[Annotated[Platform, Field(strict=False)]], BeforeValidator(_several)]
+Types = Annotated[list[Literal["dm", "group", "channel", "thread"]], BeforeValidator(_several)]
+
+
+class RouteTable(_Table):
+    """Which agent answers messages of which all this is true."""
+
+    agent: Annotated[str, Field(min_length=1, max_length=200)]
+    platform: Places = []
+    chat: Lines = []
+    thread: Lines = []
+    type: Types = []
+    sender: Lines = []
+    mention: Names = []
+    pattern: Lines = []
+
+    @model_validator(mode="after")
+    def _of_a_platform(self) -> "RouteTable":
+        if (self.chat or self.thread or self.sender) and not self.platform:
+            raise ValueError("name the platform whose ids chat, thread and sender are")
+        return self
 
 
 class BusyTable(_Table):
@@ -161,6 +192,7 @@ class GatewayTable(_Table):
     pairing: PairingTable = PairingTable()
     command_roles: dict[CommandName, Role] = {}
     unauthorized_dm_behavior: Literal["pair", "ignore"] = "pair"
+    group_context: Annotated[Count, Field(ge=0, le=MOST_EARLIER)] = 0
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     max_message_age: Time = timedelta(hours=1)
@@ -186,3 +218,4 @@ class PlatformTable(_Table):
     busy: Mode | None = None
     busy_chats: dict[Line, Mode] = {}
     reset: ResetTable | None = None
+    reset_chats: dict[Line, ResetTable] = {}

@@ -6,7 +6,7 @@ stop: nothing new is taken, runs and answers get their time
 
 import asyncio
 import importlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -18,19 +18,24 @@ from postroom.app.config import Settings
 from postroom.app.gateway_config import AgentConfig, GatewayFile
 from postroom.app.gateway_platforms import PLATFORMS
 from postroom.concurrency import SystemTimer
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.agent_events import EventSink
 from postroom.contracts.chat import CHAT_THREAD, ChatStores
 from postroom.contracts.clock import Clock, SystemClock, Timer
-from postroom.contracts.errors import ConfigError
-from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.errors import AgentNotFound, ConfigError
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
+from postroom.contracts.records import replace
+from postroom.dispatch.routing import SeveralExecutors
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.platforms.http_adapter import HttpAdapter
-from postroom.gateway.replies import ChatEffects
+from postroom.gateway.replies import ChatEffects, agent_on
+from postroom.gateway.routes import listed
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
@@ -38,12 +43,76 @@ from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
 from postroom.log import get_logger
 from postroom.relay import Relay
-from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
+from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
 from postroom.services.runs import RunService
 
 _LOG = get_logger(__name__)
 CHANNELS: Final = "/channels"
 """Below this are the routes of channels that have no address of their own at the root."""
+
+
+class ChatAgents(SeveralExecutors):
+    """Has each chat's thread run by the agent that its name names."""
+
+    def __init__(
+        self, told: GatewayFile, agents: RunDispatchExecutor | None, clock: Clock, timer: Timer
+    ) -> None:
+        """Make the models' clients; `agents` runs those of the mail room."""
+        self._told = told
+        self._clients: list[OpenAICompatibleModel] = []
+        models: dict[str, ResolvedAgent] = {}
+        for agent in (told.agent, *told.others.values()):
+            if agent.run is None:
+                self._clients.append(make_model(agent, clock=clock))
+                models[agent.agent_id] = _resolved(agent, self._clients[-1])
+            elif agents is None:
+                raise ConfigError("agents of the mail room are not run here", value=agent.agent_id)
+        self._models = AgentRuntime(MapResolver(models), clock=clock, timer=timer) if models else None
+        self._agents = agents
+
+    async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
+        """Return what runs the agent of the thread.
+
+        Raises:
+            AgentNotFound: the file names this agent no more.
+        """
+        return self._of(activation.thread_id)
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Execute a run as the agent that its thread names."""
+        return await super().run(replace(activation, agent_id=self.agent_of(activation.thread_id)), sink)
+
+    def each(self) -> Iterator[RunDispatchExecutor]:
+        """Return the executors, each once."""
+        return iter([one for one in (self._models, self._agents) if one is not None])
+
+    def waits_for_outages(self, thread_id: str) -> bool:
+        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
+        return self._told.agent_on(thread_id) is not None and self._of(thread_id).waits_for_outages(thread_id)
+
+    def commits_steps(self, thread_id: str) -> bool:
+        """Say whether the steps of this thread's runs are committed by what executes them."""
+        return self._told.agent_on(thread_id) is not None and self._of(thread_id).commits_steps(thread_id)
+
+    def agent_of(self, thread_id: str) -> str | None:
+        """Return which agent all runs of a thread are of."""
+        agent = self._told.agent_on(thread_id)
+        if agent is None:
+            return agent_on(thread_id)
+        return agent.agent_id if agent.run is None else "@".join(agent.run[::-1])
+
+    async def close(self) -> None:
+        """End the connections to endpoints."""
+        for client in self._clients:
+            await client.close()
+
+    def _of(self, thread_id: str) -> RunDispatchExecutor:
+        agent = self._told.agent_on(thread_id)
+        executor = None if agent is None else self._models if agent.run is None else self._agents
+        if executor is None:
+            name = agent_on(thread_id)
+            raise AgentNotFound(f"{name} answers no chats here any more", value=name)
+        return executor
 
 
 class ChatService:
@@ -58,15 +127,17 @@ class ChatService:
         relay: Relay,
         clock: Clock,
         registry: CollectorRegistry,
-        agent: RunDispatchExecutor | None = None,
+        agents: RunDispatchExecutor | None = None,
+        knows: Callable[[str, str], Awaitable[bool]] | None = None,
         mail: ChatDelivery | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
-        `agent` runs the agent of the mail room that answers, where one of them does. `mail` is told what
-        became of its messages in chats.
+        `agents` runs the agents of the mail room that answer, where one of them does, and
+        `knows` says whether there is one of this project and name. `mail` is told what became of its messages
+        in chats.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken.
 
         Raises:
@@ -85,9 +156,9 @@ class ChatService:
         """stopped, starting, running or stopping."""
         sessions = Sessions(chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
-        self._model: OpenAICompatibleModel | None = None
-        answering = self._answering(told.agent, agent, clock, timer)
-        runs.serve(CHAT_THREAD, ChatExecutor(answering, presenter), ChatEffects())
+        self._told, self._knows = told, knows
+        self._answering = ChatAgents(told, agents, clock, timer)
+        runs.serve(CHAT_THREAD, ChatExecutor(self._answering, presenter), ChatEffects())
         self.gateway = Gateway(
             config,
             stores=chat,
@@ -106,17 +177,6 @@ class ChatService:
         self._locks_dir = locks_dir
         self._locks = ScopedLocks(locks_dir)
 
-    def _answering(
-        self, told: AgentConfig, agent: RunDispatchExecutor | None, clock: Clock, timer: Timer
-    ) -> RunDispatchExecutor:
-        """Make what answers."""
-        if told.run is None:
-            self._model = make_model(told, clock=clock)
-            return _runtime(told, self._model, clock, timer)
-        if agent is None:
-            raise ConfigError("agents of the mail room are not run here", value="@".join(told.run[::-1]))
-        return agent
-
     def prepare(self, mcp_path: str) -> None:
         """Make the folder that it keeps things in. Blocks.
 
@@ -133,15 +193,27 @@ class ChatService:
         """Take up what was left, connect the channels and begin to answer.
 
         Raises:
-            ConfigError, MissingExtra: a channel lacks something that a person must give it.
+            ConfigError, MissingExtra: a channel lacks something that a person must give it, or a route names
+                an agent that there is not.
             StoreError: what was left could not be taken up.
         """
         self.state = "starting"
+        await self._check_agents()
         await asyncio.to_thread(self._take_tokens)
         await self.runs.start()
         await self.gateway.start()
         self.state = "running"
         _LOG.info("gateway.running", channels=[one.platform.value for one in self.adapters])
+
+    async def _check_agents(self) -> None:
+        """Refuse routes to agents of the mail room that there are not."""
+        for address, agent in self._told.others.items():
+            if agent.run is not None and self._knows is not None and not await self._knows(*agent.run):
+                raise ConfigError(
+                    f"{self.file} [routes]: there is no agent {address}",
+                    value=address,
+                    remedy="register it, declare it as one of [[agents]], or remove the rules that name it",
+                )
 
     async def stop(self) -> None:
         """End it in good order; harmless when done twice, and when it never started."""
@@ -151,8 +223,7 @@ class ChatService:
         try:
             await self.gateway.stop()
         finally:
-            if self._model is not None:
-                await self._model.close()
+            await self._answering.close()
             await asyncio.to_thread(self._locks.release_all)
             self.state = "stopped"
 
@@ -192,8 +263,9 @@ def examine(told: GatewayFile, settings: Settings) -> None:
     """
     clock = SystemClock()
     adapters = _adapters(told, clock, SystemTimer())
-    if told.agent.run is None:
-        make_model(told.agent, clock=clock)
+    for agent in (told.agent, *told.others.values()):
+        if agent.run is None:
+            make_model(agent, clock=clock)
     _check_paths(told.path, open_paths(adapters), settings.mcp_path)
 
 
@@ -259,6 +331,7 @@ def outline(told: GatewayFile) -> dict[str, Json]:
             "id": told.agent.agent_id,
             "has_key": told.agent.api_key is not None,
         },
+        **({"routes": listed(config.routes)} if config.routes else {}),
         "busy": config.busy.mode.value,
         "channels": {platform.value: _channel(one) for platform, one in config.platforms.items()},
     }
@@ -273,14 +346,14 @@ def _channel(config: PlatformConfig) -> dict[str, Json]:
     }
 
 
-def _runtime(agent: AgentConfig, model: OpenAICompatibleModel, clock: Clock, timer: Timer) -> AgentRuntime:
+def _resolved(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent:
     spec = AgentSpec(
         model=agent.model,
         agent_id=agent.agent_id,
         system_prompt=agent.instructions,
         max_rounds=agent.max_rounds,
     )
-    return AgentRuntime(FixedResolver(ResolvedAgent(spec=spec, model=model)), clock=clock, timer=timer)
+    return ResolvedAgent(spec=spec, model=model)
 
 
 def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:

@@ -1,7 +1,7 @@
 """The one place where objects are made and put together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from postroom.app.places import agent_token_dir, environment, machine_dir, write
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
+from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock
 from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
@@ -158,7 +159,7 @@ class Application:
             self.runs.stores.dispatches,
             self.clock,
             address=self.address,
-            in_chats=None if chats is None else chats.agent.run,
+            in_chats=in_chats(chats),
             tokens=self.tokens.runs,
         )
 
@@ -176,7 +177,8 @@ class Application:
         """Make the gateway that `gateway.toml` tells of."""
         from postroom.app.gateway_wiring import ChatService  # loaded where there are chats
 
-        run = told.agent.run
+        whose = in_chats(told)
+        has_agents = any(one.run is not None for one in (told.agent, *told.others.values()))
         made = ChatService(
             told,
             runs=self.runs,
@@ -184,7 +186,8 @@ class Application:
             relay=self.relay,
             clock=self.clock,
             registry=self.metrics.registry,
-            agent=None if run is None else mail_runs(self.mail, self.executors, self.clock, lambda _: run),
+            agents=mail_runs(self.mail, self.executors, self.clock, whose) if has_agents else None,
+            knows=self.executors.knows,
             mail=delivery,
             locks_dir=machine_dir(environment()),
         )
@@ -249,6 +252,17 @@ class Application:
         """Finish what was handed in and give the database back; harmless when done twice."""
         self.store.close()
         self.mail.tracing.close()
+
+
+def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | None]:
+    """Return what says which agent of the mail room answers on a chat's thread."""
+
+    def whose(thread_id: str) -> tuple[str, str] | None:
+        is_chat = chats is not None and thread_id.startswith(CHAT_THREAD)
+        agent = chats.agent_on(thread_id) if chats is not None and is_chat else None
+        return None if agent is None else agent.run
+
+    return whose
 
 
 def _open_store(settings: Settings, clock: Clock | None, purpose: str) -> Stores:

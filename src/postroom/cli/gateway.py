@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -10,6 +10,10 @@ from postroom.cli import loading, show
 from postroom.cli.client import Server
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.errors import ConfigError, InvalidArgument
+
+if TYPE_CHECKING:
+    from postroom.app.config import Settings
+    from postroom.app.gateway_config import GatewayFile
 
 app = typer.Typer(
     help="Chats: channels, people, and what was not delivered.",
@@ -143,9 +147,51 @@ def dead(
     )
 
 
-@config.command("check")
-def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Read gateway.toml and its secrets and say what would be connected. Exit code 78 when it is wrong."""
+@app.command()
+def routes(
+    why: Annotated[
+        str | None, typer.Option(metavar="PLATFORM/CHAT", help="Say who answers in this chat, and why.")
+    ] = None,
+    sender: Annotated[str, typer.Option(metavar="ID", help="Who writes there, with --why.")] = "",
+    text: Annotated[str, typer.Option(metavar="TEXT", help="What they write, with --why.")] = "",
+    kind: Annotated[
+        Literal["dm", "group", "channel", "thread"], typer.Option("--type", help="Its kind, with --why.")
+    ] = "dm",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List which agent answers which messages. The first rule that matches decides."""
+    from postroom.gateway.routes import listed
+
+    found = listed(_read(data_dir)[1].gateway.routes)
+    if why is None:
+        rows = [(number, one["agent"], one["answers"]) for number, one in enumerate(found, start=1)]
+        table = show.table(("RULE", "AGENT", "ANSWERS"), rows, none="no rules")
+        show.answer({"routes": found}, as_json=as_json, text=lambda: table)
+        return
+    place = {"chat_id": why.partition("/")[2], "chat_type": kind, "user_id": sender}
+    decided = _decided(data_dir, why.partition("/")[0], place, text)
+    show.answer(decided, as_json=as_json, text=lambda: f"{decided['agent']}: {decided['why']}")
+
+
+def _decided(data_dir: Path | None, platform: str, place: dict[str, Any], text: str) -> dict[str, object]:
+    """Return who answers a message that is for us, and why."""
+    from postroom.gateway.events import MessageEvent
+    from postroom.gateway.routes import DEFAULT_AGENT, decide
+    from postroom.gateway.session import SessionSource
+
+    try:
+        source = SessionSource.from_dict({**place, "platform": platform})
+    except ValueError as error:
+        raise InvalidArgument(
+            "there is no such platform", value=platform, remedy="write it as telegram/-100200"
+        ) from error
+    decided = decide(_read(data_dir)[1].gateway.routes, MessageEvent(text=text, source=source))
+    return {} if decided is None else {"agent": decided.agent or DEFAULT_AGENT, "why": decided.why}
+
+
+def _read(data_dir: Path | None) -> "tuple[Settings, GatewayFile]":
+    """Read gateway.toml and its secrets."""
     from postroom.app.config import load_settings
     from postroom.app.gateway_config import load_gateway
 
@@ -153,6 +199,13 @@ def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     told = load_gateway(settings)
     if told is None:
         raise _no_file(settings.gateway_file)
+    return settings, told
+
+
+@config.command("check")
+def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Read gateway.toml and its secrets and say what would be connected. Exit code 78 when it is wrong."""
+    settings, told = _read(data_dir)
     from postroom.app.gateway_wiring import examine, outline
 
     examine(told, settings)

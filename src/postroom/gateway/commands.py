@@ -23,6 +23,7 @@ from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
 from postroom.gateway.replies import thread_name
+from postroom.gateway.routes import DEFAULT_AGENT, reachable, short_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions, hidden_runs
 
@@ -45,6 +46,7 @@ COMMANDS = (
     Command(name="help", help="list the commands", role=PersonRole.VIEWER),
     Command(name="status", help="what is at work here, and what waits", role=PersonRole.VIEWER),
     Command(name="stop", usage="[all]", help="end the run at work; with `all` drop what waits as well"),
+    Command(name="agent", usage="[name]", help="who answers here, or have another agent answer"),
     Command(name="queue", usage="<text>", aliases=("q",), help="have this answered in a run of its own"),
     Command(name="steer", usage="<text>", help="have the agent read this at its next step"),
     Command(
@@ -125,6 +127,7 @@ class Commands:
         self._threads = threads
         self._handlers: Mapping[str, Callable[[CommandCall], Awaitable[str | None]]] = {
             "status": self._status,
+            "agent": self._agent,
             "stop": self._stop,
             "queue": self._queue,
             "steer": self._steer,
@@ -188,12 +191,13 @@ class Commands:
     # The run at work, and what waits.
 
     async def _stop(self, call: CommandCall) -> str:
-        session, _ = await self._sessions.of(call.key, call.source)
-        dropped: tuple[Message, ...] = ()
-        if call.words.lower() == "all":
-            dropped = await self._handover.dropped(session.thread_id)
-        stopped = await self._handover.stop(session.thread_id)
-        waiting = len(await self._run_queue.pending(session.thread_id))
+        dropped: list[Message] = []
+        stopped, waiting = False, 0
+        for session in await self._sessions_here(call):
+            if call.words.lower() == "all":
+                dropped += await self._handover.dropped(session.thread_id)
+            stopped |= await self._handover.stop(session.thread_id)
+            waiting += len(await self._run_queue.pending(session.thread_id))
         said = [wording.STOPPING if stopped else wording.NOTHING_TO_STOP]
         said += _listed("Dropped", [message.text() for message in dropped])
         if waiting:
@@ -234,7 +238,8 @@ class Commands:
         if not call.words and not call.event.media:
             return "Say what: /background <text>"
         source = call.source
-        beside = thread_name(source.platform.value, source.account, f"beside-{call.event.inbound_id}")
+        unique = f"beside-{call.event.inbound_id}"
+        beside = thread_name(source.platform.value, source.account, unique, source.agent)
         session = ChatSession(session_key=call.key, thread_id=beside, source=source.to_dict())
         call.event.text = call.words
         await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)
@@ -343,11 +348,11 @@ class Commands:
         return await self._decide(call, approved=False)
 
     async def _decide(self, call: CommandCall, *, approved: bool) -> str:
-        session, _ = await self._sessions.of(call.key, call.source)
-        decided = await self._questions.decide(session, call.source, call.words, approved=approved)
+        threads = [session.thread_id for session in await self._sessions_here(call)]
+        decided = await self._questions.decide(threads, call.source, call.words, approved=approved)
         if decided.question is not None:
             text = f"{decided.question.text}\n\n{decided.note}"
-            await self._notices.show_answered(session.thread_id, decided.question.number, text)
+            await self._notices.show_answered(decided.thread_id, decided.question.number, text)
         return decided.note
 
     async def _reply(self, call: CommandCall) -> str:
@@ -373,7 +378,36 @@ class Commands:
             return f"It was not sent: {error.message}."
         return f"Sent to {whom}."
 
+    # Who answers.
+
+    async def _agent(self, call: CommandCall) -> str:
+        open_to = reachable(self._config.routes, call.source)
+        named = {agent or DEFAULT_AGENT: agent for agent in open_to}
+        wanted = call.words.strip().casefold()
+        if not wanted:
+            answers = call.source.agent or DEFAULT_AGENT
+            others = [name for name in named if name != answers]
+            more = f" /agent chooses another: {', '.join(others)}." if others else ""
+            return f"{answers} answers here.{more}"
+        if wanted == DEFAULT_AGENT:
+            await self._sessions.choose_agent(call.source, None)
+            return "Who answers is as the rules say."
+        found = [name for name in named if wanted in (name.casefold(), short_name(name).casefold())]
+        if len(found) != 1:
+            which = "Several agents are" if found else "No agent is"
+            return f"{which} called {call.words!r} here; choose one of {', '.join(named)}."
+        await self._sessions.choose_agent(call.source, named[found[0]])
+        return f"{found[0]} answers here from now on; /agent {DEFAULT_AGENT} undoes that."
+
     # Parts of these.
+
+    async def _sessions_here(self, call: CommandCall) -> list[ChatSession]:
+        """Return this person's sessions here: that of the command, and those with other agents."""
+        session, _ = await self._sessions.of(call.key, call.source)
+        others = (replace(call.source, agent=agent) for agent in reachable(self._config.routes, call.source))
+        keys = [self._config.session_key(source) for source in others]
+        found = [await self._sessions.load(key) for key in keys if key != call.key]
+        return [session, *(one for one in found if one is not None)]
 
     async def _with_state(self, call: CommandCall) -> tuple[ChatSession, ThreadState]:
         session, _ = await self._sessions.of(call.key, call.source)

@@ -10,7 +10,8 @@ from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-from postroom.gateway.session import Platform
+from postroom.gateway.routes import Route
+from postroom.gateway.session import Platform, SessionSource, build_session_key
 
 CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
 """What a chat may do with a message for a busy session: nobody reads there that an answer is hidden again."""
@@ -111,6 +112,7 @@ class GatewayConfig:
     default_reset_policy: SessionResetPolicy = SessionResetPolicy()
     reset_by_type: Mapping[str, SessionResetPolicy] = field(default_factory=dict)
     reset_by_platform: Mapping[Platform, SessionResetPolicy] = field(default_factory=dict)
+    reset_by_chat: Mapping[tuple[Platform, str], SessionResetPolicy] = field(default_factory=dict)
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     busy: BusyConfig = BusyConfig()
@@ -126,10 +128,12 @@ class GatewayConfig:
     keep_messages: timedelta = timedelta(days=7)
     """How long a message that has its answer is known, should its platform send it again."""
     max_media_bytes: int = 20_000_000
+    group_context: int = 0
+    """How many messages of a group that were addressed to nobody an agent reads with the next one to it."""
     drain: timedelta = timedelta(seconds=30)
     """How long a stop waits for runs at work and answers on their way."""
-    agent_id: str | None = None
-    """Which agent answers; None: the mailbox's default."""
+    routes: tuple[Route, ...] = ()
+    """Which agent answers which messages: the first that matches; without one `[agent]` does."""
     state_dir: Path | None = None
     """Where locks on bot tokens and the status file are; None: neither is kept."""
 
@@ -148,10 +152,17 @@ class GatewayConfig:
         config = self.platforms.get(platform)
         return None if config is None else config.home_channel
 
-    def get_reset_policy(self, platform: Platform, session_type: str) -> SessionResetPolicy:
-        """Return when a session begins anew: its platform's rule, else its type's, else the default."""
+    def session_key(self, source: SessionSource) -> str:
+        """Return the key of the session that messages from there belong to."""
+        return build_session_key(source, self.group_sessions_per_user, self.thread_sessions_per_user)
+
+    def get_reset_policy(
+        self, platform: Platform, session_type: str, chat_id: str = ""
+    ) -> SessionResetPolicy:
+        """Return when a session begins anew: its chat's rule, else its platform's, and so on."""
         fallback = self.reset_by_type.get(session_type, self.default_reset_policy)
-        return self.reset_by_platform.get(platform, fallback)
+        by_platform = self.reset_by_platform.get(platform, fallback)
+        return self.reset_by_chat.get((platform, chat_id), by_platform)
 
     def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
         """Return what a busy session of this chat does: its chat's rule, else its platform's, else all."""

@@ -237,6 +237,8 @@ class Delivery:
     ) -> OutgoingMessage:
         """Return the text as it is to be sent, in the place of its draft where one is shown here."""
         text = reply.text.strip() or wording.NO_ANSWER
+        if reply.kind is ReplyKind.ANSWER:
+            text = self._sessions.label(address.source) + text
         if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         outgoing = OutgoingMessage(row.outbox_id, address, list(parts_of(text, adapter)))
@@ -258,6 +260,7 @@ class Delivery:
             if number < outgoing.sent:
                 continue
             text = f"{reply.text}\n\n{question.text}" if reply.text and number == 0 else question.text
+            text = self._sessions.label(address.source) + text
             buttons = (
                 Button(label="Approve", value=f"approve {question.number}"),
                 Button(label="Deny", value=f"deny {question.number}"),

@@ -41,6 +41,7 @@ from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
+from postroom.gateway.group_talk import with_earlier
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 
@@ -311,6 +312,7 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool) ->
     }
     name = (source.user_name or source.user_id) if source else None
     words = f"[{name}] {event.text}" if shared and name else event.text
+    words = with_earlier(words, event.metadata)
     text = ContentBlock(
         text=storable(words), data={key: value for key, value in data.items() if value is not None}
     )

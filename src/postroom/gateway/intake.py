@@ -15,6 +15,7 @@ from postroom.contracts.chat import (
     InboundMove,
     InboundStatus,
 )
+from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import (
     AlreadyConsumed,
@@ -28,10 +29,12 @@ from postroom.contracts.errors import (
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.group_talk import GroupTalk
 from postroom.gateway.handover import inbound_key
 from postroom.gateway.notices import notice_key
+from postroom.gateway.routes import decide, reachable
 from postroom.gateway.run import GatewayRunner, Services
-from postroom.gateway.session import SessionSource, build_session_key
+from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -51,6 +54,8 @@ class Intake:
         self._runner = runner
         self._log = services.stores.intake_log
         self._people = services.people
+        self._sessions = services.sessions
+        self._group_talk = GroupTalk(config.group_context)
         self._handover = services.handover
         self._notices = services.notices
         self._metrics = services.metrics
@@ -71,11 +76,16 @@ class Intake:
             InputError: it can never be kept.
         """
         source = self._checked(event)
-        if not event.addressed:
+        if not (event.addressed or self._config.routes or self._config.group_context):
             return  # said among others, and not to us
         await self._open.wait()
         self._refuse_ended()
         await self._people.learn(source)
+        routed = await self._routed(event, source)
+        if routed is None:
+            return
+        source = event.source = routed
+        self._group_talk.add_to(event, source, self._config.session_key(source))
         draft = self._draft(event, source)
         is_alone = not self._coming[draft.session_key]  # otherwise it would overtake another
         self._coming[draft.session_key] += 1
@@ -86,6 +96,26 @@ class Intake:
                 await self._keep(event, draft)
         finally:
             self._came(draft.session_key)
+
+    async def _routed(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
+        """Return where a message comes from with the agent that answers it; None when it is for nobody."""
+        chosen = await self._chosen(source) if event.addressed else None
+        decision = decide(self._config.routes, event, chosen)
+        if decision is not None:
+            return replace(source, agent=decision.agent)
+        if self._people.may(source, PersonRole.VIEWER):
+            self._group_talk.heard(event, source)
+        return None
+
+    async def _chosen(self, source: SessionSource) -> str | None:
+        """Return the agent that was chosen with /agent; one that cannot be reached any more is given up."""
+        chosen = await self._sessions.chosen_agent(source)
+        if chosen is None or chosen in reachable(self._config.routes, source):
+            return chosen
+        await self._sessions.choose_agent(source, None)
+        key = f"gone/{chosen}/{self._clock.now()}"
+        await self._notices.tell(source, wording.agent_gone(chosen), key=key)
+        return None
 
     async def _keep(self, event: MessageEvent, draft: InboundDraft) -> None:
         """Keep a message and have it handed over in the background."""
@@ -119,8 +149,15 @@ class Intake:
         await self._people.learn(source)
         if not self._people.may_write(source):
             return
+        key = inbound_key(source, event.message_id)
+        before = await self._log.find(key)
+        if before is None:
+            return
+        # Other words do not change who answers, nor what was said before them.
+        event.source = replace(source, agent=(before.body.get("source") or {}).get("agent"))
+        event.metadata = {**before.body.get("metadata", {}), **event.metadata}
         try:
-            message = await self._log.edit(inbound_key(source, event.message_id), event.to_body())
+            message = await self._log.edit(key, event.to_body())
         except (AlreadyConsumed, UnknownMessage):
             return
         event.inbound_id = message.inbound_id
@@ -234,9 +271,7 @@ class Intake:
     def _draft(self, event: MessageEvent, source: SessionSource) -> InboundDraft:
         return InboundDraft(
             key=inbound_key(source, event.message_id),
-            session_key=build_session_key(
-                source, self._config.group_sessions_per_user, self._config.thread_sessions_per_user
-            ),
+            session_key=self._config.session_key(source),
             sender_id=source.user_id,
             body=event.to_body(),
         )

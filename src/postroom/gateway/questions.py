@@ -1,10 +1,10 @@
 """What agents ask of people: the questions of runs that wait, and the answers, of which the first counts."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.chat import ChatSession
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError
 from postroom.contracts.run_ports import ThreadStore
@@ -27,6 +27,8 @@ class Decided:
 
     note: str
     question: Question | None = None
+    thread_id: str = ""
+    """The thread on which it was asked."""
 
 
 class Questions:
@@ -43,27 +45,28 @@ class Questions:
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
     async def decide(
-        self, session: ChatSession, source: SessionSource, words: str, *, approved: bool
+        self, thread_ids: Sequence[str], source: SessionSource, words: str, *, approved: bool
     ) -> Decided:
-        """Answer the question that the words name, or the only one.
+        """Answer the question on these threads that the words name, or the only one.
 
         Raises:
             StoreError: the answer could not be kept; the question stays open.
         """
-        asked = await self.open(session.thread_id)
+        asked = [(thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)]
         number, why = _number_in(words)
-        matching = [question for question in asked if number is None or question.number == number]
+        matching = [one for one in asked if number is None or one[1].number == number]
         if len(matching) > 1:
-            listed = "\n".join(f"{question.number}: {question.text}" for question in matching)
+            listed = "\n".join(f"{question.number}: {question.text}" for _, question in matching)
             return Decided(f"Which one?\n{listed}")
         if not matching:
             return Decided("Nothing is asked here by that number; it may have been answered already.")
-        [chosen] = matching
+        [(thread_id, chosen)] = matching
         who = source.user_name or source.user_id or ""
         decision = decision_of(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
-        if not await answer_run(self._run_queue, session.thread_id, chosen, decision):
+        if not await answer_run(self._run_queue, thread_id, chosen, decision):
             return Decided(ANSWERED_ALREADY)
-        return Decided(f"{'Approved' if approved else 'Denied'} by {who or 'somebody'}.", chosen)
+        note = f"{'Approved' if approved else 'Denied'} by {who or 'somebody'}."
+        return Decided(note, chosen, thread_id)
 
 
 def decision_of(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -23,6 +23,9 @@ from postroom.gateway import wording
 
 _EARLIER_NAMES = {"lines": "inbound_ids", "place": "source", "message": "mail_key", "letter": "mail_key"}
 """What earlier versions called parts of a stored reply."""
+
+_AGENT = 3
+"""Where in a thread's name the agent stands."""
 
 
 class ReplyKind(StrEnum):
@@ -89,9 +92,16 @@ class Reply:
         return msgspec.convert(payload, cls)
 
 
-def thread_name(platform: str, account: str, unique: str) -> str:
-    """Return the name of a chat's thread."""
-    return f"{CHAT_THREAD}{quote(platform, safe='')}/{quote(account, safe='')}/{unique}"
+def thread_name(platform: str, account: str, unique: str, agent: str | None = None) -> str:
+    """Return the name of a chat's thread, which names the agent that answers there; None: `[agent]`."""
+    whose = "" if agent is None else f"/{quote(agent, safe='@')}"
+    return f"{CHAT_THREAD}{quote(platform, safe='')}/{quote(account, safe='')}/{unique}{whose}"
+
+
+def agent_on(thread_id: str) -> str | None:
+    """Return which agent answers on a chat's thread; None: `[agent]`."""
+    parts = thread_id.removeprefix(CHAT_THREAD).split("/")
+    return unquote(parts[_AGENT]) if len(parts) > _AGENT else None
 
 
 def target_name(platform: str, account: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatStores, InboundDraft, InboundMove, InboundStatus
+from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
@@ -145,7 +146,7 @@ class GatewayRunner:
             return
         if text is not None:
             await self.services.notices.answer(event, text, key=notice_key("said", event.inbound_id))
-        if event.is_command() and not event.handed_over and self._is_user_authorized(source):
+        if event.is_command() and not event.handed_over and self._knows(source):
             await self._close(event, InboundStatus.DONE)
 
     async def begin(self, event: MessageEvent, draft: InboundDraft) -> bool:
@@ -174,11 +175,11 @@ class GatewayRunner:
         source = event.source
         if source is None:
             return None
-        if not self._is_user_authorized(source):
-            return await self._meet_stranger(event, source)
         key = self._session_key_for_source(source)
-        if event.is_command():
+        if event.is_command() and self._knows(source):
             return await self._obey(event, source, key)
+        if not self._is_user_authorized(source):
+            return await self._refuse(event, source)
         if not self.guard.admit(key, event):
             self._show_next(key, source)
             return None
@@ -232,7 +233,10 @@ class GatewayRunner:
             await self._close(event, InboundStatus.DONE)
             return True
         session, began_anew = await services.sessions.of(key, source)
-        if began_anew and self.config.get_reset_policy(source.platform, source.chat_type).notify:
+        if (
+            began_anew
+            and self.config.get_reset_policy(source.platform, source.chat_type, source.chat_id).notify
+        ):
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
         mode = BusyPolicy(event.metadata["busy"]) if "busy" in event.metadata else None
         if draft is not None:
@@ -305,9 +309,21 @@ class GatewayRunner:
         config = self.config
         return build_session_key(source, config.group_sessions_per_user, config.thread_sessions_per_user)
 
-    async def _meet_stranger(self, event: MessageEvent, source: SessionSource) -> str | None:
+    def _knows(self, source: SessionSource) -> bool:
+        """Say whether somebody may at least look: which commands are for them, each command says."""
+        if self._is_user_authorized(source):
+            return True
+        return self._services is not None and self._services.people.may(source, PersonRole.VIEWER)
+
+    async def _refuse(self, event: MessageEvent, source: SessionSource) -> str | None:
+        """Refuse a message whose sender may not write: a stranger may be given a code."""
         services = self.services
         services.metrics.message("refused")
+        if self._knows(source):
+            key = notice_key("rejected", event.inbound_id)
+            await services.notices.answer(event, wording.ONLY_LOOKS, key=key)
+            await self._close(event, InboundStatus.REJECTED, reason=wording.ONLY_LOOKS)
+            return None
         code = await services.people.code_for(source)
         if code is not None:
             text = wording.pairing(source.platform.value, code)
@@ -323,10 +339,10 @@ class GatewayRunner:
         command = resolve_command(name)
         if command is None:
             return wording.unknown_command(name)
-        if command.name == "stop" and self.guard.wish_stop(key):
-            return wording.STARTING_UP
         if not self._may_use(command, source):
             return wording.NOT_ALLOWED
+        if command.name == "stop" and self.guard.wish_stop(key):
+            return wording.STARTING_UP
         if command.name == "help":
             return await self._handle_help_command(event)
         return await self.services.commands.obey(command, event, source, key)
@@ -340,7 +356,7 @@ class GatewayRunner:
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button: it is the command that its value names, said by whoever pressed it."""
         event = MessageEvent(text=f"/{press.value}", source=press.source)
-        if not self._is_user_authorized(press.source):
+        if not self._knows(press.source):
             return wording.NOT_ALLOWED
         said = await self._obey(event, press.source, self._session_key_for_source(press.source))
         return said or ""

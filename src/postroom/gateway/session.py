@@ -6,7 +6,9 @@ from urllib.parse import quote
 
 from postroom.contracts.messages import Json
 
-PREFIX = "agent:main"
+PREFIX = "agent"
+_MAIN = "main"
+"""Stands in keys for `[agent]`."""
 
 
 class Platform(StrEnum):
@@ -40,6 +42,8 @@ class SessionSource:
     account: str = "default"
     """Which bot, or other identity of ours, the message was sent to."""
     is_bot: bool = False
+    agent: str | None = None
+    """Which agent answers, as the rules decided; None: `[agent]`."""
 
     @property
     def description(self) -> str:
@@ -74,11 +78,13 @@ class SessionKey:
     chat_id: str | None = None
     thread_id: str | None = None
     participant: str | None = None
+    agent: str | None = None
 
     def render(self) -> str:
         """Return the key as text. A colon within a part is written `%3A`, so that parts stay apart."""
         parts = (self.platform.value, self.chat_type, self.chat_id, self.thread_id, self.participant)
-        return ":".join((PREFIX, *(quote(part, safe="!@#$&'()*+,;=/?~ ") for part in parts if part)))
+        named = (quote(part, safe="!@#$&'()*+,;=/?~ ") for part in (self.agent or _MAIN, *parts) if part)
+        return ":".join((PREFIX, *named))
 
 
 def session_key_of(
@@ -86,7 +92,8 @@ def session_key_of(
 ) -> SessionKey:
     """Return the parts of a source's key.
 
-    Direct messages are one session a chat and thread; elsewhere each participant has a session of their own
+    Each agent has sessions of its own. Direct messages are one session a chat and thread; elsewhere each
+    participant has a session of their own
     unless that is switched off, for threads on their own.
     """
     if source.chat_type == "dm":
@@ -99,6 +106,7 @@ def session_key_of(
             chat_id=chat_id,
             thread_id=source.thread_id,
             participant=participant,
+            agent=source.agent,
         )
     per_user = thread_sessions_per_user if source.thread_id else True
     participant = source.user_id if group_sessions_per_user and per_user else None
@@ -108,6 +116,7 @@ def session_key_of(
         chat_id=source.chat_id or None,
         thread_id=source.thread_id,
         participant=participant,
+        agent=source.agent,
     )
 
 

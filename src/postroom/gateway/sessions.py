@@ -11,12 +11,15 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy
 from postroom.gateway.replies import thread_name
+from postroom.gateway.routes import is_one_of_several, label
 from postroom.gateway.session import SessionSource
 
 _TOUCH_AFTER_MS = 30_000
 """A session's last activity is written down no more often than this."""
 _MOST_ADDRESSES = 10_000
 _TRIES = 16
+_CHOSEN = "agent"
+"""The setting of a session that says which agent was chosen there."""
 
 
 class Sessions:
@@ -51,6 +54,31 @@ class Sessions:
                 key, lambda one: replace(one, active_at=now, source=source.to_dict())
             )
         return session, False
+
+    async def chosen_agent(self, source: SessionSource) -> str | None:
+        """Return the agent that was chosen with /agent where this is said; None when none was."""
+        session = await self.load(self._key_of_choice(source))
+        chosen = None if session is None else session.settings.get(_CHOSEN)
+        return str(chosen) if chosen else None
+
+    async def choose_agent(self, source: SessionSource, agent: str | None) -> None:
+        """Have an agent answer where this is said, as far as the rules let it; None: as they say."""
+        key, place = self._key_of_choice(source), replace(source, agent=None)
+
+        def choosing(session: ChatSession) -> ChatSession:
+            kept = {name: value for name, value in session.settings.items() if name != _CHOSEN}
+            return replace(session, settings=kept if agent is None else {**kept, _CHOSEN: agent})
+
+        await self.of(key, place)
+        await self.changed(key, choosing)
+
+    def label(self, source: SessionSource) -> str:
+        """Return what an answer begins with, where people must be told which of several agents speaks."""
+        is_needed = is_one_of_several(self._config.routes, source)
+        return label(source.agent) if source.agent is not None and is_needed else ""
+
+    def _key_of_choice(self, source: SessionSource) -> str:
+        return self._config.session_key(replace(source, agent=None))
 
     async def load(self, key: str) -> ChatSession | None:
         """Return a session, if there is one."""
@@ -135,10 +163,10 @@ class Sessions:
         )
 
     def _new_thread(self, source: SessionSource) -> str:
-        return thread_name(source.platform.value, source.account, self._new_id())
+        return thread_name(source.platform.value, source.account, self._new_id(), source.agent)
 
     def _is_over(self, session: ChatSession, source: SessionSource, now: int) -> bool:
-        policy = self._config.get_reset_policy(source.platform, source.chat_type)
+        policy = self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
         return ends_session(policy, active_at=session.active_at, now=now)
 
 

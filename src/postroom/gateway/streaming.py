@@ -143,14 +143,15 @@ class StreamingPresenter:
 
     async def _draw(self, adapter: BasePlatformAdapter, source: SessionSource, run: RunInChat) -> None:
         """Show the answer as it grows, no more often than the platform likes."""
-        shown = self._fresh(adapter.capabilities)
+        shown, label = self._fresh(adapter.capabilities), self.sessions.label(source)
         while True:
             event = await run.deltas.get()
             if isinstance(event, StreamReset | RunRetrying):
-                shown = self._fresh(adapter.capabilities)
+                shown, label = self._fresh(adapter.capabilities), self.sessions.label(source)
                 self.forget(run.run_id)
             elif isinstance(event, TextDelta):
-                step = shown.draft.add(event.delta, now=self._clock.now())
+                step = shown.draft.add(label + event.delta, now=self._clock.now())
+                label = ""
                 while step is not None:
                     self._remember(run.run_id, shown)
                     metadata = send_metadata(source, answers=list(run.answers))

@@ -11,6 +11,7 @@ BUSY = "Not taken: the agent is at work. Send it again later."
 NOTHING_TO_STOP = "Nothing is at work here."
 DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
 NOT_ALLOWED = "You may not do that here."
+ONLY_LOOKS = "Not taken: you may look here, with /help and /status, and not write."
 READ_AT_NEXT_STEP = "The agent reads this at its next step."
 READ_TOGETHER = "This is read together with what else you sent."
 
@@ -76,6 +77,11 @@ def pairing(platform: str, code: str) -> str:
 def unknown_command(name: str) -> str:
     """Say that there is no such command."""
     return f"There is no command /{name}. /help lists those there are."
+
+
+def agent_gone(agent: str) -> str:
+    """Say that the agent that was chosen does not answer any more."""
+    return f"{agent}, whom you chose, does not answer here any more; /agent lists who does."
 
 
 BEGAN_ANEW = "A new conversation begins; /resume takes up an earlier one."
