@@ -1226,6 +1226,11 @@ async def test_a_refusal_is_told_with_its_kind(
         result = await adapter.send(DIRECT, "hello")
         assert (result.error_kind, result.retry_after_ms) == (kind, wait)
         assert fake.said == []
+        if kind is SendErrorKind.RATE_LIMITED:
+            asked = len(fake.seen)
+            assert (await adapter.send(DIRECT, "too soon")).retry_after_ms
+            assert len(fake.seen) == asked
+            clock.advance(timedelta(minutes=1))
         assert (await adapter.send(DIRECT, "hello")).success
 
 

@@ -10,7 +10,7 @@ import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 from typing import Any, cast
@@ -53,6 +53,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
+from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
@@ -135,10 +136,16 @@ def gateway() -> Gateway:
     return Gateway()
 
 
+class Hurried(SlackAdapter):
+    """One that says things as fast as the tests like."""
+
+    capabilities = replace(SlackAdapter.capabilities, rates=RateLimits())
+
+
 def made(fake: FakeSlack | None, clock: ManualClock, **words: Any) -> SlackAdapter:
     base = {} if fake is None else {"base_url": fake.url}
     given = {"token": BOT_TOKEN, "api_key": APP_TOKEN, **words, "extra": {**base, **words.get("extra", {})}}
-    return SlackAdapter(PlatformConfig(enabled=True, **given), clock=clock, timer=clock)
+    return Hurried(PlatformConfig(enabled=True, **given), clock=clock, timer=clock)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -40,6 +40,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
+from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
@@ -132,6 +133,12 @@ def kept() -> Kept:
     return Kept()
 
 
+class Hurried(TelegramAdapter):
+    """One that says things as fast as the tests like; `test_pacing.py` has it keep its limits."""
+
+    capabilities = replace(TelegramAdapter.capabilities, rates=RateLimits())
+
+
 def made(
     fake: FakeTelegram, clock: ManualClock, *, token: str | None = TOKEN, **extra: Any
 ) -> TelegramAdapter:
@@ -141,7 +148,7 @@ def made(
         api_key=SECRET if "webhook_url" in extra else None,
         extra={"base_url": fake.url, **extra},
     )
-    return TelegramAdapter(config, clock=clock, timer=clock, random=Random(1))
+    return Hurried(config, clock=clock, timer=clock, random=Random(1))
 
 
 @asynccontextmanager

@@ -33,6 +33,7 @@ from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.metrics import GatewayMetrics
+from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
 from postroom.gateway.session import SessionSource
@@ -314,6 +315,14 @@ class Delivery:
         """Have it tried later, or not at all. What is behind it on its thread waits for it."""
         kind = result.error_kind or SendErrorKind.UNKNOWN
         why = f"{kind}: {result.error}"
+        if kind is SendErrorKind.RATE_LIMITED:
+            outgoing = self._outgoing.get(row.outbox_id)
+            return NotPerformed(
+                error=why,
+                untried=True,
+                not_before_ms=result.retry_after_ms or UNTOLD_MS,
+                may_have_arrived=outgoing is not None and outgoing.sent > 0,
+            )
         self._metrics.delivery_failed(kind.value)
         if not kind.may_pass or row.attempt_count >= self._config.max_attempts:
             return await self._given_up(row, reply, inbound, why)

@@ -153,7 +153,7 @@ class StreamingPresenter:
                 step = shown.draft.add(event.delta, now=self._clock.now())
                 while step is not None:
                     self._remember(run.run_id, shown)
-                    metadata = send_metadata(source, answers=list(run.answers))
+                    metadata = send_metadata(source, answers=list(run.answers), draft=True)
                     step = await self._take_step(adapter, source.chat_id, shown, step, metadata)
 
     def _fresh(self, capabilities: ChannelCapabilities) -> Shown:

@@ -11,6 +11,7 @@ acknowledge, and the platform sends the message again. It knows nothing of sessi
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
@@ -33,6 +34,7 @@ from postroom.gateway.events import (
     SendErrorKind,
     SendResult,
 )
+from postroom.gateway.pacing import Pacing, Turn
 from postroom.gateway.session import Platform, SessionSource
 
 __all__ = [
@@ -51,6 +53,8 @@ __all__ = [
 ]
 
 _LONGEST_PAUSE_MS = 60_000
+TOO_OFTEN = "the platform's limits allow it later"
+"""Why something was not sent that is before its turn; the platform was not asked."""
 Metadata = Mapping[str, Json]
 """What goes with something that is said, as far as it is known:
 
@@ -61,6 +65,7 @@ Metadata = Mapping[str, Json]
 | answers | the platform's ids of the messages that are answered |
 | read | of a question: the platform's ids of the messages that the asking run has read |
 | final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
+| draft | true for what is shown of an answer while it is written: it gives way to everything else |
 """
 
 
@@ -159,6 +164,7 @@ class BasePlatformAdapter(ABC):
         self.liveness = Liveness()
         self._clock = clock or SystemClock()
         self._timer = timer or SystemTimer()
+        self._pacing = Pacing(self.capabilities.rates, self._clock, self._timer)
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
         self._pending_messages: dict[str, MessageEvent] = {}
@@ -279,6 +285,20 @@ class BasePlatformAdapter(ABC):
         if self._inbound is None:
             raise StoreUnavailable(f"nobody takes the messages of {self.platform.value} yet")
         await self._inbound.accept(event)
+
+    def _turn(
+        self,
+        method: str,
+        chat_id: str | None = None,
+        metadata: Metadata | None = None,
+        *,
+        is_group: bool = False,
+        gives_way: bool = False,
+    ) -> AbstractAsyncContextManager[Turn]:
+        """Wait for the turn of a call; with a chat it says something there. See `Pacing`."""
+        told = metadata or {}
+        key, is_draft = told.get("dedupe_key"), told.get("draft") is True
+        return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
 
     def _heard(self) -> None:
         """Note that the receiving side lives."""
