@@ -230,10 +230,11 @@ class Delivery:
             case _:
                 outgoing = self._outgoing.get(row.outbox_id)
                 if outgoing is None:
-                    outgoing = self._outgoing[row.outbox_id] = self._begin(adapter, row, reply, address)
+                    outgoing = await self._begin(adapter, row, reply, address)
+                    self._outgoing[row.outbox_id] = outgoing
                 return await outgoing.send_rest(adapter)
 
-    def _begin(
+    async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
         """Return the text as it is to be sent, in the place of its draft where one is shown here."""
@@ -242,6 +243,8 @@ class Delivery:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         outgoing = OutgoingMessage(row.outbox_id, address, list(parts_of(text, adapter)))
         shown = self._presenter.take_shown(reply.run_id) if reply.run_id else None
+        if shown is not None:
+            await shown.settled()
         if shown is not None and shown.message_id is not None:
             if shown.draft.finish():
                 outgoing.draft_id = shown.message_id
@@ -358,7 +361,10 @@ def _closing(inbound: Sequence[InboundMessage], failed: str | None) -> Joined:
 
 
 def _owed_since(row: OutboxMessage) -> int:
-    """Return since when a row is to be delivered; one that somebody took out of that queue, since then."""
+    """Return since when a row could have been delivered.
+
+    Before it was not its turn, or it lay among the dead letters.
+    """
     return max(row.created_at, row.available_at) if row.attempt_count <= 1 else row.created_at
 
 

@@ -155,11 +155,11 @@ class Pacing:
 
     def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
         """Be quiet in the narrowest scope; when that is the second at once, the platform meant the bot."""
-        narrow, bot = scopes[0], scopes[-1]
-        others = (one for one in self._scopes.values() if one is not narrow and one is not bot)
-        meant = (narrow, bot) if any(one.quiet[1] > now for one in others) else (narrow,)
-        for scope in meant:
-            scope.quiet = (now, max(now + quiet_ms, scope.quiet[1]))
+        narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
+        narrow.quiet = (now, max(until, narrow.quiet[1]))
+        others = (one.quiet[1] for one in self._scopes.values() if one is not narrow and one is not bot)
+        if quiet := [other for other in others if other > now]:
+            bot.quiet = (now, max(min(until, *quiet), bot.quiet[1]))
 
     def _of(self, method: str, chat_id: str | None, *, is_group: bool) -> "list[_Scope]":
         """Return what a call counts for, the narrowest first and the bot last."""

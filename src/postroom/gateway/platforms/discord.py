@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
+from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnavailable, TooLarge
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
@@ -256,8 +256,9 @@ class DiscordAdapter(BasePlatformAdapter):
 
     def _refused(self, code: int) -> ConfigError:
         name, message, remedy = _REFUSALS[code]
-        self._fail(name, f"{message}; {remedy}", retryable=False)
-        return ConfigError(message, value=code, remedy=remedy)
+        is_token = _REFUSALS[code] is _TOKEN
+        self._fail(name, f"{message}; {remedy}", retryable=not is_token)
+        return (CredentialRefused if is_token else ConfigError)(message, value=code, remedy=remedy)
 
     # What goes out.
 

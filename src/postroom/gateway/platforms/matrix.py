@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
+from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit
 from postroom.gateway.config import PlatformConfig
@@ -128,7 +128,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def _find_out_who_we_are(self) -> None:
         answer = await self._home.ask("GET", wire.path_of("account", "whoami"))
         if answer.is_fatal or answer.status == 403:
-            raise ConfigError(
+            raise CredentialRefused(
                 f"the homeserver refuses the access token: {answer.said()}",
                 remedy=secret_remedy("token", "a new access token of the bot's user"),
             )

@@ -278,9 +278,9 @@ class SlackAdapter(BasePlatformAdapter):
     def _stands(self, state: AdapterState) -> None:
         self.liveness.state = state
 
-    def _failed(self, code: str, message: str) -> None:
+    def _failed(self, code: str, message: str, retryable: bool) -> None:
         _LOG.error("slack.failed", code=code, why=message)
-        self._fail(code, message, retryable=False)
+        self._fail(code, message, retryable=retryable)
 
     # What comes in.
 
@@ -471,7 +471,7 @@ class SlackAdapter(BasePlatformAdapter):
         answer = await self._api.call(method, body, form=form, token=token)
         dead = answer.refusal is not None and answer.refusal.code in TOKEN_REFUSED and token is None
         if dead and self._receiving_tasks() is not None:
-            self._failed("token_refused", "Slack does not take the bot token any more")
+            self._failed("token_refused", "Slack does not take the bot token any more", False)
             await self._end_receiving()
         return answer
 

@@ -53,7 +53,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import ConfigError, InputError, PostroomError
+from postroom.contracts.errors import ConfigError, CredentialRefused, InputError, PostroomError
 from postroom.gateway.events import ButtonPress
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.telegram_wire import (
@@ -121,9 +121,9 @@ def token_of(config: PlatformConfig) -> str:
     return config.token
 
 
-def refused_token(why: str) -> ConfigError:
+def refused_token(why: str) -> CredentialRefused:
     """Return that the token is none, or not valid any more."""
-    return ConfigError(
+    return CredentialRefused(
         f"telegram's token is not valid: {why}",
         remedy=secret_remedy("token", "the one that @BotFather in Telegram gives"),
     )
@@ -337,9 +337,8 @@ class TelegramAdapter(BasePlatformAdapter):
         if answer.result.get("url") != self._options.webhook_url:
             self._fail(
                 "conflict",
-                "the bot's webhook was taken away or set elsewhere; see who else uses its token, then connect"
-                " again",
-                retryable=False,
+                "the bot's webhook was taken away or set elsewhere: see who else uses its token",
+                retryable=True,
             )
             return False
         self._well()
@@ -350,17 +349,16 @@ class TelegramAdapter(BasePlatformAdapter):
         if answer.is_unauthorized:
             refused = refused_token(answer.error)
             self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
-        elif answer.is_conflict:
-            self._fail(
-                "conflict",
-                f"somebody else receives for this bot: {answer.error}; stop the other program, or take away"
-                " the webhook (delete_webhook), then connect again",
-                retryable=False,
-            )
         else:
             self.liveness.state = AdapterState.RECONNECTING
             self.liveness.error_code = "unreachable"
             self.liveness.error = answer.error or "Telegram answered something else than updates"
+            if answer.is_conflict:
+                self.liveness.error_code = "conflict"
+                self.liveness.error = (
+                    f"somebody else receives for this bot: {answer.error}; stop the other program, or take"
+                    " away the webhook (delete_webhook)"
+                )
             self._asked_ms = answer.retry_after_ms or 0
         return False
 
