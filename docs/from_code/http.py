@@ -76,6 +76,8 @@ ROUTE_WORDS: Final = {
     "/admin/gateway/send": "Has something said in a chat; answers 202 with the id of its row. Body: "
     '`{"platform": "...", "chat_id": "...", "text": "..."}`, and if you like `thread_id` and `key`: under '
     "one key it is said once. Without `chat_id` it goes to the home channel.",
+    "/admin/gateway/reconnect": "Connects a channel anew, and answers how it stands then. Body: "
+    '`{"platform": "..."}`.',
     "/admin/gateway/dead": "What could not be delivered (`GET`); has one tried again (`POST`). Body: "
     '`{"outbox_id": "..."}`.',
     "/": "Projects.",

@@ -57,6 +57,8 @@ class NotPerformed:
     may_have_arrived: bool = False
     not_before_ms: int = 0
     """How long to wait at least."""
+    untried: bool = False
+    """It was not its turn: this is no attempt, and it is tried when `not_before_ms` have passed."""
     also: Joined | None = None
 
 
@@ -278,6 +280,7 @@ class Relay:
                 delay_ms=rest,
                 final=outcome.final,
                 may_have_arrived=outcome.may_have_arrived,
+                untried=outcome.untried,
             )
             return len(failed)
 
@@ -307,6 +310,9 @@ class Relay:
         self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: NotPerformed
     ) -> int:
         """Return how long effects that failed wait; a target whose batch failed waits as a whole."""
+        if outcome.untried:
+            _LOG.info("effect.postponed", kind=place[0], target=place[1], reason=outcome.error)
+            return outcome.not_before_ms
         first, longest = (milliseconds(one) for one in handler.retries)
         tried = min(max(row.attempt_count for row in rows) - 1, 20)
         rest: int = max(outcome.not_before_ms, min(first * 2**tried, longest))

@@ -110,6 +110,10 @@ class FakeTelegram:
         """The fields of all calls of a method."""
         return [call.fields for call in self.calls if call.method == method]
 
+    def refusal(self, call: Call) -> Refusal | None:
+        """Say why a call is refused, by a fake that keeps limits."""
+        return None
+
     def hang_up(self) -> None:
         """End all connections at once, as a network does."""
         for writer in list(self._open):
@@ -165,7 +169,7 @@ class FakeTelegram:
         if match is None or match[1] != self.token:
             return Refusal(401 if match else 404, "Unauthorized" if match else "Not Found")
         call = _read_call(match[2], headers.get("content-type", ""), body)
-        fault = self.faults[call.method].popleft() if self.faults[call.method] else None
+        fault = self.faults[call.method].popleft() if self.faults[call.method] else self.refusal(call)
         if fault is None or fault in (LOST, TORN):
             self.calls.append(call)
             done = await getattr(self, f"_{call.method}")(call)

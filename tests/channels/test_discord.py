@@ -19,6 +19,7 @@ import pytest
 from channels.fake_discord import ALICE, BOB, DIRECT, GUILD, ME, PERSONS, ROOM, THREAD, TOKEN, FakeDiscord
 from postroom.contracts.errors import (
     ConfigError,
+    CredentialRefused,
     InvalidArgument,
     MissingExtra,
     ServerUnavailable,
@@ -954,7 +955,7 @@ async def test_what_a_person_must_mend_ends_receiving(
     async with connected(fake, inbox, clock) as adapter:
         await fake.close(code)
         await until(lambda: adapter.liveness.state is AdapterState.FAILED)
-        assert (adapter.liveness.error_code, adapter.liveness.retryable) == (error, False)
+        assert (adapter.liveness.error_code, adapter.liveness.retryable) == (error, code != 4004)
         assert words in (adapter.liveness.error or "")
         assert len(fake.identified) + len(fake.resumed) == 1
 
@@ -973,7 +974,8 @@ async def test_what_discord_refuses_at_the_start_is_a_matter_of_settings(
             await adapter.connect()
     assert words in refused.value.message
     assert refused.value.remedy
-    assert (adapter.liveness.state, adapter.liveness.retryable) == (AdapterState.FAILED, False)
+    assert isinstance(refused.value, CredentialRefused) is (code == 4004)
+    assert adapter.liveness.state is AdapterState.FAILED
     assert len(adapter._tasks) == 0
 
 
@@ -1226,6 +1228,11 @@ async def test_a_refusal_is_told_with_its_kind(
         result = await adapter.send(DIRECT, "hello")
         assert (result.error_kind, result.retry_after_ms) == (kind, wait)
         assert fake.said == []
+        if kind is SendErrorKind.RATE_LIMITED:
+            asked = len(fake.seen)
+            assert (await adapter.send(DIRECT, "too soon")).retry_after_ms
+            assert len(fake.seen) == asked
+            clock.advance(timedelta(minutes=1))
         assert (await adapter.send(DIRECT, "hello")).success
 
 

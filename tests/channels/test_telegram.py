@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -40,6 +40,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
+from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
@@ -132,6 +133,12 @@ def kept() -> Kept:
     return Kept()
 
 
+class Hurried(TelegramAdapter):
+    """One that says things as fast as the tests like; `test_pacing.py` has it keep its limits."""
+
+    capabilities = replace(TelegramAdapter.capabilities, rates=RateLimits())
+
+
 def made(
     fake: FakeTelegram, clock: ManualClock, *, token: str | None = TOKEN, **extra: Any
 ) -> TelegramAdapter:
@@ -141,7 +148,7 @@ def made(
         api_key=SECRET if "webhook_url" in extra else None,
         extra={"base_url": fake.url, **extra},
     )
-    return TelegramAdapter(config, clock=clock, timer=clock, random=Random(1))
+    return Hurried(config, clock=clock, timer=clock, random=Random(1))
 
 
 @asynccontextmanager
@@ -566,24 +573,24 @@ async def test_the_pause_that_telegram_asks_for_is_kept(
         assert kept.texts == ["message 1"]
 
 
-async def test_another_that_polls_ends_it_with_a_remedy(
+async def test_another_that_polls_for_a_moment_is_told_of_and_waited_out(
     fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
 ) -> None:
     await until(lambda: fake._poll is not None)
     async with httpx2.AsyncClient(trust_env=False) as other:
         task = asyncio.ensure_future(other.post(f"{fake.url}/bot{TOKEN}/getUpdates", json={}))
-        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
+        await until(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
         fake.feed(update(1))
         await task
     assert adapter.liveness.error_code == "conflict"
     assert "stop the other program" in (adapter.liveness.error or "")
-    assert not adapter.liveness.retryable
-    assert clock.sleeping == 0
+    assert adapter.liveness.since == clock.now()
     assert kept.inbound == []
-    await adapter.connect()
+    await pause_over(clock)
     await until(lambda: kept.inbound)
     assert adapter.liveness.state is AdapterState.CONNECTED
-    assert adapter.liveness.retryable
+    assert adapter.liveness.error is None
+    assert adapter.liveness.since == clock.now()
 
 
 async def test_a_token_that_is_taken_away_ends_it(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:

@@ -80,6 +80,19 @@ async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversat
     assert channel.texts() == ["re: and now?"]
 
 
+async def test_a_platform_that_asks_for_patience_is_asked_again_later_however_often_it_does(room):
+    rules = delivery(max_attempts=2, max_age=timedelta(seconds=10))
+    gateway, channel = await room.open(Agent(), config=rules, capabilities=FINAL)
+    later = SendResult.failed(SendErrorKind.RATE_LIMITED, "too many requests", retry_after_ms=3_000)
+    channel.refusals += [later] * 7
+    began = room.clock.now()
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == ["re: hello"]
+    assert room.clock.now() - began >= 7 * 3_000
+    assert await room.runs.outbox.dead_letters(kind="chat") == ()
+
+
 async def test_what_will_not_pass_is_a_dead_letter_and_its_message_says_why(room):
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
@@ -136,7 +149,7 @@ async def test_an_answer_that_is_too_old_is_not_sent(room):
     gateway, channel = await room.open(
         Agent(), capabilities=FINAL, config=delivery(max_age=timedelta(seconds=2))
     )
-    channel.refusals.append(failed(SendErrorKind.RATE_LIMITED, retry_after_ms=4_000))
+    channel.refusals.append(failed(SendErrorKind.TRANSIENT, retry_after_ms=4_000))
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     assert channel.texts() == []

@@ -11,7 +11,14 @@ import pytest
 from fake_postroom import FakePostroom
 from postroom.cli.main import main
 
-STATE = {"state": "connected", "inbound_at": "10:00", "outbound_at": None, "error_code": None, "error": None}
+STATE = {
+    "state": "connected",
+    "since": "09:30",
+    "inbound_at": "10:00",
+    "outbound_at": None,
+    "error_code": None,
+    "error": None,
+}
 MESSAGES = {"accepted": 3, "finished": 1, "queued": 1, "running": 1, "rejected": 0, "adds_up": True}
 HEALTH = {
     "state": "running",
@@ -81,6 +88,13 @@ CALLS: list[tuple[tuple[str, ...], tuple[str, str], Any, Any, str]] = [
         "o-1 is tried again",
     ),
     (
+        ("reconnect", "telegram"),
+        ("POST", "/admin/gateway/reconnect"),
+        {"platform": "telegram"},
+        {"platform": "telegram", "state": "failed", "error": "the token is\x1b refused"},
+        "telegram is failed: the token is\\x1b refused",
+    ),
+    (
         ("people",),
         ("GET", "/admin/gateway/people"),
         None,
@@ -100,7 +114,7 @@ CALLS: list[tuple[tuple[str, ...], tuple[str, str], Any, Any, str]] = [
         ("GET", "/health/detailed"),
         None,
         {"gateway": HEALTH},
-        "gateway: running\nCHANNEL\tSTATE\tRECEIVED\tSENT\tWHY\nweb\tconnected\t10:00\t-\t\n"
+        "gateway: running\nCHANNEL\tSTATE\tSINCE\tRECEIVED\tSENT\tWHY\nweb\tconnected\t09:30\t10:00\t-\t\n"
         "messages: 3 accepted = 1 finished, 1 queued, 1 running, 0 rejected\nundelivered: 2",
     ),
 ]

@@ -332,12 +332,13 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
 
 
 def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
-    inbound = told["inbound_at"]
+    inbound, since = told["inbound_at"], told["since"]
+    state = f"{told['state']} since {iso(since)}" if isinstance(since, int) else str(told["state"])
     last = "nothing has come in yet"
     if isinstance(inbound, int):
         last = f"its receiving side last answered {span(now - inbound)} ago ({iso(inbound)})"
     why = f", {told['error_code']}: {told['error']}" if told["error_code"] else ""
-    detail = f"{told['state']}{why}; {last}"
+    detail = f"{state}{why}; {last}"
     facts = {"platform": name, "is": told["state"], "code": told["error_code"]}
     if told["state"] == AdapterState.CONNECTED:
         return CheckResult(part="channel", about=name, state="ok", detail=detail, facts=facts)

@@ -138,6 +138,18 @@ class GatewayService:
         self._gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
+    async def reconnect(self, platform: str) -> Mapping[str, object]:
+        """Connect a channel anew and return how it stands then."""
+        adapter = self._channel(platform)
+        if self._chats.state != "running":
+            raise ServerUnavailable(
+                f"the gateway is {self._chats.state}: its channels are not connected now",
+                remedy="see `postroom gateway status`, and try again when it runs",
+            )
+        await self._gateway.reconnect(adapter)
+        state = self._gateway.liveness()[adapter.platform.value]
+        return {"platform": adapter.platform.value, **state, **_instants(state)}
+
     async def dead(self) -> Mapping[str, object]:
         """Return what could not be delivered, up to 500 rows."""
         rows = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
@@ -219,5 +231,5 @@ def _undelivered(row: OutboxMessage) -> dict[str, object]:
 
 
 def _instants(state: Mapping[str, object]) -> dict[str, object]:
-    names = ("inbound_at", "outbound_at")
+    names = ("since", "inbound_at", "outbound_at")
     return {name: iso(at) for name in names if isinstance(at := state.get(name), int)}

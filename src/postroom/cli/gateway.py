@@ -66,6 +66,16 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def reconnect(platform: Platform, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Connect a channel anew, also one whose credential was refused. Secrets are those of the last start."""
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/gateway/reconnect", {"platform": platform})
+    why = f": {found['error']}" if found.get("error") else ""
+    show.answer(
+        found, as_json=as_json, text=lambda: show.line(f"{found['platform']} is {found['state']}{why}")
+    )
+
+
+@app.command()
 def pair(
     platform: Platform,
     code: Annotated[str, typer.Argument(metavar="CODE", help="The code that the stranger was given.")],
@@ -226,7 +236,14 @@ def _status(found: Mapping[str, Any]) -> str:
         return "off: the server found no gateway.toml when it started"
     messages = show.fields(found["messages"] if "messages" in found else found["lines"])
     rows = [
-        (name, one["state"], one["inbound_at"] or "-", one["outbound_at"] or "-", one["error"] or "")
+        (
+            name,
+            one["state"],
+            one.get("since") or "-",
+            one["inbound_at"] or "-",
+            one["outbound_at"] or "-",
+            one["error"] or "",
+        )
         for name, one in show.fields(found["channels"]).items()
     ]
     counted = ", ".join(f"{messages[name]} {name}" for name in ("finished", "queued", "running", "rejected"))
@@ -234,7 +251,7 @@ def _status(found: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"gateway: {show.line(found['state'])}",
-            show.table(("CHANNEL", "STATE", "RECEIVED", "SENT", "WHY"), rows, none="no channels"),
+            show.table(("CHANNEL", "STATE", "SINCE", "RECEIVED", "SENT", "WHY"), rows, none="no channels"),
             f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
         ]

@@ -884,6 +884,13 @@ class ConfigError(PostroomError):
     default_remedy = "run `postroom config show` to see every setting and where it came from"
 
 
+class CredentialRefused(ConfigError):
+    """Another service refuses a token or a password; it is not asked with it again."""
+
+    code = "credential_refused"
+    default_remedy = "give it another one"
+
+
 class ClientFileRefused(ConfigError):
     """A client's own file cannot be changed safely; it is as it was."""
 

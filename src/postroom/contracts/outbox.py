@@ -129,7 +129,7 @@ class OutboxTables(Protocol):
         """Record that effects were performed by who has these tokens; return how many still were theirs."""
         ...
 
-    def nack(
+    def nack(  # noqa: PLR0913 - what is known of what became of them
         self,
         outbox_ids: Sequence[str],
         tokens: Sequence[str],
@@ -138,11 +138,12 @@ class OutboxTables(Protocol):
         delay_ms: int = 0,
         final: bool = False,
         may_have_arrived: bool = False,
+        untried: bool = False,
     ) -> list[OutboxStatus]:
         """Give effects back for later, or to the dead letters when attempts are used up or it is `final`.
 
         Return what became of each that still was theirs. With `may_have_arrived` later claims are told that
-        it may have been performed; without, what was known of that stays.
+        it may have been performed; without, what was known of that stays. What is `untried` is no attempt.
         """
         ...
 

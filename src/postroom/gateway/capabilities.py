@@ -5,7 +5,8 @@ whose chats differ (private ones that know drafts, a server with a higher limit)
 `dataclasses.replace`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from postroom.contracts.errors import InvalidArgument
@@ -54,6 +55,28 @@ class LengthUnit(StrEnum):
         return least
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most so many calls within any stretch of so many milliseconds."""
+
+    most: int
+    per_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimits:
+    """What a platform's documentation allows one bot; what is not said is learned from its refusals."""
+
+    bot: Rate | None = None
+    """All calls together."""
+    chat: Rate | None = None
+    """What is said in one chat."""
+    group: Rate | None = None
+    """What is said in one group, beside what any chat allows."""
+    methods: Mapping[str, Rate] = field(default_factory=dict)
+    """Calls of one method."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCapabilities:
     """What a channel can do; what is not said it cannot.
@@ -79,6 +102,8 @@ class ChannelCapabilities:
     """Two looks of one draft lie at least this far apart."""
     holds_requests: bool = False
     """Who writes holds a request open until the answer comes: a failure is told rather than waited out."""
+    rates: RateLimits = field(default_factory=RateLimits)
+    """How often it may be called."""
 
     def __post_init__(self) -> None:
         refuse_small_limit(self.limit)

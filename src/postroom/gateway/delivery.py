@@ -33,6 +33,7 @@ from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.metrics import GatewayMetrics
+from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
 from postroom.gateway.session import SessionSource
@@ -229,10 +230,11 @@ class Delivery:
             case _:
                 outgoing = self._outgoing.get(row.outbox_id)
                 if outgoing is None:
-                    outgoing = self._outgoing[row.outbox_id] = self._begin(adapter, row, reply, address)
+                    outgoing = await self._begin(adapter, row, reply, address)
+                    self._outgoing[row.outbox_id] = outgoing
                 return await outgoing.send_rest(adapter)
 
-    def _begin(
+    async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
         """Return the text as it is to be sent, in the place of its draft where one is shown here."""
@@ -243,6 +245,8 @@ class Delivery:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         outgoing = OutgoingMessage(row.outbox_id, address, list(parts_of(text, adapter)))
         shown = self._presenter.take_shown(reply.run_id) if reply.run_id else None
+        if shown is not None:
+            await shown.settled()
         if shown is not None and shown.message_id is not None:
             if shown.draft.finish():
                 outgoing.draft_id = shown.message_id
@@ -317,6 +321,14 @@ class Delivery:
         """Have it tried later, or not at all. What is behind it on its thread waits for it."""
         kind = result.error_kind or SendErrorKind.UNKNOWN
         why = f"{kind}: {result.error}"
+        if kind is SendErrorKind.RATE_LIMITED:
+            outgoing = self._outgoing.get(row.outbox_id)
+            return NotPerformed(
+                error=why,
+                untried=True,
+                not_before_ms=result.retry_after_ms or UNTOLD_MS,
+                may_have_arrived=outgoing is not None and outgoing.sent > 0,
+            )
         self._metrics.delivery_failed(kind.value)
         if not kind.may_pass or row.attempt_count >= self._config.max_attempts:
             return await self._given_up(row, reply, inbound, why)
@@ -352,7 +364,10 @@ def _closing(inbound: Sequence[InboundMessage], failed: str | None) -> Joined:
 
 
 def _owed_since(row: OutboxMessage) -> int:
-    """Return since when a row is to be delivered; one that somebody took out of that queue, since then."""
+    """Return since when a row could have been delivered.
+
+    Before it was not its turn, or it lay among the dead letters.
+    """
     return max(row.created_at, row.available_at) if row.attempt_count <= 1 else row.created_at
 
 

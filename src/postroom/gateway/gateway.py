@@ -14,7 +14,7 @@ from typing import Self
 from postroom.concurrency import Tasks
 from postroom.contracts.chat import CHAT_KIND, ChatStores, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
-from postroom.contracts.errors import PostroomError
+from postroom.contracts.errors import CredentialRefused, PostroomError
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.run_ports import OutboxStore, ThreadStore
@@ -69,6 +69,7 @@ class Gateway:
         self._metrics = metrics = metrics or GatewayMetrics()
         self._adapters = presenter.adapters
         self._tasks = Tasks("gateway")
+        self._connecting = asyncio.Lock()
         self._locks = ScopedLocks(config.state_dir)
         self.people = People(stores.people, config, clock)
         self.delivery = relay.handlers[CHAT_KIND] = Delivery(
@@ -176,6 +177,7 @@ class Gateway:
         return {
             platform.value: {
                 "state": adapter.liveness.state.value,
+                "since": adapter.liveness.since,
                 "inbound_at": adapter.liveness.inbound_at,
                 "outbound_at": adapter.liveness.outbound_at,
                 "error_code": adapter.liveness.error_code,
@@ -183,6 +185,11 @@ class Gateway:
             }
             for platform, adapter in self._adapters.items()
         }
+
+    async def reconnect(self, adapter: BasePlatformAdapter) -> None:
+        """Connect a channel anew, whatever its state; how that went is in its liveness."""
+        await self._connect(adapter, is_reconnect=True)
+        await self._write_status("running")
 
     def wake(self) -> None:
         """Hint that there may be something to deliver."""
@@ -202,8 +209,8 @@ class Gateway:
                 continue
             await self._timer.sleep(pause)
             pause = min(pause * 2, _LONGEST_RECONNECT_MS)
-            await self._connect(adapter, is_reconnect=True)
-            await self._write_status("running")
+            if liveness.state is AdapterState.FAILED:
+                await self.reconnect(adapter)
 
     async def _sweep(self) -> None:
         """Look after messages that nobody hands over, and forget what had its time."""
@@ -241,6 +248,11 @@ class Gateway:
             self.delivery.speak_for(())
 
     async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
+        """Connect a channel; after the start only a refused credential ends the tries."""
+        async with self._connecting:
+            await self._connected(adapter, is_reconnect=is_reconnect)
+
+    async def _connected(self, adapter: BasePlatformAdapter, *, is_reconnect: bool) -> None:
         liveness = adapter.liveness
         liveness.state = AdapterState.CONNECTING
         try:
@@ -248,7 +260,9 @@ class Gateway:
         except PostroomError as error:
             liveness.state = AdapterState.FAILED
             liveness.error_code, liveness.error = error.code, error.message
-            liveness.retryable = error.retryable
+            liveness.retryable = error.retryable or (
+                is_reconnect and not isinstance(error, CredentialRefused)
+            )
             if not error.retryable and not is_reconnect:
                 raise
             _LOG.warning("channel.not_connected", platform=adapter.platform.value, reason=error.describe())

@@ -42,6 +42,13 @@ class Shown:
 
     draft: Draft
     message_id: str | None = None
+    step: "asyncio.Task[Step] | None" = None
+    """What is being shown at the moment, or was last; it ends after its run, for it cannot be called back."""
+
+    async def settled(self) -> None:
+        """Return when nothing is on its way to the chat."""
+        if self.step is not None:
+            await asyncio.wait({self.step})
 
 
 @dataclass(slots=True, eq=False)
@@ -154,8 +161,12 @@ class StreamingPresenter:
                 label = ""
                 while step is not None:
                     self._remember(run.run_id, shown)
-                    metadata = send_metadata(source, answers=list(run.answers))
-                    step = await self._take_step(adapter, source.chat_id, shown, step, metadata)
+                    metadata = send_metadata(source, answers=list(run.answers), draft=True)
+                    if self._tasks.closed:
+                        return
+                    taking = self._take_step(adapter, source.chat_id, shown, step, metadata)
+                    shown.step = self._tasks.start(taking, name="draft")
+                    step = await asyncio.shield(shown.step)
 
     def _fresh(self, capabilities: ChannelCapabilities) -> Shown:
         """Return an empty draft; to a channel that streams, its edits are the stream."""

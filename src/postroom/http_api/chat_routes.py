@@ -50,6 +50,15 @@ class ChatOperations(Protocol):
         """
         ...
 
+    async def reconnect(self, platform: str) -> Mapping[str, object]:
+        """Connect a channel anew and return how it stands then.
+
+        Raises:
+            InvalidArgument: there is no such channel.
+            ServerUnavailable: the gateway starts or ends.
+        """
+        ...
+
     async def dead(self) -> Mapping[str, object]:
         """Return what could not be delivered."""
         ...
@@ -88,6 +97,12 @@ class Notice(Asked, frozen=True):
     key: str | None = None
 
 
+class Channel(Asked, frozen=True):
+    """A channel of the gateway."""
+
+    platform: str
+
+
 class Undelivered(Asked, frozen=True):
     """A row of the dead-letter queue."""
 
@@ -116,6 +131,10 @@ def chat_routes(operations: Operations, chats: ChatOperations | None) -> list[Ro
         asked = await read_body(request, Notice)
         return JSONResponse(dict(await _there(chats).send(asked)), status_code=202)
 
+    async def reconnect(request: Request) -> Response:
+        asked = await read_body(request, Channel)
+        return JSONResponse(dict(await _there(chats).reconnect(asked.platform)))
+
     async def dead(_: Request) -> Response:
         return JSONResponse(dict(await _there(chats).dead()))
 
@@ -128,6 +147,7 @@ def chat_routes(operations: Operations, chats: ChatOperations | None) -> list[Ro
         operators("/admin/gateway/pair", {"POST": pair}),
         operators("/admin/gateway/people", {"GET": people, "DELETE": shut_out}),
         operators("/admin/gateway/send", {"POST": send}),
+        operators("/admin/gateway/reconnect", {"POST": reconnect}),
         operators("/admin/gateway/dead", {"GET": dead, "POST": revive}),
     ]
 

@@ -129,6 +129,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.ServerUnavailable: 503,
     errors.MissingExtra: 501,
     errors.ConfigError: 500,
+    errors.CredentialRefused: 502,
     errors.ClientFileRefused: 500,
     errors.ClientUnfit: 500,
 }

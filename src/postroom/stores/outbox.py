@@ -116,6 +116,7 @@ class OutboxTables(Tables, outbox.OutboxTables):
         delay_ms: int = 0,
         final: bool = False,
         may_have_arrived: bool = False,
+        untried: bool = False,
     ) -> list[OutboxStatus]:
         values = {
             "ids": outbox_ids,
@@ -124,6 +125,7 @@ class OutboxTables(Tables, outbox.OutboxTables):
             "available_at": self._now() + delay_ms,
             "final": final,
             "may_have_arrived": may_have_arrived,
+            "untried": untried,
         }
         return [OutboxStatus(row[0]) for row in self._sql.all("outbox.fail", values)]
 

@@ -11,6 +11,7 @@ acknowledge, and the platform sends the message again. It knows nothing of sessi
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
@@ -33,6 +34,7 @@ from postroom.gateway.events import (
     SendErrorKind,
     SendResult,
 )
+from postroom.gateway.pacing import Pacing, Turn
 from postroom.gateway.session import Platform, SessionSource
 
 __all__ = [
@@ -51,6 +53,8 @@ __all__ = [
 ]
 
 _LONGEST_PAUSE_MS = 60_000
+TOO_OFTEN = "the platform's limits allow it later"
+"""Why something was not sent that is before its turn; the platform was not asked."""
 Metadata = Mapping[str, Json]
 """What goes with something that is said, as far as it is known:
 
@@ -61,6 +65,7 @@ Metadata = Mapping[str, Json]
 | answers | the platform's ids of the messages that are answered |
 | read | of a question: the platform's ids of the messages that the asking run has read |
 | final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
+| draft | true for what is shown of an answer while it is written: it gives way to everything else |
 """
 
 
@@ -117,14 +122,16 @@ class AdapterState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Liveness:
     """How it stands with an adapter; inbound and outbound apart, for one may live while the other is dead.
 
     Instants in milliseconds since the epoch, None before the first.
     """
 
-    state: AdapterState = AdapterState.STOPPED
+    clock: Clock
+    since: int | None = None
+    """Since when it has been connected, or not connected."""
     inbound_at: int | None = None
     """When the receiving side last showed that it lives: a poll returned, a heartbeat was answered."""
     outbound_at: int | None = None
@@ -134,6 +141,18 @@ class Liveness:
     retryable: bool = True
     refused: int = 0
     """Requests with a wrong signature or secret, and updates that could not be read."""
+    _state: AdapterState = AdapterState.STOPPED
+
+    @property
+    def state(self) -> AdapterState:
+        """Where its connection is; tries to get it back do not change since when it is gone."""
+        return self._state
+
+    @state.setter
+    def state(self, state: AdapterState) -> None:
+        was, self._state = self._state, state
+        if self.since is None or (was is AdapterState.CONNECTED) is not (state is AdapterState.CONNECTED):
+            self.since = self.clock.now()
 
 
 def pause_ms(attempt: int, *, least: int = 0) -> int:
@@ -156,9 +175,10 @@ class BasePlatformAdapter(ABC):
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
     ) -> None:
         self.config = config
-        self.liveness = Liveness()
         self._clock = clock or SystemClock()
+        self.liveness = Liveness(self._clock)
         self._timer = timer or SystemTimer()
+        self._pacing = Pacing(self.capabilities.rates, self._clock, self._timer)
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
         self._pending_messages: dict[str, MessageEvent] = {}
@@ -195,10 +215,11 @@ class BasePlatformAdapter(ABC):
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Check the credentials and begin to receive; return when messages can come.
 
-        Receiving goes on in the background and mends its own connection, with growing pauses. What cannot be
-        mended without a person is told by `_fail`.
+        Receiving goes on in the background and mends its own connection, with growing pauses. What it cannot
+        mend is told by `_fail`; then it is connected again, unless a credential was refused.
 
         Raises:
+            CredentialRefused: the platform refuses a token or a password.
             ConfigError: a token, scope or intent is missing or wrong; the remedy names it.
             MissingExtra: a library is not installed.
             ServerUnavailable: the platform could not be reached; to be tried again.
@@ -280,6 +301,20 @@ class BasePlatformAdapter(ABC):
             raise StoreUnavailable(f"nobody takes the messages of {self.platform.value} yet")
         await self._inbound.accept(event)
 
+    def _turn(
+        self,
+        method: str,
+        chat_id: str | None = None,
+        metadata: Metadata | None = None,
+        *,
+        is_group: bool = False,
+        gives_way: bool = False,
+    ) -> AbstractAsyncContextManager[Turn]:
+        """Wait for the turn of a call; with a chat it says something there. See `Pacing`."""
+        told = metadata or {}
+        key, is_draft = told.get("dedupe_key"), told.get("draft") is True
+        return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
+
     def _heard(self) -> None:
         """Note that the receiving side lives."""
         self.liveness.inbound_at = self._clock.now()
@@ -295,7 +330,7 @@ class BasePlatformAdapter(ABC):
         self.liveness.outbound_at = self._clock.now()
 
     def _fail(self, code: str, message: str, *, retryable: bool) -> None:
-        """Say that receiving has ended and will not begin again by itself."""
+        """Say that receiving has ended; it is not connected again only where that is not `retryable`."""
         self.liveness.state = AdapterState.FAILED
         self.liveness.error_code = code
         self.liveness.error = message

@@ -37,14 +37,20 @@ from urllib.parse import urlsplit
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
+from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnavailable, TooLarge
 from postroom.contracts.messages import Json
-from postroom.gateway.capabilities import ChannelCapabilities
+from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import discord_library
 from postroom.gateway.platforms import discord_wire as wire
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata, pause_ms
+from postroom.gateway.platforms.base import (
+    TOO_OFTEN,
+    AdapterState,
+    BasePlatformAdapter,
+    Metadata,
+    pause_ms,
+)
 from postroom.gateway.platforms.discord_intake import ABSENCE, DiscordOptions, Intake, bot_token
 from postroom.gateway.platforms.discord_library import Bot, Cut, Refused
 from postroom.gateway.platforms.discord_wire import RestFailure
@@ -92,6 +98,8 @@ class DiscordAdapter(BasePlatformAdapter):
         threads=True,
         typing=True,
         media=FILES,
+        # docs.discord.com: 50 calls a second; what a channel takes is in answers, which the library reads.
+        rates=RateLimits(bot=Rate(50, 1_000)),
     )
 
     def __init__(
@@ -248,8 +256,9 @@ class DiscordAdapter(BasePlatformAdapter):
 
     def _refused(self, code: int) -> ConfigError:
         name, message, remedy = _REFUSALS[code]
-        self._fail(name, f"{message}; {remedy}", retryable=False)
-        return ConfigError(message, value=code, remedy=remedy)
+        is_token = _REFUSALS[code] is _TOKEN
+        self._fail(name, f"{message}; {remedy}", retryable=not is_token)
+        return (CredentialRefused if is_token else ConfigError)(message, value=code, remedy=remedy)
 
     # What goes out.
 
@@ -263,16 +272,23 @@ class DiscordAdapter(BasePlatformAdapter):
                 self._refused(401)
             raise
 
-    async def _say(self, method: str, path: str, **told: Any) -> SendResult:
+    async def _say(self, method: str, path: str, metadata: Metadata | None = None, **told: Any) -> SendResult:
         """Call Discord to show something, and say what became of it."""
         if not all(wire.is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
             return SendResult.failed(
                 SendErrorKind.NOT_FOUND, "no such chat or message: an id of Discord is digits"
             )
-        try:
-            answer = await self._request(method, path, **told)
-        except RestFailure as failure:
-            return wire.result_of(failure)
+        chat, is_typing = told.get("channel_id"), path.endswith("/typing")
+        async with self._turn(method, chat, metadata, gives_way=is_typing) as turn:
+            if turn.wait_ms:
+                return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
+            try:
+                answer = await self._request(method, path, **told)
+            except RestFailure as failure:
+                result = wire.result_of(failure)
+                if result.error_kind is SendErrorKind.RATE_LIMITED:
+                    turn.refused(result.retry_after_ms)
+                return result
         self._said()
         shown = answer.get("id") if isinstance(answer, dict) else None
         return SendResult.sent(shown if isinstance(shown, str) else told.get("message_id"))
@@ -294,7 +310,7 @@ class DiscordAdapter(BasePlatformAdapter):
         if isinstance(words, SendResult):
             return words
         body = wire.body_of(words, nonce=_nonce(metadata), reply_to=reply_to)
-        return await self._say("POST", _MESSAGES, channel_id=_channel(chat_id, metadata), json=body)
+        return await self._say("POST", _MESSAGES, metadata, channel_id=_channel(chat_id, metadata), json=body)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
@@ -305,7 +321,9 @@ class DiscordAdapter(BasePlatformAdapter):
             return words
         body: Json = {"content": words, "allowed_mentions": wire.MENTIONS}
         channel = _channel(chat_id, metadata)
-        return await self._say("PATCH", _MESSAGE, channel_id=channel, message_id=message_id, json=body)
+        return await self._say(
+            "PATCH", _MESSAGE, metadata, channel_id=channel, message_id=message_id, json=body
+        )
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
@@ -332,7 +350,7 @@ class DiscordAdapter(BasePlatformAdapter):
             return words
         body = wire.body_of(words, nonce=_nonce(metadata))
         form = wire.form_of(body, attachment, data)
-        return await self._say("POST", _MESSAGES, channel_id=_channel(chat_id, metadata), form=form)
+        return await self._say("POST", _MESSAGES, metadata, channel_id=_channel(chat_id, metadata), form=form)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
         """Return a file that came in, from Discord's own file server only.
@@ -356,7 +374,7 @@ class DiscordAdapter(BasePlatformAdapter):
         if isinstance(words, SendResult):
             return words
         body = wire.body_of(words, nonce=_nonce(metadata)) | {"components": components}
-        return await self._say("POST", _MESSAGES, channel_id=_channel(chat_id, metadata), json=body)
+        return await self._say("POST", _MESSAGES, metadata, channel_id=_channel(chat_id, metadata), json=body)
 
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
@@ -371,7 +389,9 @@ class DiscordAdapter(BasePlatformAdapter):
             "components": wire.components_of(card) or [],
         }
         channel = _channel(chat_id, metadata)
-        return await self._say("PATCH", _MESSAGE, channel_id=channel, message_id=message_id, json=body)
+        return await self._say(
+            "PATCH", _MESSAGE, metadata, channel_id=channel, message_id=message_id, json=body
+        )
 
 
 def _channel(chat_id: str, metadata: Metadata | None) -> str:

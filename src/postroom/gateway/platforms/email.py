@@ -35,7 +35,13 @@ from msgspec import Meta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, InputError, PostroomError, ServerUnavailable
+from postroom.contracts.errors import (
+    ConfigError,
+    CredentialRefused,
+    InputError,
+    PostroomError,
+    ServerUnavailable,
+)
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, MessageEvent, SendErrorKind, SendResult
@@ -377,7 +383,7 @@ def _subject(thread: wire.Thread | None, metadata: Metadata, fallback: str, *, i
 def _told(error: BaseException) -> PostroomError | None:
     """Return what a failure to connect means to the operator; None when it means nothing to them."""
     if isinstance(error, LoginRefused) and not error.passing:
-        return ConfigError(
+        return CredentialRefused(
             f"e-mail: {error}",
             remedy="check `user` and the password; many providers want a password for programs",
         )

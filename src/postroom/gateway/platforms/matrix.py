@@ -24,13 +24,13 @@ from msgspec import Meta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
+from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, SendErrorKind, SendResult
 from postroom.gateway.platforms import matrix_wire as wire
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata, pause_ms
+from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata, pause_ms
 from postroom.gateway.platforms.matrix_http import Answer, Homeserver
 from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
 from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
@@ -128,7 +128,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def _find_out_who_we_are(self) -> None:
         answer = await self._home.ask("GET", wire.path_of("account", "whoami"))
         if answer.is_fatal or answer.status == 403:
-            raise ConfigError(
+            raise CredentialRefused(
                 f"the homeserver refuses the access token: {answer.said()}",
                 remedy=secret_remedy("token", "a new access token of the bot's user"),
             )
@@ -261,14 +261,14 @@ class MatrixAdapter(BasePlatformAdapter):
         thread_id = (metadata or {}).get("thread_id")
         html = await _rendered(content)
         contents = wire.content_of(content, html, thread_id=thread_id, reply_to=reply_to)
-        return await self._say(chat_id, content, contents, _key(metadata))
+        return await self._say(chat_id, content, contents, _key(metadata), metadata)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace what was said. Doing it twice is harmless, so that no key is needed."""
         contents = wire.edit_of(message_id, content, await _rendered(content))
-        result = await self._say(chat_id, content, contents, uuid4().hex)
+        result = await self._say(chat_id, content, contents, uuid4().hex, metadata)
         return SendResult.sent(message_id) if result.success else result
 
     async def delete_message(
@@ -303,7 +303,7 @@ class MatrixAdapter(BasePlatformAdapter):
             return SendResult.failed(kind or SendErrorKind.TRANSIENT, f"not uploaded: {answer.said()}")
         thread_id = (metadata or {}).get("thread_id")
         content = wire.media_of(url, attachment, len(data), caption, thread_id)
-        return await self._say(chat_id, caption or "", [content], f"file {_key(metadata)}")
+        return await self._say(chat_id, caption or "", [content], f"file {_key(metadata)}", metadata)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
         """Return a file that came in, by our own homeserver only."""
@@ -315,7 +315,14 @@ class MatrixAdapter(BasePlatformAdapter):
             raise ServerUnavailable(f"the file could not be fetched: {found.said()}")
         return found
 
-    async def _say(self, chat_id: str, text: str, contents: list[dict[str, Json]], key: str) -> SendResult:
+    async def _say(
+        self,
+        chat_id: str,
+        text: str,
+        contents: list[dict[str, Json]],
+        key: str,
+        metadata: Metadata | None,
+    ) -> SendResult:
         """Send the first of these contents that is not refused for how it looks."""
         if not self._intake.knows_rooms:
             return SendResult.failed(SendErrorKind.TRANSIENT, "it is not known yet which rooms are encrypted")
@@ -325,11 +332,18 @@ class MatrixAdapter(BasePlatformAdapter):
             )
         if self.capabilities.unit.measure(text) > self.capabilities.limit:
             return SendResult.failed(SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} bytes")
-        for number, content in enumerate(contents, start=1):
-            answer = await self._put(chat_id, content, wire.transaction_id(f"say{number}", key))
-            if answer.status not in (400, 413):
-                break
-        return self._result(answer)
+        # Each homeserver sets limits of its own for a user, and says when one was met.
+        async with self._turn("send", None, metadata) as turn:
+            if turn.wait_ms:
+                return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
+            for number, content in enumerate(contents, start=1):
+                answer = await self._put(chat_id, content, wire.transaction_id(f"say{number}", key))
+                if answer.status not in (400, 413):
+                    break
+            result = self._result(answer)
+            if result.error_kind is SendErrorKind.RATE_LIMITED:
+                turn.refused(result.retry_after_ms)
+            return result
 
     async def _put(self, room_id: str, content: dict[str, Json], txn: str) -> Answer:
         return await self._home.ask(

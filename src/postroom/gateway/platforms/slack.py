@@ -29,7 +29,7 @@ from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import InputError, InvalidArgument, ServerUnavailable
 from postroom.contracts.messages import storable
-from postroom.gateway.capabilities import ChannelCapabilities
+from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, ButtonPress, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
@@ -162,6 +162,15 @@ class SlackAdapter(BasePlatformAdapter):
         threads=True,
         media=FILES,
         min_edit_interval_ms=1_200,
+        # docs.slack.dev/apis/web-api/rate-limits: one message a second in a channel, and tiers of methods.
+        rates=RateLimits(
+            chat=Rate(1, 1_000),
+            methods={
+                "chat.update": Rate(50, 60_000),
+                "chat.delete": Rate(50, 60_000),
+                "files.completeUploadExternal": Rate(100, 60_000),
+            },
+        ),
     )
 
     def __init__(
@@ -269,9 +278,9 @@ class SlackAdapter(BasePlatformAdapter):
     def _stands(self, state: AdapterState) -> None:
         self.liveness.state = state
 
-    def _failed(self, code: str, message: str) -> None:
+    def _failed(self, code: str, message: str, retryable: bool) -> None:
         _LOG.error("slack.failed", code=code, why=message)
-        self._fail(code, message, retryable=False)
+        self._fail(code, message, retryable=retryable)
 
     # What comes in.
 
@@ -344,10 +353,10 @@ class SlackAdapter(BasePlatformAdapter):
             **self._answering(chat_id, reply_to, told),
             **deduped(told),
         }
-        answer = await self._say("chat.postMessage", body)
+        answer = await self._say("chat.postMessage", body, metadata)
         if answer.refusal is not None and answer.refusal.is_of_markup:
             plain = {**body, "text": escape(storable(content)), "mrkdwn": False}
-            answer = await self._say("chat.postMessage", plain)
+            answer = await self._say("chat.postMessage", plain, metadata)
         return result_of(answer)
 
     async def edit_message(
@@ -361,9 +370,9 @@ class SlackAdapter(BasePlatformAdapter):
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "there is nothing to say")
         plain = storable(content)
         body = {"channel": chat_id, "ts": message_id, **await off_loop(edit_body, plain, len(plain))}
-        answer = await self._say("chat.update", body)
+        answer = await self._say("chat.update", body, metadata)
         if answer.refusal is not None and answer.refusal.is_of_markup:
-            answer = await self._say("chat.update", {**body, "text": escape(plain), "blocks": []})
+            answer = await self._say("chat.update", {**body, "text": escape(plain), "blocks": []}, metadata)
         return result_of(answer)
 
     async def delete_message(
@@ -381,7 +390,7 @@ class SlackAdapter(BasePlatformAdapter):
             **self._answering(chat_id, None, told),
             **deduped(told),
         }
-        answer = await self._say("chat.postMessage", body)
+        answer = await self._say("chat.postMessage", body, metadata)
         if answer.refusal is not None and answer.refusal.is_of_markup:
             return await super().send_card(chat_id, card, metadata)
         return result_of(answer)
@@ -424,7 +433,7 @@ class SlackAdapter(BasePlatformAdapter):
         }
         if caption:
             body["initial_comment"] = await converted(caption)
-        answer = await self._say("files.completeUploadExternal", body)
+        answer = await self._say("files.completeUploadExternal", body, metadata)
         return SendResult.sent() if answer.refusal is None else result_of(answer)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
@@ -438,14 +447,20 @@ class SlackAdapter(BasePlatformAdapter):
         is_page = (attachment.mime or "").startswith("text/html")
         return await self._api.fetch(attachment.ref, max_bytes=max_bytes, is_page=is_page)
 
-    async def _say(self, method: str, body: Mapping[str, Any]) -> Answer:
+    async def _say(self, method: str, body: Mapping[str, Any], metadata: Metadata | None = None) -> Answer:
         too_long = len(body.get("text", "")) > LONGEST_TEXT  # Slack would cut it off and say nothing
         if too_long or not blocks_fit(body.get("blocks", [])):
             return Answer(refusal=refused("msg_too_long"))
-        answer = await self._called(method, body)
-        if answer.refusal is None:
-            self._said()
-        return answer
+        chat = body.get("channel_id") or (body["channel"] if method == "chat.postMessage" else None)
+        async with self._turn(method, chat, metadata) as turn:
+            if turn.wait_ms:
+                return Answer(refusal=refused("ratelimited", retry_after_ms=turn.wait_ms))
+            answer = await self._called(method, body)
+            if answer.refusal is None:
+                self._said()
+            elif answer.refusal.kind is SendErrorKind.RATE_LIMITED:
+                turn.refused(answer.refusal.retry_after_ms)
+            return answer
 
     async def _called(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
@@ -456,7 +471,7 @@ class SlackAdapter(BasePlatformAdapter):
         answer = await self._api.call(method, body, form=form, token=token)
         dead = answer.refusal is not None and answer.refusal.code in TOKEN_REFUSED and token is None
         if dead and self._receiving_tasks() is not None:
-            self._failed("token_refused", "Slack does not take the bot token any more")
+            self._failed("token_refused", "Slack does not take the bot token any more", False)
             await self._end_receiving()
         return answer
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid5
 
-from postroom.contracts.errors import ConfigError, ServerUnavailable
+from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnavailable
 from postroom.contracts.messages import storable
 from postroom.gateway.capabilities import LengthUnit
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
@@ -177,7 +177,8 @@ def refuse(answer: Answer, what: str, remedy: str) -> None:
         raise ConfigError(
             f"the {what} lacks the scope {refusal.needed}", value=refusal.needed, remedy=_give(refusal.needed)
         )
-    raise ConfigError(f"Slack refuses the {what}: {refusal.code}", remedy=remedy)
+    kind = CredentialRefused if refusal.code in TOKEN_REFUSED else ConfigError
+    raise kind(f"Slack refuses the {what}: {refusal.code}", remedy=remedy)
 
 
 def check_scopes(scopes: frozenset[str] | None) -> None:

@@ -22,7 +22,13 @@ from typing import Any, Final
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import ConfigError, MissingExtra, ServerUnavailable, StoreError
+from postroom.contracts.errors import (
+    ConfigError,
+    CredentialRefused,
+    MissingExtra,
+    ServerUnavailable,
+    StoreError,
+)
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.slack_wire import KINDS
 from postroom.log import get_logger
@@ -76,7 +82,8 @@ class Hooks:
     heard: Callable[[], None]
     refused: Callable[[str, str], None]
     stands: Callable[[AdapterState], None]
-    failed: Callable[[str, str], None]
+    failed: Callable[[str, str, bool], None]
+    """Takes why it ended for good: a code, a sentence, and whether connecting anew may help."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -140,7 +147,7 @@ class SlackSocket:
                 if ending is not Ending.REPLACED:
                     await self._leave(connection)
                 if ending is Ending.DISABLED:
-                    self._hooks.failed("socket_mode_disabled", "Socket Mode is switched off for this app")
+                    self._hooks.failed("socket_mode_disabled", SWITCHED_OFF, True)
                     return
                 if worker.done():  # its failure is logged; what it had not acked comes again
                     self._forget()
@@ -153,7 +160,8 @@ class SlackSocket:
                 connection = fresh
                 attempt += 1
         except ConfigError as error:
-            self._hooks.failed("credentials_refused", error.message)
+            passing = not isinstance(error, CredentialRefused)
+            self._hooks.failed("refused" if passing else "credentials_refused", error.message, passing)
         finally:
             worker.cancel()
 
@@ -213,7 +221,7 @@ class SlackSocket:
             if not greeted:
                 await peer.close()
         if frame.get("reason") == "link_disabled":
-            raise ConfigError("Socket Mode is switched off for this app", remedy=SWITCH_ON)
+            raise ConfigError(SWITCHED_OFF, remedy=SWITCH_ON)
         if not greeted:
             raise ServerUnavailable("Slack's socket opened without a hello")
 
@@ -302,6 +310,7 @@ class SlackSocket:
         return True
 
 
+SWITCHED_OFF: Final = "Socket Mode is switched off for this app"
 SWITCH_ON: Final = "switch Socket Mode on in the app's settings, or set `signing_secret` to receive over HTTP"
 
 

@@ -26,11 +26,11 @@ from msgspec import Meta
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import TooLarge
 from postroom.contracts.messages import Json
-from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit
+from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ALL_MEDIA, Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import telegram_wire as wire
-from postroom.gateway.platforms.base import BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.base import TOO_OFTEN, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
@@ -53,7 +53,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import ConfigError, InputError, PostroomError
+from postroom.contracts.errors import ConfigError, CredentialRefused, InputError, PostroomError
 from postroom.gateway.events import ButtonPress
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.telegram_wire import (
@@ -121,9 +121,9 @@ def token_of(config: PlatformConfig) -> str:
     return config.token
 
 
-def refused_token(why: str) -> ConfigError:
+def refused_token(why: str) -> CredentialRefused:
     """Return that the token is none, or not valid any more."""
-    return ConfigError(
+    return CredentialRefused(
         f"telegram's token is not valid: {why}",
         remedy=secret_remedy("token", "the one that @BotFather in Telegram gives"),
     )
@@ -165,6 +165,8 @@ class TelegramAdapter(BasePlatformAdapter):
         threads=True,
         typing=True,
         media=ALL_MEDIA,
+        # core.telegram.org/bots/faq: one a second in a chat, 20 a minute in a group, some 30 a second in all.
+        rates=RateLimits(bot=Rate(30, 1_000), chat=Rate(1, 1_000), group=Rate(20, 60_000)),
     )
 
     def __init__(
@@ -177,7 +179,6 @@ class TelegramAdapter(BasePlatformAdapter):
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
         self._api: TelegramApi | None = None
-        self._quiet_until = 0
         self._options = TelegramOptions.read(config)
         self._random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
         self._me: Me | None = None
@@ -336,9 +337,8 @@ class TelegramAdapter(BasePlatformAdapter):
         if answer.result.get("url") != self._options.webhook_url:
             self._fail(
                 "conflict",
-                "the bot's webhook was taken away or set elsewhere; see who else uses its token, then connect"
-                " again",
-                retryable=False,
+                "the bot's webhook was taken away or set elsewhere: see who else uses its token",
+                retryable=True,
             )
             return False
         self._well()
@@ -349,17 +349,16 @@ class TelegramAdapter(BasePlatformAdapter):
         if answer.is_unauthorized:
             refused = refused_token(answer.error)
             self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
-        elif answer.is_conflict:
-            self._fail(
-                "conflict",
-                f"somebody else receives for this bot: {answer.error}; stop the other program, or take away"
-                " the webhook (delete_webhook), then connect again",
-                retryable=False,
-            )
         else:
             self.liveness.state = AdapterState.RECONNECTING
             self.liveness.error_code = "unreachable"
             self.liveness.error = answer.error or "Telegram answered something else than updates"
+            if answer.is_conflict:
+                self.liveness.error_code = "conflict"
+                self.liveness.error = (
+                    f"somebody else receives for this bot: {answer.error}; stop the other program, or take"
+                    " away the webhook (delete_webhook)"
+                )
             self._asked_ms = answer.retry_after_ms or 0
         return False
 
@@ -436,13 +435,13 @@ class TelegramAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Say something."""
         fields = {**wire.place(chat_id, metadata), **wire.answering(reply_to)}
-        return await self._say("sendMessage", fields, content)
+        return await self._say("sendMessage", fields, content, metadata=metadata)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace what was said; that it reads so already is no failure."""
-        return await self._edit(chat_id, message_id, content, {})
+        return await self._edit(chat_id, message_id, content, {}, metadata)
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
@@ -455,11 +454,8 @@ class TelegramAdapter(BasePlatformAdapter):
         return self._result(await self._call("deleteMessage", fields), message_id)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
-        """Show that an answer is being written; not while Telegram asks for a pause."""
-        if self._clock.now() >= self._quiet_until:
-            fields = {**wire.place(chat_id, metadata), "action": "typing"}
-            answer = await self._call("sendChatAction", fields)
-            self._quiet_until = self._clock.now() + (answer.retry_after_ms or 0)
+        """Show that an answer is being written."""
+        await self._call("sendChatAction", {**wire.place(chat_id, metadata), "action": "typing"})
 
     async def send_media(
         self,
@@ -474,8 +470,8 @@ class TelegramAdapter(BasePlatformAdapter):
         fields = {**wire.place(chat_id, metadata), "file": field}
         file = wire.file_of(attachment, data)
         if caption:
-            return await self._say(method, fields, caption, file=file)
-        return self._result(await self._call(method, fields, file=file))
+            return await self._say(method, fields, caption, file=file, metadata=metadata)
+        return self._result(await self._call(method, fields, file=file, metadata=metadata))
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
         """Return a file that came in."""
@@ -494,7 +490,8 @@ class TelegramAdapter(BasePlatformAdapter):
         buttons = wire.keyboard(card)
         if buttons is None:
             return _unusable("a button carries 1 to 64 bytes")
-        return await self._say("sendMessage", {**wire.place(chat_id, metadata), **buttons}, card.text)
+        fields = {**wire.place(chat_id, metadata), **buttons}
+        return await self._say("sendMessage", fields, card.text, metadata=metadata)
 
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
@@ -503,14 +500,16 @@ class TelegramAdapter(BasePlatformAdapter):
         buttons = wire.keyboard(card)
         if buttons is None:
             return _unusable("a button carries 1 to 64 bytes")
-        return await self._edit(chat_id, message_id, card.text, buttons)
+        return await self._edit(chat_id, message_id, card.text, buttons, metadata)
 
-    async def _edit(self, chat_id: str, message_id: str, text: str, more: dict[str, Json]) -> SendResult:
+    async def _edit(
+        self, chat_id: str, message_id: str, text: str, more: dict[str, Json], metadata: Metadata | None
+    ) -> SendResult:
         number = wire.number_of(message_id)
         if number is None:
             return _unusable("the id of a message is a number")
         fields = {**wire.place(chat_id, None), "message_id": number, **more}
-        return await self._say("editMessageText", fields, text, message_id=message_id)
+        return await self._say("editMessageText", fields, text, message_id=message_id, metadata=metadata)
 
     async def _say(
         self,
@@ -520,6 +519,7 @@ class TelegramAdapter(BasePlatformAdapter):
         *,
         file: "File | None" = None,
         message_id: str | None = None,
+        metadata: Metadata | None = None,
     ) -> SendResult:
         """Say a text formatted; where its marks are refused, as it stands."""
         name, limit = ("caption", LONGEST_CAPTION) if file else ("text", self.capabilities.limit)
@@ -530,15 +530,34 @@ class TelegramAdapter(BasePlatformAdapter):
         marked = markdown_v2(plain) if is_short else await asyncio.to_thread(markdown_v2, plain)
         if marked is not None:
             shown = {**fields, name: marked, "parse_mode": "MarkdownV2"}
-            result = self._result(await self._call(method, shown, file=file), message_id)
+            result = self._result(await self._call(method, shown, file=file, metadata=metadata), message_id)
             if result.error_kind not in (SendErrorKind.BAD_FORMAT, SendErrorKind.TOO_LONG):
                 return result
-        return self._result(await self._call(method, {**fields, name: plain}, file=file), message_id)
+        answer = await self._call(method, {**fields, name: plain}, file=file, metadata=metadata)
+        return self._result(answer, message_id)
 
-    async def _call(self, method: str, fields: dict[str, Json], *, file: "File | None" = None) -> Answer:
-        if self._api is None:
-            return Answer(kind=SendErrorKind.TRANSIENT, error="telegram is not connected")
-        return await self._api.call(method, fields, file=file)
+    async def _call(
+        self,
+        method: str,
+        fields: dict[str, Json],
+        *,
+        file: "File | None" = None,
+        metadata: Metadata | None = None,
+    ) -> Answer:
+        """Call a method when it is its turn."""
+        is_typing = method == "sendChatAction"
+        says = method.startswith(("send", "edit")) and not is_typing
+        chat = str(fields["chat_id"]) if says else None
+        is_group = chat is not None and chat.startswith(("-", "@"))
+        async with self._turn(method, chat, metadata, is_group=is_group, gives_way=is_typing) as turn:
+            if turn.wait_ms:
+                return Answer(kind=SendErrorKind.RATE_LIMITED, error=TOO_OFTEN, retry_after_ms=turn.wait_ms)
+            if self._api is None:
+                return Answer(kind=SendErrorKind.TRANSIENT, error="telegram is not connected")
+            answer = await self._api.call(method, fields, file=file)
+            if answer.kind is SendErrorKind.RATE_LIMITED:
+                turn.refused(answer.retry_after_ms)
+            return answer
 
     def _result(self, answer: Answer, message_id: str | None = None) -> SendResult:
         if answer.kind is not None and not answer.says("message is not modified"):

@@ -79,10 +79,12 @@ UPDATE outbox SET status = 'delivered', claim_token = NULL, lease_until = NULL
 
 -- fail
 UPDATE outbox
-   SET status = CASE WHEN CAST(:final AS bigint) = 1 OR attempt_count >= max_attempts THEN 'dead_letter'
-                     ELSE 'pending' END,
-       available_at = CASE WHEN CAST(:final AS bigint) = 1 OR attempt_count >= max_attempts THEN available_at
+   SET status = CASE WHEN CAST(:final AS bigint) = 1 OR attempt_count - CAST(:untried AS bigint) >= max_attempts
+                     THEN 'dead_letter' ELSE 'pending' END,
+       available_at = CASE WHEN CAST(:final AS bigint) = 1
+                             OR attempt_count - CAST(:untried AS bigint) >= max_attempts THEN available_at
                            ELSE CAST(:available_at AS bigint) END,
+       attempt_count = attempt_count - CAST(:untried AS bigint),
        claim_token = NULL, lease_until = NULL, last_error = :last_error,
        may_have_arrived = CASE WHEN CAST(:may_have_arrived AS bigint) = 1 THEN 1 ELSE may_have_arrived END
  WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens}

@@ -1,0 +1,185 @@
+"""When a bot may call its platform: within the published limits, and not while the platform asks for quiet.
+
+    turn? ─▶ every scope of the call (bot, chat, group, method) has room ─▶ now
+               │ soon: waited for                  │ later: said how long; its place in the line is kept
+    refused for its rate ─▶ that scope is quiet for as long as was asked
+
+A call counts from its beginning until the scope's time after its end, for nobody knows when in between the
+platform counts it. What gives way (drafts, typing) has its turn only where nobody waits and half of the room
+is left. It keeps nothing: after a restart the platform's first refusal says what it remembers.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Hashable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from postroom.contracts.clock import Clock, Timer
+from postroom.gateway.capabilities import Rate, RateLimits
+
+PATIENCE_MS = 2_000
+"""How long a turn is waited for here; what comes later is better asked for again then."""
+KEPT_MS = 5_000
+"""How long after its time the place of who was told to come back is kept."""
+UNTOLD_MS = 5_000
+"""The quiet after a refusal that does not say how long."""
+_MOST_SCOPES = 10_000
+
+
+@dataclass(slots=True)
+class Turn:
+    """What became of the wish to call; `wait_ms` 0 means that the call may be made now."""
+
+    wait_ms: int = 0
+    was_refused: bool = False
+    quiet_ms: int | None = None
+
+    def refused(self, retry_after_ms: int | None) -> None:
+        """Take it that the platform refused the call for its rate, and how long it wants no other."""
+        self.was_refused, self.quiet_ms = True, retry_after_ms
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What shares one limit."""
+
+    rate: Rate | None
+    under_way: int = 0
+    ended: deque[int] = field(default_factory=deque)
+    """When the last calls ended, oldest first, as far as they still count."""
+    line: dict[Hashable, int] = field(default_factory=dict)
+    """Who comes next, in order, and until when each place is kept."""
+    quiet: tuple[int, int] = (0, 0)
+    """From when until when the platform wants nothing."""
+
+    def used(self, now: int) -> list[int]:
+        """Return an instant for each call that counts now."""
+        per_ms = self.rate.per_ms if self.rate else 0
+        while self.ended and not now - per_ms < self.ended[0] <= now:
+            self.ended.popleft()
+        return [*self.ended, *([now] * self.under_way)]
+
+    def wait(self, who: Hashable, now: int) -> int:
+        """Return how long it takes until it is this one's turn."""
+        began, until = self.quiet
+        quiet = until - now if began <= now < until else 0
+        if self.rate is None:
+            return quiet
+        ahead, most, per_ms = self._ahead(who, now), self.rate.most, self.rate.per_ms
+        used = self.used(now)
+        free = max(most - len(used), 0)
+        slots = [now - per_ms] * free + used[len(used) - (most - free) :]
+        return max(slots[ahead % most] + per_ms * (ahead // most + 1) - now, quiet + ahead // most * per_ms)
+
+    def has_half(self, now: int) -> bool:
+        """Say whether nobody waits and half of the room is left."""
+        used = self.used(now)
+        return not self.waits(now) and (self.rate is None or 2 * len(used) <= self.rate.most - 1)
+
+    def waits(self, now: int) -> bool:
+        """Say whether anybody has a place in the line."""
+        for one in [one for one, until in self.line.items() if until < now]:
+            del self.line[one]
+        return bool(self.line)
+
+    def is_idle(self, now: int) -> bool:
+        """Say whether nothing of it needs to be remembered."""
+        return not self.under_way and not self.used(now) and not self.waits(now) and self.quiet[1] <= now
+
+    def _ahead(self, who: Hashable, now: int) -> int:
+        if not self.waits(now):
+            return 0
+        return next((at for at, one in enumerate(self.line) if one == who), len(self.line))
+
+
+class Pacing:
+    """Gives one bot's calls their turns."""
+
+    def __init__(self, limits: RateLimits, clock: Clock, timer: Timer) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._timer = timer
+        self._scopes: dict[tuple[str, str], _Scope] = {}
+
+    @asynccontextmanager
+    async def turn(
+        self,
+        method: str,
+        chat_id: str | None = None,
+        *,
+        is_group: bool = False,
+        key: Hashable = None,
+        gives_way: bool = False,
+    ) -> AsyncIterator[Turn]:
+        """Wait for a turn if that is soon; within the block the call is made, or not where `wait_ms` says so.
+
+        With `chat_id` something is said there. Who comes again under the same key has kept its place.
+        """
+        scopes = self._of(method, chat_id, is_group=is_group)
+        wait = await self._waited(scopes, key, gives_way=gives_way)
+        turn = Turn(wait)
+        if wait:
+            yield turn
+            return
+        for scope in scopes:
+            scope.under_way += 1
+        try:
+            yield turn
+        finally:
+            now = self._clock.now()
+            for scope in scopes:
+                scope.under_way -= 1
+                if scope.rate is not None:
+                    scope.ended.append(now)
+            if turn.was_refused:
+                self._quieten(scopes, now, UNTOLD_MS if turn.quiet_ms is None else turn.quiet_ms)
+
+    async def _waited(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
+        """Return 0 when it is somebody's turn, else how long that takes from now."""
+        patience = self._clock.now() + PATIENCE_MS
+        who = object() if key is None else key
+        while True:
+            now = self._clock.now()
+            wait, scope = max(((one.wait(who, now), one) for one in scopes), key=lambda pair: pair[0])
+            if gives_way:
+                return wait or (0 if all(one.has_half(now) for one in scopes) else KEPT_MS)
+            comes_back = now + wait > patience
+            for one in scopes:  # it stands in one line alone: in others it would stop those behind it
+                if one is not scope or not wait or (comes_back and key is None):
+                    one.line.pop(who, None)
+                else:
+                    one.line[who] = now + wait + KEPT_MS
+            if not wait or comes_back:
+                return wait
+            await self._timer.sleep(wait)
+
+    def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
+        """Be quiet in the narrowest scope; when that is the second at once, the platform meant the bot."""
+        narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
+        narrow.quiet = (now, max(until, narrow.quiet[1]))
+        others = (one.quiet[1] for one in self._scopes.values() if one is not narrow and one is not bot)
+        if quiet := [other for other in others if other > now]:
+            bot.quiet = (now, max(min(until, *quiet), bot.quiet[1]))
+
+    def _of(self, method: str, chat_id: str | None, *, is_group: bool) -> "list[_Scope]":
+        """Return what a call counts for, the narrowest first and the bot last."""
+        limits, found = self._limits, []
+        if method in limits.methods:
+            found.append(self._scope("method", method, limits.methods[method]))
+        if chat_id is not None:
+            found.append(self._scope("chat", chat_id, limits.chat))
+            if is_group and limits.group is not None:
+                found.append(self._scope("group", chat_id, limits.group))
+        return [*found, self._scope("bot", "", limits.bot)]
+
+    def _scope(self, kind: str, name: str, rate: Rate | None) -> _Scope:
+        scope = self._scopes.get((kind, name))
+        if scope is None:
+            if len(self._scopes) >= _MOST_SCOPES:
+                self._forget(self._clock.now())
+            scope = self._scopes[kind, name] = _Scope(rate)
+        return scope
+
+    def _forget(self, now: int) -> None:
+        for name in [name for name, one in self._scopes.items() if one.is_idle(now)]:
+            del self._scopes[name]
