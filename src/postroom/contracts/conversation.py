@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 
+from postroom.contracts.errors import ContentFiltered, ContextOverflow, RequestRefused
 from postroom.contracts.messages import Message
 from postroom.contracts.records import Record
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.runs import RunRecord, TerminationReason
+
+_REFUSALS = frozenset({ContentFiltered.code, ContextOverflow.code, RequestRefused.code})
+"""Codes of errors that are about what the run was asked: in every later run it would be refused again."""
+
+
+def is_set_aside(termination: TerminationReason | None) -> bool:
+    """Say whether a run that ended so is kept, and shown to no later run."""
+    return termination is not None and termination.detail in _REFUSALS
 
 
 class Turn(Record, frozen=True, kw_only=True):
@@ -18,6 +27,8 @@ class Turn(Record, frozen=True, kw_only=True):
     """Whether it has ended without beginning: of those of one instant it comes behind those that began."""
     takes_back: tuple[str, ...] = ()
     """The runs that it took back: nobody sees them from then on."""
+    is_set_aside: bool = False
+    """Whether the model refused what it was asked."""
     is_to_come: bool = False
     """Whether it is still to be executed, or is at work."""
 
@@ -30,6 +41,7 @@ class Turn(Record, frozen=True, kw_only=True):
             began=run.started_at if run.started_at is not None else run.finished_at,
             is_unbegun=run.started_at is None,
             takes_back=run.activation.options.without_runs if run.activation is not None else (),
+            is_set_aside=is_set_aside(run.termination),
             is_to_come=run.is_open and run.activation is not None,
         )
 
@@ -37,8 +49,8 @@ class Turn(Record, frozen=True, kw_only=True):
 def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> tuple[Message, ...]:
     """Return a thread's committed messages as one of its runs sees them.
 
-    Other runs that are still to be executed, and those that were taken back, are left out, with what they
-    were asked and have said. The others
+    Other runs that are still to be executed, those that were taken back, and those whose messages the model
+    refused are left out, with what they were asked and have said. The others
     follow one another as they began, so that an answer stands behind its question whenever that was
     enqueued; the run itself comes last. A message of no run stays behind the message before it.
     """
@@ -57,7 +69,9 @@ def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Tu
         asked_by.update(
             dict.fromkeys(turn.asked, turn.run_id)
         )  # of a message that was replayed, the last run
-    hidden = {turn.run_id for turn in turns if turn.is_to_come and turn.run_id != run_id}
+    hidden = {
+        turn.run_id for turn in turns if (turn.is_to_come or turn.is_set_aside) and turn.run_id != run_id
+    }
     hidden.update(run for turn in turns for run in turn.takes_back)
     seen: list[tuple[int, Message]] = []
     latest = -1

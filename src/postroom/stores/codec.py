@@ -22,6 +22,7 @@ class EndedRun(Record, frozen=True, kw_only=True):
     started_at: int | None = None
     finished_at: int | None = None
     input: RunMessageInput | None = None
+    termination: TerminationReason | None = None
     activation: "_Activation | None" = None
 
 

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from postroom.contracts.conversation import Turn
+from postroom.contracts.conversation import Turn, is_set_aside
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
@@ -156,6 +156,7 @@ def turn(row: Row) -> Turn:
         asked=ended.input.trigger_message_ids if ended.input is not None else (),
         began=ended.started_at if ended.started_at is not None else ended.finished_at,
         is_unbegun=ended.started_at is None,
+        is_set_aside=is_set_aside(ended.termination),
         takes_back=ended.activation.options.without_runs if ended.activation is not None else (),
     )
 
