@@ -52,6 +52,7 @@ class AgentConfig:
     agent_id: str
     instructions: str
     max_rounds: int
+    context_window: int | None
     silence: timedelta
     api_key: str | None = field(default=None, repr=False)
 
@@ -164,6 +165,7 @@ def _agent(source: _Source, told: dict[str, Any] | None) -> AgentConfig:
         agent_id=read.id,
         instructions=read.instructions,
         max_rounds=read.max_rounds,
+        context_window=read.context_window,
         silence=read.silence,
         api_key=key,
     )

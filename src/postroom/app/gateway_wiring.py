@@ -279,6 +279,7 @@ def _runtime(agent: AgentConfig, model: OpenAICompatibleModel, clock: Clock, tim
         agent_id=agent.agent_id,
         system_prompt=agent.instructions,
         max_rounds=agent.max_rounds,
+        context_window=agent.context_window,
     )
     return AgentRuntime(FixedResolver(ResolvedAgent(spec=spec, model=model)), clock=clock, timer=timer)
 
