@@ -95,6 +95,8 @@ CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
 CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
 
+CREATE INDEX run_messages_unsummarized ON run_messages (thread_id, seq) WHERE summary IS NULL;
+
 CREATE INDEX run_spending_asked ON run_spending (window_end) WHERE asked_by <> '';
 
 CREATE INDEX run_spending_old ON run_spending (window_end) WHERE window_end > 0;
@@ -497,7 +499,7 @@ CREATE TABLE run_messages (
   visibility TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   body       TEXT NOT NULL
-) STRICT;
+, summary INTEGER) STRICT;
 
 CREATE TABLE run_quarantine (
   kind   TEXT NOT NULL,
@@ -520,6 +522,15 @@ CREATE TABLE run_starts (
   number INTEGER NOT NULL,
   started_at INTEGER NOT NULL,
   PRIMARY KEY (scope, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE run_summaries (
+  thread_id TEXT NOT NULL,
+  number INTEGER NOT NULL CHECK (number > 0),
+  since INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  PRIMARY KEY (thread_id, number)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE run_threads (

@@ -74,7 +74,7 @@ STATEMENTS = {
 PUT_TOGETHER = {
     *(f"{first}runs{last}" for first in ("", "open_") for last in ("", "_of_thread")),
     *(f"messages{first}{last}" for first in ("", "_of_run") for last in ("", "_newest")),
-    *(f"drop_{part}" for part in ("messages", "pending", "runs", "state", "threads")),
+    *(f"drop_{part}" for part in ("messages", "summaries", "pending", "runs", "state", "threads")),
 }
 """Headings that the code puts together."""
 MAY_BE_SCANNED = {

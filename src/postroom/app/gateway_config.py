@@ -60,6 +60,7 @@ class AgentConfig:
     agent_id: str
     instructions: str
     max_rounds: int
+    context_window: int | None
     silence: timedelta
     api_key: str | None = field(default=None, repr=False)
 
@@ -268,6 +269,7 @@ def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = N
         agent_id=read.id,
         instructions=read.instructions,
         max_rounds=read.max_rounds,
+        context_window=read.context_window,
         silence=read.silence,
         api_key=key,
     )

@@ -352,6 +352,7 @@ def _resolved(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent
         agent_id=agent.agent_id,
         system_prompt=agent.instructions,
         max_rounds=agent.max_rounds,
+        context_window=agent.context_window,
     )
     return ResolvedAgent(spec=spec, model=model)
 

@@ -66,6 +66,10 @@ class MessageMetadata(Record, frozen=True, kw_only=True):
     compacts: tuple[int, int] | None = None
 
 
+COMPACT = "compact"
+"""The command that asks the runtime to sum up the conversation."""
+
+
 class Message(Record, frozen=True, kw_only=True):
     """One entry of a conversation. Without an id it has not been accepted yet."""
 
@@ -97,6 +101,11 @@ class Message(Record, frozen=True, kw_only=True):
     def tool(cls, tool_call_id: str, text: str, *, id: str | None = None) -> "Message":
         """Return what a tool answered."""
         return cls(role=Role.TOOL, content=(ContentBlock(text=text),), id=id, tool_call_id=tool_call_id)
+
+    @property
+    def asks_to_compact(self) -> bool:
+        """Whether it asks the runtime to sum up the conversation; no model is shown it."""
+        return any(block.data.get("command") == COMPACT for block in self.content)
 
     def text(self) -> str:
         """Return the text blocks, joined."""

@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol, Self, TypeVar
 from typing_extensions import override
 
 from postroom.contracts.budgets import Spending
-from postroom.contracts.conversation import conversation_of
+from postroom.contracts.conversation import Conversation, conversation_of
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, UnknownDispatch
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage, EventScope
@@ -334,6 +334,29 @@ class DispatchStore(_RunPort):
         return removed
 
 
+def _recent(
+    runs: RunTables, thread_id: str, run_id: str, hidden: frozenset[str], hidden_ids: frozenset[str]
+) -> Conversation:
+    newest = summary = runs.messages.summary(thread_id)
+    turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
+    if summary is not None and (gone := hidden.union(*(turn.takes_back for turn in turns))):
+        asked = hidden_ids.union(*(turn.asked for turn in runs.threads.turns_named(sorted(gone))))
+        broken = runs.messages.first_summary_of(thread_id, sorted(gone), sorted(asked))
+        if broken is not None:
+            summary = runs.messages.summary(thread_id, broken)
+            turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
+    after = None if summary is newest else 0 if summary is None else summary.number
+    messages = runs.messages.unsummarized(thread_id, after)
+    if newest is not None:
+        own = {id for turn in turns if turn.run_id == run_id for id in turn.asked}
+        known = {message.id for message in messages}
+        missing = sorted({id for turn in turns for id in turn.asked if id not in known})
+        again = runs.messages.passed_over(thread_id, missing, sorted(own - known)) if missing else ()
+        messages = (*again, *messages)
+    seen = conversation_of(run_id, messages, turns)
+    return Conversation(messages=seen.messages, summary=summary, hidden=seen.hidden, turns=seen.turns)
+
+
 class ThreadStore(_RunPort):
     """Threads, runs, and messages committed and pending. Messages and runs change through commits alone."""
 
@@ -418,7 +441,28 @@ class ThreadStore(_RunPort):
         """Return the committed messages that a run of the thread sees, as `conversation_of` says."""
 
         def look(runs: RunTables) -> tuple[Message, ...]:
-            return conversation_of(run_id, runs.messages.all(thread_id), runs.threads.turns(thread_id))
+            seen = conversation_of(run_id, runs.messages.all(thread_id), runs.threads.turns(thread_id))
+            return seen.messages
+
+        return await self._look(look)
+
+    async def recent_conversation(
+        self,
+        thread_id: str,
+        run_id: str,
+        *,
+        hidden_runs: Collection[str] = (),
+        hidden_message_ids: Collection[str] = (),
+    ) -> Conversation:
+        """Return what a run sees of its thread: the newest summary, and the messages behind it.
+
+        A summary that stands for what is hidden, by these names or because it was taken back, does not hold:
+        the newest one before it does. What it costs grows with what is behind the summary, and with what is
+        hidden.
+        """
+
+        def look(runs: RunTables) -> Conversation:
+            return _recent(runs, thread_id, run_id, frozenset(hidden_runs), frozenset(hidden_message_ids))
 
         return await self._look(look)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from postroom.contracts.budgets import Spending
+from postroom.contracts.conversation import SummaryDraft
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft
@@ -131,6 +132,8 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     joins: str | None = None
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
+    summary: SummaryDraft | None = None
+    """Stored in place of those with its number and later ones; from then on it stands for what it covers."""
     spends: tuple[Spending, ...] = ()
     """Added to what their scopes have spent."""
     begins: str | None = None

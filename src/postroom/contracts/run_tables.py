@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, Self
 
 from postroom.contracts.budgets import Spending
-from postroom.contracts.conversation import Turn
+from postroom.contracts.conversation import Summary, Turn
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim
 from postroom.contracts.live import LiveRunCommand
@@ -284,8 +284,15 @@ class ThreadTables(Protocol):
         """Return runs by run id."""
         ...
 
-    def turns(self, thread_id: str) -> Sequence[Turn]:
-        """Return all runs of a thread, in any order, as far as a conversation is ordered by them."""
+    def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
+        """Return runs of a thread, in any order, as far as a conversation is ordered by them.
+
+        With `since` those that were last written before, and are over, are left out.
+        """
+        ...
+
+    def turns_named(self, run_ids: Sequence[str]) -> Sequence[Turn]:
+        """Return these runs, in any order, likewise."""
         ...
 
     def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:
@@ -322,6 +329,26 @@ class MessageTables(Protocol):
 
     def all(self, thread_id: str) -> tuple[Message, ...]:
         """Return all committed messages in order."""
+        ...
+
+    def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
+        """Return those that no summary stands for, or only one with a higher number, in order."""
+        ...
+
+    def passed_over(
+        self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
+    ) -> tuple[Message, ...]:
+        """Return of these messages those that a summary has passed over, and `own` in any case, in order."""
+        ...
+
+    def summary(self, thread_id: str, below: int | None = None) -> Summary | None:
+        """Return the thread's newest summary, or the newest with a lower number."""
+        ...
+
+    def first_summary_of(
+        self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
+    ) -> int | None:
+        """Return the number of the first summary that stands for what these runs said, or these messages."""
         ...
 
     def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:

@@ -50,7 +50,7 @@ class TerminationKind(StrEnum):
 
 
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """Why a run ended; `value` is the stop's code, what blocked it, or the error's text."""
+    """Why a run ended; `value` is the stop's code, what blocked it, or an error's text, `detail` its code."""
 
     type: TerminationKind
     value: str | None = None
@@ -72,9 +72,9 @@ class TerminationReason(Record, frozen=True, kw_only=True):
         return cls(type=TerminationKind.SUSPENDED)
 
     @classmethod
-    def error(cls, text: str) -> "TerminationReason":
-        """It failed."""
-        return cls(type=TerminationKind.ERROR, value=text)
+    def error(cls, text: str, code: str | None = None) -> "TerminationReason":
+        """It failed; the code is that of one of our errors."""
+        return cls(type=TerminationKind.ERROR, value=text, detail=code)
 
     @property
     def run_status(self) -> RunStatus:

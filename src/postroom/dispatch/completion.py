@@ -105,6 +105,8 @@ class MailboxRunOutcome:
     kind: OutcomeKind
     error: str = ""
     retry_after_ms: int | None = None
+    code: str | None = None
+    """The error's code, where it is one of ours."""
     may_be_outage: bool = False
     """Whether the failure may pass without a change to the program, when others work again."""
 
@@ -134,6 +136,7 @@ def classify(ended: AgentRunResult | BaseException) -> MailboxRunOutcome:
         kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
         error=storable(text[:_LONGEST_ERROR]),
         retry_after_ms=ended.retry_after_ms if isinstance(ended, RunFailure) else None,
+        code=ended.code if isinstance(ended, PostroomError) else None,
         may_be_outage=not permanent and isinstance(ended, Exception) and not isinstance(ended, _DEFECTS),
     )
 
@@ -463,6 +466,7 @@ class Completion:
         instance_id: str,
         error: str,
         cause: CanonicalEventDraft | None = None,
+        code: str | None = None,
     ) -> None:
         """Make the dispatch a dead letter and end its run with the error, in one step."""
         await self._tell_failure(dispatch, sink, error)
@@ -470,7 +474,7 @@ class Completion:
             run_id=dispatch.run_id,
             dispatch_instance_id=instance_id,
             status=RunStatus.DONE,
-            termination=TerminationReason.error(error),
+            termination=TerminationReason.error(error, code),
             error=error,
         )
 
@@ -989,5 +993,7 @@ def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
 def termination_of(dispatch: RunDispatch) -> TerminationReason:
     """Return why a run ends when its dispatch has ended so."""
     if dispatch.status is RunDispatchStatus.DEAD_LETTER:
+        if dispatch.termination is not None and dispatch.termination.type is TerminationKind.ERROR:
+            return dispatch.termination
         return TerminationReason.error(dispatch.run_error or dispatch.last_error or "dead letter")
     return TerminationReason.cancelled()

@@ -751,7 +751,8 @@ class Execution:
             job.comes_again = await self._completion.try_later(attempt, outcome, failed)
         elif outcome.kind is OutcomeKind.PERMANENT_ERROR:
             sink, instance_id = attempt.sink, attempt.instance_id
-            await self._completion.give_up(attempt.dispatch, sink, instance_id, outcome.error, failed)
+            text, code = outcome.error, outcome.code
+            await self._completion.give_up(attempt.dispatch, sink, instance_id, text, failed, code)
         else:
             result = as_result(ended, attempt.run.run_id)
             wall_ms = core.now() - attempt.started_at

@@ -9,7 +9,7 @@ from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError
-from postroom.contracts.messages import Message, Role, Visibility
+from postroom.contracts.messages import COMPACT, Message, Role, Visibility
 from postroom.contracts.people import ChatAddress, ChatDelivery
 from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_queue import RunQueue, ThreadState
@@ -59,6 +59,7 @@ COMMANDS = (
     ),
     Command(name="retry", help="have the last message answered again"),
     Command(name="undo", usage="[n]", help="have the last exchanges forgotten"),
+    Command(name="compact", help="have earlier messages summed up, so that the agent reads less"),
     Command(name="title", usage="[name]", help="show or set the conversation's title"),
     Command(
         name="resume", usage="[title or number]", help="list earlier conversations, or take one up again"
@@ -135,6 +136,7 @@ class Commands:
             "new": self._new,
             "retry": self._retry,
             "undo": self._undo,
+            "compact": self._compact,
             "title": self._title,
             "resume": self._resume,
             "search": self._search,
@@ -257,6 +259,13 @@ class Commands:
             said.append("What was at work is stopped.")
         said += _listed("Dropped", [message.text() for message in dropped])
         return "\n".join(said)
+
+    async def _compact(self, call: CommandCall) -> str | None:
+        session, _ = await self._sessions.of(call.key, call.source)
+        call.event.text = f"/{COMPACT}"
+        call.event.metadata["command"] = COMPACT
+        admission = await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)
+        return admission.text
 
     async def _title(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)

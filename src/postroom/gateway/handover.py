@@ -309,6 +309,7 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool) ->
         "message_id": event.message_id,
         "reply_to": event.reply_to_text,
         "time": event.timestamp,
+        "command": event.metadata.get("command"),
     }
     name = (source.user_name or source.user_id) if source else None
     words = f"[{name}] {event.text}" if shared and name else event.text

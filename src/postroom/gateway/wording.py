@@ -1,6 +1,13 @@
 """What the gateway itself says to people: every sentence of its own, in one place."""
 
-from postroom.contracts.runs import RunRecord, TerminationKind
+from postroom.contracts.errors import (
+    ContentFiltered,
+    ContextOverflow,
+    ModelNotFound,
+    RequestRefused,
+    Unauthorized,
+)
+from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
 
 NO_ANSWER = "(The agent ended without an answer.)"
 STOPPED = "Stopped."
@@ -56,9 +63,23 @@ def end_of(run: RunRecord) -> str:
         case TerminationKind.BLOCKED:
             return f"The agent was not allowed to go on: {_short(reason.value)}"
         case TerminationKind.ERROR:
-            return f"The agent could not answer: {_short(reason.value)}"
+            return _failed(reason)
         case _:
             return NO_ANSWER
+
+
+def _failed(reason: TerminationReason) -> str:
+    """Say in one sentence why there is no answer, and what can be done."""
+    why = _short(reason.value)
+    match reason.detail:
+        case ContextOverflow.code:
+            return f"This is longer than the model takes and is set aside ({why}): send it in smaller parts."
+        case RequestRefused.code | ContentFiltered.code:
+            return f"The model refused this and it is set aside ({why}): say it differently, or go on."
+        case Unauthorized.code | ModelNotFound.code:
+            return f"The agent could not answer: {why}; tell who runs it, and send /retry when it is mended."
+        case _:
+            return f"The agent could not answer: {why}"
 
 
 def _short(text: str | None, most: int = 300) -> str:

@@ -17,7 +17,8 @@ class AgentSpec:
 
     `tools` names those it may use of the tools it is resolved with; None means all. `max_rounds` and
     `wall_timeout_ms` bound one execution, `token_budget` the run with all its executions; a run over a bound
-    is stopped, and what it did stands. With `commits_calls` the calls of a step are committed before they are
+    is stopped, and what it did stands. `context_window` is how many tokens the model takes, where that is
+    known before its endpoint says so. With `commits_calls` the calls of a step are committed before they are
     made: what a crash cuts off is made again under the same ids, and the model is not asked again.
     """
 
@@ -28,6 +29,7 @@ class AgentSpec:
     overrides: InferenceOverride | None = None
     max_rounds: int = 32
     token_budget: int | None = None
+    context_window: int | None = None
     wall_timeout_ms: int | None = None
     tool_timeout_ms: int | None = 600_000
     parallel_tools: bool = True

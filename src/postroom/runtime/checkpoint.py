@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from postroom.contracts.clock import Clock
+from postroom.contracts.conversation import Conversation, Summary, SummaryDraft
 from postroom.contracts.errors import CommitUnknown, DuplicateRecord, ForeignThread, VersionConflict
 from postroom.contracts.executor import RunControl
 from postroom.contracts.messages import Message, Role, ToolCall, Visibility
@@ -47,6 +48,8 @@ def as_seen_by_model(messages: Sequence[Message]) -> tuple[Message, ...]:
     turns: list[_Turn] = []
     asked: dict[str, _Turn] = {}
     for message in messages:
+        if message.asks_to_compact:
+            continue
         if message.role is Role.TOOL:
             turn = asked.get(message.tool_call_id or "")
             if turn is not None:
@@ -180,7 +183,14 @@ class RunLog:
         self._unsent: list[Message] = []
         self._output: list[str] = []
         self.messages: tuple[Message, ...] = ()
-        """Committed and not yet committed, in order; what a former attempt said is left out."""
+        """Committed and not yet committed, in order; what a former attempt said is left out, and what the
+        summary stands for."""
+        self.summary: Summary | None = None
+        """What the model reads before them."""
+        self.asked: frozenset[str] = frozenset()
+        """The ids of what the run was given to do; it is never summed up while the run is at work."""
+        self._seen = Conversation(messages=())
+        self._hidden: tuple[str, ...] = ()
         self.spent = Usage()
         """Used up since the last checkpoint."""
         self.steps = 0
@@ -216,7 +226,14 @@ class RunLog:
         """
         self.record = await self.stored()
         self.state = state_of(self.record)
-        committed = tuple(message for message in await self._thread() if self._control.shows(message))
+        self._seen = await self._thread()
+        shows, asked = self._control.shows, self.record.input
+        committed = tuple(message for message in self._seen.messages if shows(message))
+        hidden = (message.id or "" for message in self._seen.messages if not shows(message))
+        self._hidden = (*self._seen.hidden, *hidden)
+        self.summary = self._seen.summary
+        ids = (*(asked.trigger_message_ids if asked is not None else ()), *(message.id for message in given))
+        self.asked = frozenset(id for id in ids if id)
         if restart:
             said = [message.id for message in committed if is_output_of(message, self.run_id)]
             self.state = replace(
@@ -225,16 +242,39 @@ class RunLog:
         self.messages = without_former_output(committed, self.run_id, self.state.hidden_until)
         self.keep(given)
 
-    async def _thread(self) -> Sequence[Message]:
+    async def _thread(self) -> Conversation:
         control, thread_id = self._control, self._fresh.thread_id
         if control.only is None:
-            return await control.threads.conversation(thread_id, self.run_id)
+            return await control.threads.recent_conversation(
+                thread_id,
+                self.run_id,
+                hidden_runs=control.hidden_runs,
+                hidden_message_ids=control.hidden_message_ids,
+            )
         ids = (*control.only, *self.record.output_message_ids)
-        return [one.message for one in await control.threads.load_message_records(thread_id, ids)]
+        found = await control.threads.load_message_records(thread_id, ids)
+        return Conversation(messages=tuple(one.message for one in found))
 
     def extend(self, committed: Sequence[Message]) -> None:
         """Add messages that somebody else has committed."""
         self.messages += tuple(committed)
+        self.asked |= {message.id for message in committed if message.id}
+
+    async def sum_up(self, summary: Summary, older: Sequence[Message]) -> None:
+        """Let a summary stand for older messages, and commit that.
+
+        For a run that sees only its own messages it is not stored.
+
+        Raises:
+            StaleClaim, StoreError: as `write` says; the messages are shown on.
+        """
+        gone = frozenset(message.id or "" for message in older)
+        kept = tuple(message for message in self.messages if (message.id or "") not in gone)
+        if self._control.only is None:
+            since = self._seen.since(frozenset(message.id or "" for message in kept), self.run_id)
+            summary = replace(summary, since=since)
+            await self.write(running, SummaryDraft(summary=summary, covers=tuple(gone), hides=self._hidden))
+        self.summary, self.messages = summary, kept
 
     def keep(self, messages: Sequence[Message], *, as_output: bool = False) -> None:
         """Add messages for the next checkpoint; those whose ids are there already are passed over."""
@@ -263,8 +303,8 @@ class RunLog:
         """Return what the run has used up with all its executions."""
         return self.record.usage + self.spent
 
-    async def write(self, change: Change) -> None:
-        """Commit what is new together with the run as `change` leaves it.
+    async def write(self, change: Change, summary: SummaryDraft | None = None) -> None:
+        """Commit what is new together with the run as `change` leaves it, and with a summary.
 
         Safe to repeat: what an earlier try has committed without saying so is not committed twice.
 
@@ -275,15 +315,15 @@ class RunLog:
         """
         for _ in range(MOST_TRIES - 1):
             try:
-                return await self._write_once(change)
+                return await self._write_once(change, summary)
             except DuplicateRecord:
                 if not await self._forget_committed():
                     raise
             except (CommitUnknown, VersionConflict):
                 continue
-        return await self._write_once(change)
+        return await self._write_once(change, summary)
 
-    async def _write_once(self, change: Change) -> None:
+    async def _write_once(self, change: Change, summary: SummaryDraft | None) -> None:
         stored = await self.stored()
         now = max(self._clock.now(), stored.updated_at)
         base = replace(
@@ -297,7 +337,7 @@ class RunLog:
         record = with_state(change(base), self.state)
         messages = tuple(self._unsent)
         # Behind whatever the thread ends with: others may have put in what the next run is to read.
-        commit = ThreadCommit(thread_id=record.thread_id, messages=messages, run=record)
+        commit = ThreadCommit(thread_id=record.thread_id, messages=messages, run=record, summary=summary)
         await self._control.coordinator.commit(commit)
         self.record = record
         self.spent, self.steps = Usage(), 0

@@ -19,6 +19,7 @@ from postroom.contracts.agent_events import (
     ToolCallReady,
     ToolCallResumed,
 )
+from postroom.contracts.errors import ContextOverflow
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import InferenceRequest, InferenceResult
 from postroom.contracts.messages import TASKS_UPDATED, Boundary, Message, MessageMetadata, Role, ToolCall
@@ -57,9 +58,12 @@ from postroom.runtime.checkpoint import (
     running,
     state_of,
 )
+from postroom.runtime.compaction import Compacted, Compaction, shown
 from postroom.runtime.interrupting import Interrupted
 from postroom.runtime.model_call import ask, with_call_ids
 from postroom.runtime.step_context import StepContext
+
+NOTHING_TO_COMPACT = "There is nothing to compact yet."
 
 
 class Execution:
@@ -73,6 +77,9 @@ class Execution:
         self._tickets: dict[str, RunWaitingTicket] = {}
         self._steps = 0
         self._usage = Usage()
+        self._compaction = Compaction(context)
+        self._told = ""
+        """What a person is to be told behind the answer."""
         self._said = ""
         self._since = context.clock.now()
 
@@ -121,6 +128,8 @@ class Execution:
 
     async def _go_on(self) -> AgentRunResult:
         decisions = dict(self._with.activation.decisions)
+        if any(message.asks_to_compact for message in self._with.activation.messages):
+            return await self._compact()
         if self._with.agent.spec.commits_calls:
             await self._make_left()
         while True:
@@ -145,13 +154,20 @@ class Execution:
             raise Interrupted(TerminationReason(type=TerminationKind.STOPPED, value=over))
 
     async def _step(self) -> None:
+        await self._note(await self._compaction.when_full(self._request()))
         message_id = self._with.new_id()
         await self._sink.emit(StepStart(message_id=message_id))
-        result = await self._active.stop.run(self._asked_model)
+        try:
+            result = await self._active.stop.run(self._asked_model)
+        except ContextOverflow as error:
+            compacted = await self._compaction.after(self._request(), error)
+            if compacted is None:
+                raise
+            await self._note(compacted)
+            result = await self._active.stop.run(self._asked_model)
         self._steps += 1
         self._log.steps += 1
-        self._log.spent += result.usage or Usage()
-        self._usage += result.usage or Usage()
+        self._count(result.usage or Usage())
         message = Message(
             role=Role.ASSISTANT,
             content=result.content,
@@ -178,16 +194,39 @@ class Execution:
         await self._make(calls, [CallRequest(call=call) for call in calls], Answers())
         await self._checkpoint(self._waiting_on_tickets() if self._tickets else running)
 
-    async def _asked_model(self) -> InferenceResult:
+    async def _compact(self) -> AgentRunResult:
+        """Do what `/compact` asks for, and end the run."""
+        compacted = await self._compaction.now()
+        if compacted is not None:
+            self._count(compacted.usage)
+        self._said = NOTHING_TO_COMPACT if compacted is None else compacted.told
+        return await self._end(TerminationReason.natural_end())
+
+    async def _note(self, compacted: Compacted | None) -> None:
+        if compacted is None:
+            return
+        self._count(compacted.usage)
+        if compacted.left_out:
+            self._told = f"\n\n({compacted.told})"
+
+    def _count(self, usage: Usage) -> None:
+        self._log.spent += usage
+        self._usage += usage
+
+    def _request(self) -> InferenceRequest:
         spec = self._with.agent.spec
-        request = InferenceRequest(
+        return InferenceRequest(
             model=spec.model,
-            messages=as_seen_by_model(self._log.messages),
+            messages=(*shown(self._log.summary), *as_seen_by_model(self._log.messages)),
             system=spec.system_prompt,
             tools=self._with.calls.descriptors(),
             overrides=merged(spec.overrides, self._with.activation.options.overrides),
         )
+
+    async def _asked_model(self) -> InferenceResult:
+        request = self._request()
         result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
+        self._with.windows.count(self._with.agent.spec, request, result.usage)
         taken = [call.id for message in self._log.messages for call in message.tool_calls]
         return with_call_ids(result, self._with.new_id, taken=taken)
 
@@ -292,7 +331,7 @@ class Execution:
 
     async def _natural_end(self, answer: Message) -> AgentRunResult | None:
         """End the run behind its answer; None when something came that wants another one."""
-        self._said = answer.text()
+        self._said = answer.text() + self._told
         identity = self._active.identity
         while not await self._with.read(Boundary.ON_NATURAL_END):
             begun = self._with.tasks.running(run_id=identity.run_id)

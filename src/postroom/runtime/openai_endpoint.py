@@ -5,6 +5,7 @@ leaves open: nothing is retried twice, an endless line does not fill the memory,
 process adds no key, and every failure is one of our kinds without the key in its text.
 """
 
+import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -31,6 +32,7 @@ LONGEST_EXCERPT = 500
 
 _BY_CODE: dict[str, type[InferenceError]] = {
     "context_length_exceeded": ContextOverflow,
+    "exceed_context_size_error": ContextOverflow,
     "string_above_max_length": ContextOverflow,
     "content_filter": ContentFiltered,
     "content_policy_violation": ContentFiltered,
@@ -59,17 +61,34 @@ _BY_STATUS: dict[int, type[InferenceError]] = {
 }
 
 
+_TOO_LONG = re.compile(r"context (?:length|window|size)|prompt is too long|too many (?:input )?tokens", re.I)
+"""How endpoints that give no code say that a conversation is too long."""
+_WINDOW = re.compile(r"context length (?:is|of) (\d+)|> (\d+) maximum|n_ctx\D{1,4}(\d+)", re.I)
+_ASKED = re.compile(r"(?:resulted in|requested|too long:) (?:about )?(\d+)", re.I)
+
+
 def failure_of(status: int, headers: Mapping[str, str], said: object, *, now: int) -> InferenceError:
     """Return what a refusal means. A code in the body says more than the status and wins over it."""
     error = _error(said)
     kind = _kind_by_code(error) or _BY_STATUS.get(status)
     if kind is None:
         kind = ProviderFailed if status >= 500 else RequestRefused
+    if kind is RequestRefused and _TOO_LONG.search(_text(error)):
+        kind = ContextOverflow
     return kind(
         f"the model's endpoint answered {status}: {_text(error)}",
         value=status,
         retry_after_ms=retry_after_ms(headers, now=now),
+        details=_counted(error) if kind is ContextOverflow else None,
     )
+
+
+def _counted(error: dict[str, Any]) -> dict[str, int]:
+    """Return the window of the model and the tokens it was sent, as far as a refusal says so."""
+    found = {"window": _WINDOW.search(_text(error)), "asked": _ASKED.search(_text(error))}
+    told = {name: int(next(filter(None, match.groups()))) for name, match in found.items() if match}
+    own = {"window": error.get("n_ctx"), "asked": error.get("n_prompt_tokens")}
+    return told | {name: count for name, count in own.items() if isinstance(count, int)}
 
 
 def failure_in_stream(said: object) -> InferenceError:
@@ -77,7 +96,9 @@ def failure_in_stream(said: object) -> InferenceError:
     error = _error(said)
     code = error.get("code")
     kind = _kind_by_code(error) or (_BY_STATUS.get(code) if isinstance(code, int) else None)
-    return (kind or ProviderFailed)(f"the model's endpoint broke off: {_text(error)}", value=code)
+    details = _counted(error) if kind is ContextOverflow else None
+    text = f"the model's endpoint broke off: {_text(error)}"
+    return (kind or ProviderFailed)(text, value=code, details=details)
 
 
 def _error(said: object) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from postroom.runtime.execution import Execution
 from postroom.runtime.interrupting import TimeUp, limited
 from postroom.runtime.slots import ActiveRun, ActiveRuns, Listener
 from postroom.runtime.step_context import StepContext
+from postroom.runtime.window import Windows
 
 CANCEL_WAIT_MS = 5_000
 """How long `cancel_and_wait_by_thread` waits for a run to end."""
@@ -64,6 +65,7 @@ class AgentRuntime(RunDispatchExecutor):
         self._hold_ms = hold_ms
         self._new_id = new_id
         self._runs = ActiveRuns()
+        self._windows = Windows()
         self.tasks = tasks or BackgroundTasks(timer=self._timer)
         self.tasks.attach(self)
 
@@ -203,6 +205,7 @@ class AgentRuntime(RunDispatchExecutor):
             log=log,
             calls=calls,
             tasks=self.tasks,
+            windows=self._windows,
             sink=sink,
             clock=self._clock,
             timer=self._timer,

@@ -16,6 +16,7 @@ from postroom.runtime.calls import ToolCalls
 from postroom.runtime.checkpoint import RunLog
 from postroom.runtime.interrupting import TimeUp, limited
 from postroom.runtime.slots import ActiveRun
+from postroom.runtime.window import Windows
 
 _LOG = get_logger(__name__)
 
@@ -34,6 +35,7 @@ class StepContext:
     log: RunLog
     calls: ToolCalls
     tasks: BackgroundTasks
+    windows: Windows
     sink: EventSink
     clock: Clock
     timer: Timer

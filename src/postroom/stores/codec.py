@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from postroom.contracts.conversation import Summary
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InvalidActivation, InvalidRecord, StoreCorrupt
 from postroom.contracts.live import LiveRunCommand
@@ -22,6 +23,7 @@ class EndedRun(Record, frozen=True, kw_only=True):
     started_at: int | None = None
     finished_at: int | None = None
     input: RunMessageInput | None = None
+    termination: TerminationReason | None = None
     activation: "_Activation | None" = None
 
 
@@ -44,6 +46,7 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
         Message,
         RunDispatch,
         RunRecord,
+        Summary,
         TerminationReason,
         Thread,
     )

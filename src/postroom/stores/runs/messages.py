@@ -8,6 +8,7 @@ from typing import Final
 
 from typing_extensions import override
 
+from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.errors import (
     AlreadyConsumed,
     DuplicateRecord,
@@ -26,7 +27,7 @@ from postroom.contracts.messages import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MessageQuery
 from postroom.contracts.run_tables import MessageTables
-from postroom.stores.codec import encode
+from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import Row, Tables, Values
 
@@ -40,6 +41,48 @@ class Messages(Tables, MessageTables):
     def all(self, thread_id: str) -> tuple[Message, ...]:
         found = self._sql.all("threads.all_messages", {"thread_id": thread_id})
         return tuple(rows.message(row).message for row in found)
+
+    @override
+    def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
+        if after is None:
+            found = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
+        else:
+            asked = {"thread_id": thread_id, "number": after}
+            found = self._sql.all("threads.unsummarized_after", asked)
+        return tuple(rows.message(row).message for row in found)
+
+    @override
+    def passed_over(
+        self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
+    ) -> tuple[Message, ...]:
+        asked = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
+        found = self._sql.all("threads.passed_over", asked)
+        return tuple(rows.message(row).message for row in found)
+
+    @override
+    def summary(self, thread_id: str, below: int | None = None) -> Summary | None:
+        asked = {"thread_id": thread_id, "below": _NEWEST if below is None else below}
+        row = self._sql.one("threads.summary", asked)
+        return None if row is None else decode(Summary, row[0], where=f"a summary of thread {thread_id!r}")
+
+    @override
+    def first_summary_of(
+        self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
+    ) -> int | None:
+        asked = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
+        found = [row[0] for row in self._sql.all("threads.summaries_of", asked)]
+        return min((number for number in found if number is not None), default=None)
+
+    def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
+        """Store a summary in place of those with its number and later ones, and mark what it stands for."""
+        summary, thread = draft.summary, {"thread_id": thread_id}
+        numbered: Values = {**thread, "number": summary.number}
+        self._sql.run("threads.unmark_messages", numbered)
+        self._sql.run("threads.drop_later_summaries", numbered)
+        self._sql.run("threads.mark_messages", {**numbered, "message_ids": draft.covers})
+        self._sql.run("threads.mark_messages", {**thread, "number": 0, "message_ids": draft.hides})
+        values = {"since": summary.since, "created_at": self._now(), "body": encode(summary)}
+        self._sql.run("threads.put_summary", {**numbered, **values})
 
     @override
     def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:
@@ -63,6 +106,7 @@ class Messages(Tables, MessageTables):
 
     @override
     def delete(self, thread_id: str) -> int:
+        self._sql.run("threads.drop_summaries", {"thread_ids": [thread_id]})
         return self._sql.changed("threads.drop_messages", {"thread_ids": [thread_id]})
 
     @override

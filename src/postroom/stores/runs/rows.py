@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from postroom.contracts.conversation import Turn
+from postroom.contracts.conversation import Turn, is_set_aside
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
@@ -169,12 +169,12 @@ def run(row: Row) -> RunRecord:
 
 
 def turn(row: Row) -> Turn:
-    """Map `run_id`, `status` and `body` of a row of `runs`.
+    """Map `run_id`, `status`, `created_at` and `body` of a row of `runs`.
 
     Raises:
         StoreCorrupt: the row is no such record.
     """
-    run_id, status, body = row
+    run_id, status, created_at, body = row
     if status != RunStatus.DONE:
         return Turn.of(run((run_id, body)))
     try:
@@ -186,6 +186,8 @@ def turn(row: Row) -> Turn:
         asked=ended.input.trigger_message_ids if ended.input is not None else (),
         began=ended.started_at if ended.started_at is not None else ended.finished_at,
         is_unbegun=ended.started_at is None,
+        created_at=created_at,
+        is_set_aside=is_set_aside(ended.termination),
         takes_back=ended.activation.options.without_runs if ended.activation is not None else (),
     )
 

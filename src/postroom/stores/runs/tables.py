@@ -150,10 +150,7 @@ class RunTables(Tables, run_tables.RunTables):
             self.threads.put(after)
         elif after is not before:
             self.threads.move(after)
-        if step.messages:
-            self.messages.append(after.id, step.messages, before.message_count + 1)
-        if step.consumes:
-            self.messages.take(after.id, step.consumes)
+        self._write_messages(step, before.message_count + 1)
         if step.run is not None:
             self.threads.put_run(step.run)
         if step.thread_state is not None:
@@ -161,6 +158,14 @@ class RunTables(Tables, run_tables.RunTables):
         if step.spends:
             self.threads.spend(step.spends)
         return after
+
+    def _write_messages(self, step: ThreadCommit, first_seq: int) -> None:
+        if step.messages:
+            self.messages.append(step.thread_id, step.messages, first_seq)
+        if step.consumes:
+            self.messages.take(step.thread_id, step.consumes)
+        if step.summary is not None:
+            self.messages.put_summary(step.thread_id, step.summary)
 
     def _write_queue(
         self, moved: RunDispatch, claimed: RunDispatch | None, interrupt: Interrupt | None, *, is_new: bool

@@ -78,7 +78,7 @@ class Threads(Tables, ThreadTables):
             raise InvalidRecord(f"thread {thread_id!r} has children", value=thread_id)
         gone = [thread_id, *(row[0] for row in below if children == "cascade")]
         self._sql.run("threads.detach_children", asked)
-        for part in ("messages", "pending", "runs", "state", "threads"):
+        for part in ("messages", "summaries", "pending", "runs", "state", "threads"):
             self._sql.run(f"threads.drop_{part}", {"thread_ids": gone})
         self._sql.run_many("threads.forget_thread", [{"thread_id": one, "below": f"{one}/"} for one in gone])
         self._sql.run("threads.forget_runs")
@@ -133,8 +133,13 @@ class Threads(Tables, ThreadTables):
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
     @override
-    def turns(self, thread_id: str) -> Sequence[Turn]:
-        found = self._sql.all("threads.turns", {"thread_id": thread_id})
+    def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
+        found = self._sql.all("threads.turns", {"thread_id": thread_id, "since": since})
+        return [rows.turn(row) for row in found]
+
+    @override
+    def turns_named(self, run_ids: Sequence[str]) -> Sequence[Turn]:
+        found = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
         return [rows.turn(row) for row in found]
 
     @override

@@ -167,8 +167,18 @@ SELECT run_id, body FROM runs {index runs_open_of_thread}
  ORDER BY run_id LIMIT :limit;
 
 -- turns
-SELECT run_id, status, body FROM runs
- WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
+SELECT run_id, status, created_at, body FROM runs
+ WHERE thread_id = :thread_id AND updated_at >= :since
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ UNION ALL
+SELECT run_id, status, created_at, body FROM runs
+ WHERE thread_id = :thread_id AND status <> 'done' AND updated_at < :since
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
+
+-- turns_named
+SELECT run_id, status, created_at, body FROM runs
+ WHERE run_id IN {texts :run_ids}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
 
 -- append_message
 INSERT INTO run_messages (thread_id, seq, message_id, run_id, visibility, created_at, body)
@@ -180,6 +190,45 @@ SELECT message_id FROM run_messages
 
 -- all_messages
 SELECT thread_id, seq, created_at, body FROM run_messages WHERE thread_id = :thread_id ORDER BY seq;
+
+-- unsummarized
+SELECT thread_id, seq, created_at, body FROM run_messages {index run_messages_unsummarized}
+ WHERE thread_id = :thread_id AND summary IS NULL ORDER BY seq;
+
+-- unsummarized_after
+SELECT thread_id, seq, created_at, body FROM run_messages
+ WHERE thread_id = :thread_id AND (summary IS NULL OR summary > :number) ORDER BY seq;
+
+-- passed_over
+SELECT thread_id, seq, created_at, body FROM run_messages
+ WHERE thread_id = :thread_id AND message_id IN {texts :message_ids}
+   AND (summary = 0 OR message_id IN {texts :own}) ORDER BY seq + 0;
+
+-- summary
+SELECT body FROM run_summaries WHERE thread_id = :thread_id AND number < :below ORDER BY number DESC LIMIT 1;
+
+-- summaries_of
+SELECT min(summary) FROM run_messages
+ WHERE thread_id = :thread_id AND run_id IN {texts :run_ids} AND run_id IS NOT NULL AND summary > 0
+ UNION ALL
+SELECT min(summary) FROM run_messages
+ WHERE thread_id = :thread_id AND message_id IN {texts :message_ids} AND summary > 0;
+
+-- unmark_messages
+UPDATE run_messages SET summary = NULL WHERE thread_id = :thread_id AND summary >= :number;
+
+-- mark_messages
+UPDATE run_messages SET summary = :number WHERE thread_id = :thread_id AND message_id IN {texts :message_ids};
+
+-- drop_later_summaries
+DELETE FROM run_summaries WHERE thread_id = :thread_id AND number >= :number;
+
+-- put_summary
+INSERT INTO run_summaries (thread_id, number, since, created_at, body)
+VALUES (:thread_id, :number, :since, :created_at, :body);
+
+-- drop_summaries
+DELETE FROM run_summaries WHERE thread_id IN {texts :thread_ids};
 
 -- named_messages
 SELECT thread_id, seq, created_at, body FROM run_messages

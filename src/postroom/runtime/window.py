@@ -1,0 +1,182 @@
+"""How much of a model's window a request takes, and which messages are summed up when it is too much.
+
+Tokens are estimated as a fourth of the bytes, and corrected by what the endpoint counted for its last answer.
+A tool call and its answers are one unit; so are neither split nor parted by what is kept whole.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+
+from postroom.contracts.conversation import Summary
+from postroom.contracts.errors import ContextOverflow
+from postroom.contracts.inference import InferenceRequest
+from postroom.contracts.messages import Message, Role
+from postroom.contracts.runs import Usage
+from postroom.runtime.agents import AgentSpec
+from postroom.runtime.checkpoint import is_output_of
+
+_BYTES_OF_TOKEN = 4
+_TOKENS_OF_MESSAGE = 4
+_TOKENS_OF_FILE = 1_000
+_FULL = 0.75
+"""So much of the window may be taken: the rest is for the answer, and for what is estimated wrongly."""
+_KEPT = 0.5
+"""So much of what messages may take stays whole when the others are summed up."""
+_LEAST_RATIO, _MOST_RATIO = 0.25, 8.0
+_LEAST_WINDOW = 256
+
+
+class Windows:
+    """What is known of the windows of models, by agent and model; what endpoints say is remembered."""
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, str], int] = {}
+        self._ratios: dict[tuple[str, str], float] = {}
+
+    def of(self, spec: AgentSpec, summary: Summary | None) -> int | None:
+        """Return how many tokens the model takes: what was configured, or what its endpoint said, if less."""
+        kept = summary.window if summary is not None and summary.model == spec.model else None
+        said = self._said.get(_key(spec), kept)
+        known = [one for one in (spec.context_window, said) if one is not None]
+        return min(known, default=None)
+
+    def tokens(self, spec: AgentSpec, estimated: int) -> int:
+        """Return estimated tokens as the endpoint would count them."""
+        return int(estimated * self._ratios.get(_key(spec), 1.0))
+
+    def estimated(self, spec: AgentSpec, tokens: float) -> int:
+        """Return tokens of the endpoint as they are estimated here."""
+        return int(tokens / self._ratios.get(_key(spec), 1.0))
+
+    def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:
+        """Learn from an answer how many tokens the endpoint has counted for its request."""
+        if usage is not None and usage.input_tokens > 0:
+            self._correct(spec, request, usage.input_tokens)
+
+    def refused(self, spec: AgentSpec, request: InferenceRequest, error: ContextOverflow) -> int:
+        """Learn from a refusal how many tokens the model takes, and return that; said or estimated."""
+        asked, window = error.details.get("asked"), error.details.get("window")
+        taken = self.tokens(spec, tokens_of(request))
+        if not isinstance(window, int):
+            window = int((asked if isinstance(asked, int) else taken) * 0.9)
+        if isinstance(asked, int):
+            self._correct(spec, request, asked)
+        elif taken <= window:
+            self._correct(spec, request, int(window * 1.1))
+        self._said[_key(spec)] = max(window, _LEAST_WINDOW)
+        return self._said[_key(spec)]
+
+    def _correct(self, spec: AgentSpec, request: InferenceRequest, counted: int) -> None:
+        ratio = counted / max(tokens_of(request), 1)
+        self._ratios[_key(spec)] = min(max(ratio, _LEAST_RATIO), _MOST_RATIO)
+
+
+def _key(spec: AgentSpec) -> tuple[str, str]:
+    return spec.agent_id, spec.model
+
+
+def tokens_of(request: InferenceRequest) -> int:
+    """Return how many tokens a request has, estimated."""
+    tools = sum(
+        _tokens(tool.name) + _tokens(tool.description) + _tokens(json.dumps(tool.parameters))
+        for tool in request.tools
+    )
+    return _tokens(request.system) + tools + size_of(request.messages)
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """Return how many tokens messages have, estimated."""
+    return sum(map(_size, messages))
+
+
+def _size(message: Message) -> int:
+    calls = sum(_tokens(call.name) + _tokens(json.dumps(call.arguments)) for call in message.tool_calls)
+    files = sum(block.type not in ("text", "thinking") for block in message.content)
+    return _tokens(message.text()) + calls + files * _TOKENS_OF_FILE + _TOKENS_OF_MESSAGE
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text.encode(errors="surrogatepass")) // _BYTES_OF_TOKEN)
+
+
+def room_for_messages(window: int, besides: int) -> int:
+    """Return how many tokens messages may take when the request has so many besides."""
+    return max(int(window * _FULL) - besides, window // 10)
+
+
+def kept_whole(room: int) -> int:
+    """Return how many tokens of the newest messages stay whole when the others are summed up."""
+    return int(room * _KEPT)
+
+
+def to_sum_up(
+    messages: Sequence[Message], run_id: str, asked: Collection[str], most: int
+) -> tuple[Message, ...]:
+    """Return the older messages that are to be summed up, so that those kept take no more than `most`.
+
+    What the run itself was asked is kept, and a call that has no answer yet. What is kept of earlier runs
+    begins with what somebody said.
+    """
+    units = list(_units(messages))
+    size, cut = 0, len(units)
+    while cut > 0 and (size + size_of(units[cut - 1]) <= most or cut == len(units)):
+        cut -= 1
+        size += size_of(units[cut])
+    while 0 < cut < len(units) - 1 and not _begins(units[cut][0], run_id):
+        cut += 1
+    older = (unit for unit in units[:cut] if not _is_kept(unit, run_id, asked))
+    return tuple(message for unit in older for message in unit)
+
+
+def _units(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    units: list[list[Message]] = []
+    asked: dict[str, list[Message]] = {}
+    for message in messages:
+        unit = asked.get(message.tool_call_id or "") if message.role is Role.TOOL else None
+        if unit is None:
+            unit = []
+            units.append(unit)
+        unit.append(message)
+        asked.update({call.id: unit for call in message.tool_calls})
+    yield from units
+
+
+def _begins(message: Message, run_id: str) -> bool:
+    return message.role is Role.USER or is_output_of(message, run_id)
+
+
+def _is_kept(unit: Sequence[Message], run_id: str, asked: Collection[str]) -> bool:
+    if any(message.id in asked for message in unit):
+        return True
+    answered = {message.tool_call_id for message in unit}
+    is_open = any(call.id not in answered for message in unit for call in message.tool_calls)
+    return is_open and is_output_of(unit[0], run_id)
+
+
+def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
+    """Yield messages as text in pieces of so many tokens, each with how many messages it holds.
+
+    A message that is longer than a piece is shown by its beginning and its end.
+    """
+    held: list[str] = []
+    size = 0
+    for message in messages:
+        text = _told(message, most * _BYTES_OF_TOKEN)
+        if held and size + _tokens(text) > most:
+            yield len(held), "\n\n".join(held)
+            held, size = [], 0
+        held.append(text)
+        size += _tokens(text) + 1
+    if held:
+        yield len(held), "\n\n".join(held)
+
+
+def _told(message: Message, most_bytes: int) -> str:
+    files = [f"[{block.type}]" for block in message.content if block.type not in ("text", "thinking")]
+    calls = [f"[calls {one.name} with {json.dumps(one.arguments)}]" for one in message.tool_calls]
+    text = f"{message.role}: " + "\n".join([message.text(), *files, *calls]).strip()
+    said = text.encode(errors="replace")
+    if len(said) <= most_bytes:
+        return text
+    half = max(most_bytes // 2 - 8, 8)
+    return f"{said[:half].decode(errors='ignore')}\n[...]\n{said[-half:].decode(errors='ignore')}"
