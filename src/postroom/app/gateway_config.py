@@ -214,6 +214,8 @@ def _gateway(
         max_message_age=rules.max_message_age,
         keep_messages=rules.keep_messages,
         max_media_bytes=rules.max_media_bytes,
+        max_media_bytes_by_kind={str(kind): most for kind, most in rules.max_media_bytes_by_kind.items()},
+        scan_command=tuple(rules.scan_command),
         drain=rules.drain,
         agent_id=agent.agent_id,
         state_dir=source.state_dir,

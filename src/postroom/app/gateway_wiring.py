@@ -26,6 +26,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.delivery import MailOutbox
+from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
@@ -87,7 +88,8 @@ class ChatService:
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._model: OpenAICompatibleModel | None = None
         answering = self._answering(told.agent, agent, clock, timer)
-        runs.serve(CHAT_THREAD, ChatExecutor(answering, presenter), ChatEffects())
+        files = ChatFiles(config, chat.files, self.adapters)
+        runs.serve(CHAT_THREAD, ChatExecutor(answering, presenter, files), ChatEffects())
         self.gateway = Gateway(
             config,
             stores=chat,

@@ -226,9 +226,6 @@ class Intake:
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:
             raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
-        size = sum(file.size or 0 for file in event.media)
-        if size > self._config.max_media_bytes:
-            raise TooLarge(f"files of {size} bytes; {self._config.max_media_bytes} are the most", value=size)
         return source
 
     def _draft(self, event: MessageEvent, source: SessionSource) -> InboundDraft:

@@ -19,7 +19,9 @@ from postroom.contracts.agent_events import (
     ToolCallReady,
     ToolCallResumed,
 )
+from postroom.contracts.errors import RequestRefused
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.files import ChatFile, RunFiles
 from postroom.contracts.inference import InferenceRequest, InferenceResult
 from postroom.contracts.messages import TASKS_UPDATED, Boundary, Message, MessageMetadata, Role, ToolCall
 from postroom.contracts.records import replace
@@ -57,6 +59,7 @@ from postroom.runtime.checkpoint import (
     running,
     state_of,
 )
+from postroom.runtime.files import with_files
 from postroom.runtime.interrupting import Interrupted
 from postroom.runtime.model_call import ask, with_call_ids
 from postroom.runtime.step_context import StepContext
@@ -180,16 +183,37 @@ class Execution:
 
     async def _asked_model(self) -> InferenceResult:
         spec = self._with.agent.spec
+        messages: tuple[Message, ...] = as_seen_by_model(self._log.messages)
+        sent: tuple[ChatFile, ...] = ()
+        files = self._with.activation.control.files
+        if files is not None:
+            messages, sent = await with_files(messages, files)
         request = InferenceRequest(
             model=spec.model,
-            messages=as_seen_by_model(self._log.messages),
+            messages=messages,
             system=spec.system_prompt,
             tools=self._with.calls.descriptors(),
             overrides=merged(spec.overrides, self._with.activation.options.overrides),
         )
-        result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
+        try:
+            result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
+        except RequestRefused as error:
+            if files is None or not sent:
+                raise
+            result = await self._asked_without(request, files, sent, error)
         taken = [call.id for message in self._log.messages for call in message.tool_calls]
         return with_call_ids(result, self._with.new_id, taken=taken)
+
+    async def _asked_without(
+        self, request: InferenceRequest, files: RunFiles, sent: Sequence[ChatFile], refusal: RequestRefused
+    ) -> InferenceResult:
+        """Ask once more without the files of a request that was refused; if that helps, it was they."""
+        named, _ = await with_files(as_seen_by_model(self._log.messages), files, takes_parts=False)
+        request = replace(request, messages=named)
+        result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
+        for file in sent:
+            await files.not_taken(file, f"the model refuses it: {refusal.message}")
+        return result
 
     def _metadata(self) -> MessageMetadata:
         return MessageMetadata(
