@@ -214,3 +214,36 @@ async def test_what_a_run_leaves_is_sent_behind_its_answer(room, tmp_path: Path)
         ("notes.txt", "document", "text/plain", b"words"),
     ]
     assert channel.texts() == ["here it is"]
+
+
+def _part(channel, name: str, text: str = "", **more):
+    return channel.message(text, files=[name], metadata={"media_group_id": "g1"}, **more)
+
+
+async def test_an_album_of_three_is_one_turn_with_three_files(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files |= {f"{name}.png": PNG + name.encode() for name in "abc"}
+    await channel.handle_message(_part(channel, "a.png", "the three"))
+    await channel.handle_message(_part(channel, "b.png"))
+    await channel.handle_message(_part(channel, "c.png"))
+    await channel.say("and this")
+    await all_answered(room, gateway, 4)
+    assert agent.read == [["the three"], ["and this"]]
+    assert [[file.name for file in files] for files in agent.got] == [["a.png", "b.png", "c.png"], []]
+    assert await room.statuses() == {InboundStatus.DONE: 4}
+    assert (await gateway.counts()).adds_up
+
+
+async def test_an_album_that_a_crash_cut_off_is_one_turn_after_the_start(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files |= {f"{name}.png": PNG for name in "ab"}
+    await channel.handle_message(_part(channel, "a.png", "the two"))
+    await channel.handle_message(_part(channel, "b.png"))
+    await room.close()
+    assert agent.read == []
+    gateway, channel = await room.open(agent, channel=channel)
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["the two"]]
+    assert [len(files) for files in agent.got] == [2]

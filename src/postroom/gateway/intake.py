@@ -7,7 +7,8 @@ now and then ─▶ messages of processes that died ─▶ the runner
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from postroom.contracts.chat import (
     InboundDraft,
@@ -41,6 +42,19 @@ _LEFT_BEHIND_MS = 60_000
 """After which a message that still waits counts as left by a process that died."""
 
 
+_ALBUM_MS = 1_000
+"""How long the next file of an album is waited for: platforms send each as a message of its own."""
+
+
+@dataclass(eq=False, slots=True)
+class _Album:
+    """Messages that are one: the files of an album, and what was said in its session after them."""
+
+    album_id: str
+    events: list[MessageEvent]
+    behind: list[MessageEvent] = field(default_factory=list)
+
+
 class Intake:
     """Where adapters hand messages over to."""
 
@@ -58,6 +72,9 @@ class Intake:
         self._in_hand: set[int] = set()
         self._coming: Counter[str] = Counter()
         """How many messages of each session are between their platform and their thread."""
+        self._albums: dict[str, _Album] = {}
+        """By session: albums of which more may come."""
+        self._timer = services.timer
         self._open = asyncio.Event()
         self.tasks = services.tasks
 
@@ -71,13 +88,14 @@ class Intake:
             InputError: it can never be kept.
         """
         source = self._checked(event)
-        if not event.addressed:
+        if not event.addressed and not self._is_of_album(event, source):
             return  # said among others, and not to us
         await self._open.wait()
         self._refuse_ended()
         await self._people.learn(source)
         draft = self._draft(event, source)
-        is_alone = not self._coming[draft.session_key]  # otherwise it would overtake another
+        # Otherwise it would overtake another, or the rest of its album.
+        is_alone = not self._coming[draft.session_key] and _album_of(event) is None
         self._coming[draft.session_key] += 1
         try:
             if is_alone and await self._runner.begin(event, draft):
@@ -205,7 +223,69 @@ class Intake:
             return  # it is kept, and found at the next start
         self._in_hand.add(inbound_id)
         self._coming[session_key] += 1
+        album_id, album = _album_of(event), self._albums.get(session_key)
+        if album is not None and not event.is_command():
+            (album.events if album_id == album.album_id else album.behind).append(event)
+        elif album_id is not None:
+            album = self._albums[session_key] = _Album(album_id, [event])
+            self.tasks.start(self._run_album(album, session_key), name=f"album {inbound_id}")
+        else:
+            self._handle(event, inbound_id, session_key)
+
+    def _handle(self, event: MessageEvent, inbound_id: int, session_key: str) -> None:
         self.tasks.start(self._run_handler(event, inbound_id, session_key), name=f"message {inbound_id}")
+
+    async def _run_album(self, album: _Album, session_key: str) -> None:
+        """Wait until no more of an album comes, and hand it over as one message."""
+        seen = 0
+        while seen < len(album.events):
+            seen = len(album.events)
+            await self._timer.sleep(_ALBUM_MS)
+        del self._albums[session_key]
+        first, *others = sorted(album.events, key=lambda event: event.inbound_id or 0)
+        try:
+            await self._merge(first, others)
+            self._handle(first, first.inbound_id or 0, session_key)
+        except PostroomError as error:
+            _LOG.warning("message.left_waiting", inbound_id=first.inbound_id, reason=error.describe())
+            others.append(first)
+        for event in others:
+            self._in_hand.discard(event.inbound_id or 0)
+            self._came(session_key)
+        for event in album.behind:
+            self._in_hand.discard(event.inbound_id or 0)
+            self._start(event, session_key)
+            self._came(session_key)
+
+    async def _merge(self, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
+        """Give the first message of an album the files and words of the others, which are then done.
+
+        Cut off in between it is done again: what the first has already it is not given twice.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        if not others or first.source is None:
+            return
+        media = {file.ref: file for event in (first, *others) for file in event.media}
+        texts = dict.fromkeys(event.text for event in (first, *others) if event.text.strip())
+        first.media, first.text = tuple(media.values()), "\n".join(texts)
+        try:
+            kept = await self._log.edit(inbound_key(first.source, first.message_id), first.to_body())
+        except (AlreadyConsumed, UnknownMessage):
+            return  # it was taken back meanwhile, or another process was faster
+        first.revision = kept.revision
+        done = InboundMove(status=InboundStatus.DONE, reason=f"one with message {first.inbound_id}")
+        for event in others:
+            try:
+                await self._log.move([event.inbound_id or 0], done)
+            except IllegalTransition:
+                continue  # as above
+
+    def _is_of_album(self, event: MessageEvent, source: SessionSource) -> bool:
+        """Say whether a message belongs to an album whose first message was meant for us."""
+        album = self._albums.get(self._draft(event, source).session_key)
+        return album is not None and album.album_id == _album_of(event)
 
     async def _run_handler(self, event: MessageEvent, inbound_id: int, session_key: str) -> None:
         try:
@@ -237,3 +317,8 @@ class Intake:
             sender_id=source.user_id,
             body=event.to_body(),
         )
+
+
+def _album_of(event: MessageEvent) -> str | None:
+    album_id = event.metadata.get("media_group_id")
+    return album_id if isinstance(album_id, str) and event.media else None
