@@ -18,6 +18,7 @@ from postroom.contracts.run_ports import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import BusyConfig, BusyPolicy, DeliveryConfig, GatewayConfig, PlatformConfig
+from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
@@ -107,7 +108,7 @@ class Room:
         sessions = Sessions(self.stores, config, self.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [channel], self.clock, self.clock)
         mailbox = Mailbox(
-            ChatExecutor(agent, presenter),
+            ChatExecutor(agent, presenter, ChatFiles(config, self.stores.files, [channel])),
             self.runs,
             consumer_id=consumer or f"gateway-{len(self.opened)}",
             effects=ChatEffects(),
@@ -180,9 +181,19 @@ async def all_answered(room, gateway, messages: int) -> None:
             await asyncio.sleep(0)
 
 
+async def tried(room, agent, times: int) -> None:
+    """Let hours pass until the agent was asked so often."""
+    [(_, mailbox)] = room.opened
+    await settled(agent.began(1))
+    while len(agent.read) < times:
+        await mailbox.settled()
+        room.clock.advance(timedelta(hours=1))
+        await mailbox.poll()
+
+
 def delivery(config: GatewayConfig = CONFIG, **changes: Any) -> GatewayConfig:
     """Return the settings with other rules of delivery."""
     return replace(config, delivery=replace(config.delivery or DeliveryConfig(), **changes))
 
 
-__all__ = ["CONFIG", "Agent", "Room", "all_answered", "busy", "delivery", "settled"]
+__all__ = ["CONFIG", "Agent", "Room", "all_answered", "busy", "delivery", "settled", "tried"]

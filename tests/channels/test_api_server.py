@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from channels.fetching import fetched
 from channels.http_room import FakeGateway, calling, served, unavailable, until
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
 from postroom.gateway.config import PlatformConfig
@@ -413,11 +414,11 @@ async def test_an_image_that_came_along_can_be_fetched(adapter, gateway, client)
             "image/png",
             len(PNG),
         )
-        assert await adapter.fetch_media(attachment, max_bytes=len(PNG)) == PNG
+        assert await fetched(adapter, attachment, max_bytes=len(PNG)) == PNG
         with pytest.raises(TooLarge):
-            await adapter.fetch_media(attachment, max_bytes=len(PNG) - 1)
+            await fetched(adapter, attachment, max_bytes=len(PNG) - 1)
     with pytest.raises(ServerUnavailable):
-        await adapter.fetch_media(Attachment(kind=MessageType.PHOTO, ref="https://example.org/"), max_bytes=9)
+        await fetched(adapter, Attachment(kind=MessageType.PHOTO, ref="https://example.org/"), max_bytes=9)
 
 
 async def test_text_comes_without_what_no_store_can_hold(adapter, gateway, client) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from channels.fake_discord import ALICE, BOB, DIRECT, GUILD, ME, PERSONS, ROOM, THREAD, TOKEN, FakeDiscord
+from channels.fetching import fetched, sending
 from postroom.contracts.errors import (
     ConfigError,
     CredentialRefused,
@@ -1350,13 +1351,15 @@ async def test_a_file_is_sent_under_a_harmless_name(
         kind=MessageType.DOCUMENT, ref="x", mime="text/plain\r\nX: 1", name='../a";b\r\nX: 1.txt'
     )
     async with connected(fake, inbox, clock) as adapter:
-        result = await adapter.send_media(DIRECT, hostile, b"words \xff", "look", {"dedupe_key": "k"})
+        result = await adapter.send_media(
+            DIRECT, hostile, sending(b"words \xff"), "look", {"dedupe_key": "k"}
+        )
         assert result.success
         seen = fake.calls("POST", f"/channels/{DIRECT}/messages")[0]
         assert seen.file == ("a__b__X_ 1.txt", "application/octet-stream", b"words \xff")
         assert (seen.body["content"], seen.body["nonce"]) == ("look", outgoing.nonce_of("k"))
         assert (
-            await adapter.send_media(DIRECT, hostile, b"x", "y" * 2_001)
+            await adapter.send_media(DIRECT, hostile, sending(b"x"), "y" * 2_001)
         ).error_kind is SendErrorKind.TOO_LONG
 
 
@@ -1370,17 +1373,17 @@ async def test_a_file_is_fetched_from_discord_only_and_no_more_than_may_be(
 
     async with connected(fake, inbox, clock) as adapter:
         there = f"{fake.cdn}/attachments/a.txt?ex=1"
-        assert await adapter.fetch_media(at(there, 1_000), max_bytes=1_000) == b"x" * 1_000
+        assert await fetched(adapter, at(there, 1_000), max_bytes=1_000) == b"x" * 1_000
         assert "Authorization" not in fake.calls("GET", "/attachments/a.txt")[0].headers
         with pytest.raises(TooLarge):
-            await adapter.fetch_media(at(there), max_bytes=999)
+            await fetched(adapter, at(there), max_bytes=999)
         with pytest.raises(TooLarge):
-            await adapter.fetch_media(at(there, 1_001), max_bytes=1_000)
+            await fetched(adapter, at(there, 1_001), max_bytes=1_000)
         with pytest.raises(ServerUnavailable):
-            await adapter.fetch_media(at(f"{fake.cdn}/attachments/gone.txt"), max_bytes=10)
+            await fetched(adapter, at(f"{fake.cdn}/attachments/gone.txt"), max_bytes=10)
         fake.moved["/attachments/moved.txt"] = "/attachments/a.txt"
         with pytest.raises(ServerUnavailable):
-            await adapter.fetch_media(at(f"{fake.cdn}/attachments/moved.txt"), max_bytes=1_000)
+            await fetched(adapter, at(f"{fake.cdn}/attachments/moved.txt"), max_bytes=1_000)
         assert fake.seen[-1].path == "/attachments/moved.txt"
         asked = len(fake.seen)
         foreign = (
@@ -1393,7 +1396,7 @@ async def test_a_file_is_fetched_from_discord_only_and_no_more_than_may_be(
         elsewhere = fake.cdn.replace("127.0.0.1", "localhost") + "/attachments/a.txt"
         for ref in (elsewhere, *foreign, fake.cdn.replace("http", "https") + "/attachments/a.txt"):
             with pytest.raises(ServerUnavailable):
-                await adapter.fetch_media(at(ref), max_bytes=1_000)
+                await fetched(adapter, at(ref), max_bytes=1_000)
         assert len(fake.seen) == asked
     with pytest.raises(ServerUnavailable):
-        await adapter.fetch_media(at(there), max_bytes=1_000)
+        await fetched(adapter, at(there), max_bytes=1_000)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from channels.chat_listener import Listener, eventually
 from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeImap, FakeMail, FakeSmtp, mail
+from channels.fetching import fetched, sending
 from postroom.contracts.errors import (
     ConfigError,
     InvalidArgument,
@@ -502,11 +503,11 @@ async def test_files_are_fetched_within_their_bound(fake, adapter, listener, clo
     fake.imap.put(message)
     await passing(clock, lambda: listener.inbound)
     first, second = listener.inbound[0].media
-    assert await adapter.fetch_media(first, max_bytes=10_240) == bytes(range(256)) * 40
-    assert (await adapter.fetch_media(second, max_bytes=100)).decode().strip() == "grün"
+    assert await fetched(adapter, first, max_bytes=10_240) == bytes(range(256)) * 40
+    assert (await fetched(adapter, second, max_bytes=100)).decode().strip() == "grün"
     for bound in (10_239, 10):
         with pytest.raises(TooLarge):
-            await adapter.fetch_media(first, max_bytes=bound)
+            await fetched(adapter, first, max_bytes=bound)
     for ref in (
         "imap/8/1/2/base64",
         "imap/7/99/1/base64",
@@ -515,7 +516,7 @@ async def test_files_are_fetched_within_their_bound(fake, adapter, listener, clo
         "file:///etc",
     ):
         with pytest.raises(ServerUnavailable):
-            await adapter.fetch_media(Attachment(kind=MessageType.DOCUMENT, ref=ref), max_bytes=10)
+            await fetched(adapter, Attachment(kind=MessageType.DOCUMENT, ref=ref), max_bytes=10)
 
 
 # Connections.
@@ -859,12 +860,12 @@ async def test_what_is_too_long_is_refused_before_it_is_sent(fake, adapter) -> N
 
 async def test_a_file_goes_out_under_a_harmless_name(fake, adapter) -> None:
     file = Attachment(kind=MessageType.PHOTO, ref="", mime="image/png", name="../gr\r\nün.png")
-    assert (await adapter.send_media(ANN, file, b"\x89PNG", "look")).success
+    assert (await adapter.send_media(ANN, file, sending(b"\x89PNG"), "look")).success
     part = fake.smtp.got[0].get_payload()[1]
     assert (part.get_content_type(), part.get_payload(decode=True)) == ("image/png", b"\x89PNG")
     assert part.get_filename() == ".._gr ün.png"
     odd = Attachment(kind=MessageType.DOCUMENT, ref="", mime="text/html\r\nBcc: x", name=None)
-    assert (await adapter.send_media(ANN, odd, b"x")).success
+    assert (await adapter.send_media(ANN, odd, sending(b"x"))).success
     assert fake.smtp.got[1].get_payload()[1].get_content_type() == "application/octet-stream"
 
 

@@ -17,6 +17,7 @@ from nio import Api
 
 from channels.chat_listener import Listener, eventually
 from channels.fake_matrix import BOT, TOKEN, FakeMatrix, Fault
+from channels.fetching import fetched, sending
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import (
     ConfigError,
@@ -848,30 +849,30 @@ async def test_a_card_says_what_to_answer(fake, adapter) -> None:
 
 async def test_a_file_is_uploaded_and_shown(fake, adapter) -> None:
     photo = Attachment(kind=MessageType.PHOTO, ref="", mime="image/png", name="a\r\nb.png")
-    assert (await adapter.send_media(DM, photo, b"png", "look", {"thread_id": "$t"})).success
+    assert (await adapter.send_media(DM, photo, sending(b"png"), "look", {"thread_id": "$t"})).success
     content = fake.said[0]
     assert (content["msgtype"], content["url"]) == ("m.image", "mxc://fake/uploaded")
     assert (content["body"], content["filename"]) == ("look", "a b.png")
     fake.faults = [Fault("/upload", 413)]
-    assert (await adapter.send_media(DM, photo, b"png")).error_kind is SendErrorKind.TOO_LONG
+    assert (await adapter.send_media(DM, photo, sending(b"png"))).error_kind is SendErrorKind.TOO_LONG
     fake.faults = [Fault("/upload")]
-    assert (await adapter.send_media(DM, photo, b"png")).error_kind is SendErrorKind.TRANSIENT
+    assert (await adapter.send_media(DM, photo, sending(b"png"))).error_kind is SendErrorKind.TRANSIENT
 
 
 async def test_a_file_is_fetched_within_its_bound(fake, adapter) -> None:
     fake.files = {"abc": b"x" * 1000}
     found = Attachment(kind=MessageType.DOCUMENT, ref="mxc://elsewhere/abc")
-    assert await adapter.fetch_media(found, max_bytes=1000) == b"x" * 1000
+    assert await fetched(adapter, found, max_bytes=1000) == b"x" * 1000
     with pytest.raises(TooLarge):
-        await adapter.fetch_media(found, max_bytes=999)
+        await fetched(adapter, found, max_bytes=999)
     with pytest.raises(ServerUnavailable):
-        await adapter.fetch_media(Attachment(kind=MessageType.DOCUMENT, ref="mxc://fake/gone"), max_bytes=9)
+        await fetched(adapter, Attachment(kind=MessageType.DOCUMENT, ref="mxc://fake/gone"), max_bytes=9)
 
 
 @pytest.mark.parametrize("ref", ["https://x/y", "mxc://a/../b", "mxc://a/..", "mxc://a/b?c", "", "mxc://a"])
 async def test_only_files_of_matrix_are_fetched(fake, adapter, ref) -> None:
     with pytest.raises(ServerUnavailable):
-        await adapter.fetch_media(Attachment(kind=MessageType.DOCUMENT, ref=ref), max_bytes=10)
+        await fetched(adapter, Attachment(kind=MessageType.DOCUMENT, ref=ref), max_bytes=10)
     assert fake.requests("/download") == []
 
 
@@ -879,9 +880,7 @@ async def test_no_other_host_is_ever_asked(fake, adapter) -> None:
     async with FakeMatrix() as other:
         fake.redirect_files_to = f"{other.url}/stolen"
         with pytest.raises(ServerUnavailable):
-            await adapter.fetch_media(
-                Attachment(kind=MessageType.DOCUMENT, ref="mxc://fake/abc"), max_bytes=10
-            )
+            await fetched(adapter, Attachment(kind=MessageType.DOCUMENT, ref="mxc://fake/abc"), max_bytes=10)
         assert other.asked == []
 
 
@@ -891,8 +890,8 @@ async def test_requests_are_those_that_the_library_makes(fake, adapter) -> None:
     await adapter.send(DM, "x", None, {"dedupe_key": "k"})
     await adapter.delete_message(DM, "$9")
     await adapter.send_typing(DM)
-    await adapter.send_media(DM, found, b"x")
-    await adapter.fetch_media(found, max_bytes=9)
+    await adapter.send_media(DM, found, sending(b"x"))
+    await fetched(adapter, found, max_bytes=9)
     mine = [(one.method, one.path) for one in fake.asked if not one.path.endswith("/sync")]
     sent, redacted = (list(fake.sent)[number].partition("/")[2] for number in (0, 1))
     theirs = [

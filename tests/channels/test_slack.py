@@ -44,6 +44,7 @@ from channels.fake_slack import (
     signed,
     slash,
 )
+from channels.fetching import fetched, sending
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import (
     ConfigError,
@@ -1203,7 +1204,7 @@ def at(fake: FakeSlack, path: str) -> Attachment:
 
 async def test_a_file_is_fetched_with_the_bots_token(adapter: SlackAdapter, fake: FakeSlack) -> None:
     fake.files["/files/a"] = Fault(200, b"12345", {"Content-Type": "image/png"})
-    assert await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5) == b"12345"
+    assert await fetched(adapter, at(fake, "/files/a"), max_bytes=5) == b"12345"
     assert fake.calls[-1].headers["authorization"] == f"Bearer {BOT_TOKEN}"
 
 
@@ -1224,7 +1225,7 @@ async def test_a_file_that_does_not_lie_with_slack_is_not_touched(
 ) -> None:
     before = len(fake.calls)
     with pytest.raises(InvalidArgument):
-        await adapter.fetch_media(Attachment(kind=MessageType.PHOTO, ref=ref), max_bytes=5)
+        await fetched(adapter, Attachment(kind=MessageType.PHOTO, ref=ref), max_bytes=5)
     assert len(fake.calls) == before
 
 
@@ -1260,7 +1261,7 @@ async def test_a_file_that_is_too_large_is_not_read_further(
 ) -> None:
     fake.files["/files/a"] = Fault(200, b"123456", {"Content-Type": "image/png", **headers})
     with pytest.raises(TooLarge):
-        await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5)
+        await fetched(adapter, at(fake, "/files/a"), max_bytes=5)
 
 
 @pytest.mark.parametrize(
@@ -1276,7 +1277,7 @@ async def test_a_file_that_slack_does_not_give_says_what_may_be_missing(
 ) -> None:
     fake.files["/files/a"] = answer
     with pytest.raises(ServerUnavailable) as caught:
-        await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5_000)
+        await fetched(adapter, at(fake, "/files/a"), max_bytes=5_000)
     assert "files:read" in caught.value.remedy
 
 
@@ -1285,15 +1286,15 @@ async def test_a_file_cannot_be_fetched_when_the_answer_is_cut_or_nobody_is_conn
 ) -> None:
     fake.will("/files/a", Fault(lost=True))
     with pytest.raises(ServerUnavailable) as caught:
-        await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5)
+        await fetched(adapter, at(fake, "/files/a"), max_bytes=5)
     assert caught.value.__cause__ is None
     await adapter.disconnect()
     with pytest.raises(ServerUnavailable):
-        await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5)
+        await fetched(adapter, at(fake, "/files/a"), max_bytes=5)
 
 
 async def test_a_file_is_sent_into_its_thread(adapter: SlackAdapter, fake: FakeSlack) -> None:
-    result = await adapter.send_media(CHANNEL, PHOTO, b"\x89PNG", "**look**", {"thread_id": ROOT})
+    result = await adapter.send_media(CHANNEL, PHOTO, sending(b"\x89PNG"), "**look**", {"thread_id": ROOT})
     assert result == SendResult.sent()
     (asked,) = fake.called("files.getUploadURLExternal")
     assert asked.body == {"filename": "a.png", "length": "4"}
@@ -1333,7 +1334,7 @@ async def test_a_file_that_was_not_sent_says_whether_somebody_may_have_it(
     adapter: SlackAdapter, fake: FakeSlack, method: str, fault: Fault, kind: SendErrorKind
 ) -> None:
     fake.will(method, fault)
-    assert (await adapter.send_media(CHANNEL, PHOTO, b"x")).error_kind is kind
+    assert (await adapter.send_media(CHANNEL, PHOTO, sending(b"x"))).error_kind is kind
 
 
 # Signed requests.
@@ -1645,7 +1646,7 @@ async def test_no_secret_and_no_message_is_shown_anywhere(
     await knock(adapter, BODY, {})
     fake.will("chat.postMessage", Fault(lost=True), Fault(body={"ok": False, "error": "not_in_channel"}))
     results = [await adapter.send(CHANNEL, "private words"), await adapter.send(CHANNEL, "private words")]
-    await adapter.send_media(CHANNEL, PHOTO, b"private words")
+    await adapter.send_media(CHANNEL, PHOTO, sending(b"private words"))
     fake.wires[0].cut()
     await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
     fake.socket_url = f"ws://127.0.0.1:9/link/?ticket={TICKET}"

@@ -32,6 +32,7 @@ from channels.fake_telegram import (
     message,
     update,
 )
+from channels.fetching import fetched, sending
 from postroom.contracts.errors import (
     ConfigError,
     InvalidRecord,
@@ -1051,7 +1052,7 @@ async def test_files_are_sent_by_their_kind(
     fake: FakeTelegram, adapter: TelegramAdapter, kind: MessageType, method: str, name: str
 ) -> None:
     file = Attachment(kind=kind, ref="", mime="image/png", name="a b.png")
-    assert (await adapter.send_media(CHAT, file, b"\x00\xff", metadata={"thread_id": "5"})).success
+    assert (await adapter.send_media(CHAT, file, sending(b"\x00\xff"), metadata={"thread_id": "5"})).success
     call = fake.calls[-1] if fake.calls[-1].files else next(one for one in fake.calls if one.files)
     assert call.method == method
     assert call.files == {name: ("a b.png", "image/png", b"\x00\xff")}
@@ -1063,16 +1064,16 @@ async def test_a_caption_is_formatted_and_bounded_and_falls_back(
 ) -> None:
     file = Attachment(kind=MessageType.STICKER, ref="")
     fake.faults["sendDocument"].append(Refusal(400, "Bad Request: can't parse entities"))
-    assert (await adapter.send_media(CHAT, file, b"x", "**look**")).success
+    assert (await adapter.send_media(CHAT, file, sending(b"x"), "**look**")).success
     assert [one["caption"] for one in fake.sent("sendDocument")] == ["*look*", "**look**"]
-    result = await adapter.send_media(CHAT, file, b"x", "x" * 1_025)
+    result = await adapter.send_media(CHAT, file, sending(b"x"), "x" * 1_025)
     assert result.error_kind is SendErrorKind.TOO_LONG
 
 
 async def test_a_hostile_name_or_type_of_a_file_is_data(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
     name = '../../etc/"passwd\r\nX-Evil: 1\0.txt'
     file = Attachment(kind=MessageType.DOCUMENT, ref="", mime="text/html\r\nX-Evil: 1", name=name)
-    assert (await adapter.send_media(CHAT, file, b"x")).success
+    assert (await adapter.send_media(CHAT, file, sending(b"x"))).success
     call = next(one for one in fake.calls if one.files)
     ((shown, mime, content),) = call.files.values()
     assert (mime, content) == ("application/octet-stream", b"x")
@@ -1085,7 +1086,7 @@ async def test_a_file_that_is_too_large_for_telegram_is_told_so(
 ) -> None:
     fake.faults["sendDocument"].append(Raw(413, b"<html>Request Entity Too Large"))
     file = Attachment(kind=MessageType.DOCUMENT, ref="")
-    assert (await adapter.send_media(CHAT, file, b"x")).error_kind is SendErrorKind.TOO_LONG
+    assert (await adapter.send_media(CHAT, file, sending(b"x"))).error_kind is SendErrorKind.TOO_LONG
 
 
 # Files that came in.
@@ -1098,7 +1099,7 @@ def of(ref: str, size: int | None = None) -> Attachment:
 async def test_a_file_is_fetched_by_its_id(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
     fake.files["f1"] = {"file_id": "f1", "file_size": 4, "file_path": "documents/file 1.txt"}
     fake.contents["documents/file%201.txt"] = b"text"
-    assert await adapter.fetch_media(of("f1"), max_bytes=4) == b"text"
+    assert await fetched(adapter, of("f1"), max_bytes=4) == b"text"
 
 
 async def test_a_file_over_the_bound_is_not_read(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
@@ -1107,12 +1108,12 @@ async def test_a_file_over_the_bound_is_not_read(fake: FakeTelegram, adapter: Te
     fake.faults["getFile"].extend([None, Refusal(400, "Bad Request: file is too big")])
     for attachment in (of("f1"), of("f1"), of("f1", size=11)):
         with pytest.raises(TooLarge):
-            await adapter.fetch_media(attachment, max_bytes=10)
+            await fetched(adapter, attachment, max_bytes=10)
     assert len(fake.sent("getFile")) == 2
     fake.unmeasured.add(f"/file/bot{TOKEN}/documents/f")
     with pytest.raises(TooLarge):
-        await adapter.fetch_media(of("f1"), max_bytes=99_999)
-    assert await adapter.fetch_media(of("f1"), max_bytes=100_000) == b"x" * 100_000
+        await fetched(adapter, of("f1"), max_bytes=99_999)
+    assert await fetched(adapter, of("f1"), max_bytes=100_000) == b"x" * 100_000
 
 
 @pytest.mark.parametrize(
@@ -1134,7 +1135,7 @@ async def test_a_path_that_leads_elsewhere_is_not_followed(
 ) -> None:
     fake.files["f1"] = {"file_id": "f1", "file_path": path}
     with pytest.raises(ServerUnavailable):
-        await adapter.fetch_media(of("f1"), max_bytes=10)
+        await fetched(adapter, of("f1"), max_bytes=10)
     assert [one for one in fake.paths if one.startswith("/file/")] == []
 
 
@@ -1150,7 +1151,7 @@ async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(
         ("never", "invalid file_id"),
     ):
         with pytest.raises(ServerUnavailable, match=why):
-            await adapter.fetch_media(of(ref), max_bytes=10)
+            await fetched(adapter, of(ref), max_bytes=10)
 
 
 # Secrets.
@@ -1170,7 +1171,7 @@ async def test_the_token_is_in_no_log_no_failure_and_no_picture(
             said.append(repr(adapter.liveness))
         said += [repr(await adapter.send(CHAT, "hush-hush")) for _ in range(4)]
         with pytest.raises(ServerUnavailable) as caught:
-            await adapter.fetch_media(of("f1"), max_bytes=10)
+            await fetched(adapter, of("f1"), max_bytes=10)
         said += [repr(adapter), repr(adapter._api), repr(adapter.config), repr(caught.value.as_dict())]
         fake.feed(update(1, message=message(1, "hush-hush")))
         await until(lambda: kept.inbound)

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
-from gateway_room import Agent, all_answered, delivery, settled
+from gateway_room import Agent, all_answered, delivery, settled, tried
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import Overloaded, StoreUnavailable, Unauthorized
 from postroom.contracts.outbox import line_lock
@@ -286,16 +286,6 @@ async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nob
     await all_answered(room, gateway, 1)
     assert channel.texts() == ["re: hello"]
     assert len(await room.runs.outbox.dead_letters(kind="chat")) == 1
-
-
-async def tried(room, agent, times: int) -> None:
-    """Let hours pass until the agent was asked so often."""
-    [(_, mailbox)] = room.opened
-    await settled(agent.began(1))
-    while len(agent.read) < times:
-        await mailbox.settled()
-        room.clock.advance(timedelta(hours=1))
-        await mailbox.poll()
 
 
 async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_over(room):

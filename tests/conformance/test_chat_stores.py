@@ -29,6 +29,8 @@ from postroom.contracts.chat import (
 )
 from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import StoreCorrupt
+from postroom.contracts.files import ChatFile
+from postroom.contracts.records import Record
 from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats import StoredChats
 from postroom.stores.memory import MemoryRunStores
@@ -40,6 +42,7 @@ from postroom.stores.statements import statements
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance import (
+    chat_files,
     chat_intake,
     chat_intake_listings,
     chat_pairing,
@@ -135,7 +138,14 @@ def test_no_promise_is_made_twice() -> None:
 def test_every_promise_is_listed() -> None:
     made = {
         name
-        for module in (chat_intake, chat_intake_listings, chat_pairing, chat_people, chat_sessions)
+        for module in (
+            chat_files,
+            chat_intake,
+            chat_intake_listings,
+            chat_pairing,
+            chat_people,
+            chat_sessions,
+        )
         for name, one in vars(module).items()
         if asyncio.iscoroutinefunction(one) and one.__module__ == module.__name__ and not name.startswith("_")
     }
@@ -288,12 +298,14 @@ IN_ORDER = (
     "threads",
     "people",
     "people_of_platform",
+    "files",
 )
 RECORDS = {
     "chat_sessions": ChatSession,
     "chat_conversations": SessionThread,
     "chat_people": Person,
     "chat_requests": PairingRequest,
+    "chat_files": ChatFile,
 }
 
 
@@ -332,7 +344,9 @@ def test_every_statement_is_used() -> None:
 @each_row("table", RECORDS)
 def test_the_columns_are_the_fields(empty: sqlite3.Connection, table: str) -> None:
     columns = [row[1] for row in empty.execute(f"PRAGMA table_info({table})")]
-    assert columns == [field.name for field in fields(RECORDS[table])]
+    kind = RECORDS[table]
+    named = kind.__struct_fields__ if issubclass(kind, Record) else [one.name for one in fields(kind)]
+    assert columns == list(named)
 
 
 # What the schemas refuse, whatever program writes

@@ -18,6 +18,8 @@ CREATE INDEX contacts_to ON contacts (to_id);
 
 CREATE UNIQUE INDEX events_key ON events (writer_id, key) WHERE writer_id IS NOT NULL;
 
+CREATE INDEX file_pieces_blob ON file_pieces (piece);
+
 CREATE INDEX file_reservations_ending ON file_reservations (project_id, expires_at) WHERE released_at IS NULL;
 
 CREATE INDEX file_reservations_held ON file_reservations (agent_id) WHERE released_at IS NULL;
@@ -189,6 +191,20 @@ CREATE TABLE chat_conversations (
   active_at   INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE chat_files (
+  thread_id  TEXT NOT NULL,
+  message_id TEXT NOT NULL,
+  position   INTEGER NOT NULL,
+  name       TEXT NOT NULL,
+  media_type TEXT NOT NULL,
+  size       INTEGER NOT NULL,
+  sha256     TEXT,
+  missing    TEXT,
+  transcript TEXT,
+  PRIMARY KEY (thread_id, message_id, position),
+  CHECK (sha256 IS NOT NULL OR missing IS NOT NULL)
+) WITHOUT ROWID;
+
 CREATE TABLE chat_people (
   platform TEXT NOT NULL CHECK (platform > '!' OR trim(platform, char(9, 10, 13, 32)) <> ''),
   user_id  TEXT NOT NULL CHECK (user_id > '!' OR trim(user_id, char(9, 10, 13, 32)) <> ''),
@@ -267,6 +283,13 @@ CREATE TABLE "events" (
   digest         TEXT,
   CHECK ((writer_id IS NULL) = (key IS NULL) AND (key IS NULL) = (digest IS NULL))
 ) STRICT;
+
+CREATE TABLE file_pieces (
+  sha256   TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  piece    TEXT NOT NULL REFERENCES blobs (sha256),
+  PRIMARY KEY (sha256, position)
+) WITHOUT ROWID;
 
 CREATE TABLE file_reservations (
   id             INTEGER PRIMARY KEY,

@@ -149,6 +149,7 @@ def _models(
                 inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
         own = {"base_url", "api_key_env", "api_key_file"} & rest.keys()
         left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
+        left |= {"context_window"} if "model" in rest else set()
         kept = {key: value for key, value in default.items() if key not in left}
         found[name] = replace(_agent(source, {**kept, **rest}, inner), agent_id=name)
     return found
@@ -164,6 +165,7 @@ def _of_mail_room(address: str) -> AgentConfig:
         agent_id=address,
         instructions="",
         max_rounds=0,
+        context_window=None,
         silence=timedelta(0),
     )
 
@@ -325,6 +327,8 @@ def _gateway(
         max_message_age=rules.max_message_age,
         keep_messages=rules.keep_messages,
         max_media_bytes=rules.max_media_bytes,
+        max_media_bytes_by_kind={str(kind): most for kind, most in rules.max_media_bytes_by_kind.items()},
+        scan_command=tuple(rules.scan_command),
         drain=rules.drain,
         routes=routes,
         group_context=rules.group_context,

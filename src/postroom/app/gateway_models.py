@@ -62,6 +62,7 @@ Mode = Annotated[BusyPolicy, Field(strict=False), AfterValidator(_of_chats)]
 Reset = Annotated[ResetMode, Field(strict=False)]
 Role = Annotated[PersonRole, Field(strict=False)]
 Line = Annotated[str, Field(pattern=r"^\S(.{0,510}\S)?$")]
+FileKind = Literal["image", "audio", "video", "text", "application"]
 CommandName = Annotated[str, AfterValidator(_known_command)]
 
 
@@ -199,6 +200,8 @@ class GatewayTable(_Table):
     max_message_age: Time = timedelta(hours=1)
     keep_messages: Time = timedelta(days=7)
     max_media_bytes: Annotated[Count, Field(ge=0, le=1_000_000_000)] = 20_000_000
+    max_media_bytes_by_kind: dict[FileKind, Annotated[Count, Field(ge=0, le=1_000_000_000)]] = {}
+    scan_command: Annotated[list[Line], Field(max_length=50)] = []
     drain: Time = timedelta(seconds=30)
 
 

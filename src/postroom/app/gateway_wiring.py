@@ -30,6 +30,7 @@ from postroom.contracts.records import replace
 from postroom.dispatch.routing import SeveralExecutors
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.delivery import MailOutbox
+from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
@@ -158,7 +159,8 @@ class ChatService:
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._told, self._knows = told, knows
         self._answering = ChatAgents(told, agents, clock, timer)
-        runs.serve(CHAT_THREAD, ChatExecutor(self._answering, presenter), ChatEffects())
+        files = ChatFiles(config, chat.files, self.adapters)
+        runs.serve(CHAT_THREAD, ChatExecutor(self._answering, presenter, files), ChatEffects())
         self.gateway = Gateway(
             config,
             stores=chat,

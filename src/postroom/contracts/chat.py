@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from postroom.contracts.chat_people import ChatPeople
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
+from postroom.contracts.files import FileStore
 from postroom.contracts.messages import Json
 
 if TYPE_CHECKING:
@@ -360,4 +361,9 @@ class ChatStores(Protocol):
     @property
     def people(self) -> ChatPeople:
         """Who may write."""
+        ...
+
+    @property
+    def files(self) -> FileStore:
+        """The files that came with messages, and those that runs have left."""
         ...

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity
+from postroom.contracts.files import RunFiles
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Boundary, Message
 from postroom.contracts.records import Record
@@ -84,6 +85,8 @@ class RunControl:
     """Which of the conversations that its thread holds the run belongs to, where it holds several."""
     only: frozenset[str] | None = None
     """With it the run sees these messages of its thread, and what it has said itself, and nothing else."""
+    files: RunFiles | None = None
+    """The files of its messages, and where those that it leaves are taken; None where there are none."""
 
     def shows(self, message: Message) -> bool:
         """Say whether the run sees a message of its thread; what was rolled back it does not."""

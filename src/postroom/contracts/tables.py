@@ -13,6 +13,7 @@ from postroom.contracts.chat import (
     SessionThread,
 )
 from postroom.contracts.chat_people import PairingRequest, Person
+from postroom.contracts.files import ChatFile
 
 
 class ChatTables(Protocol):
@@ -133,4 +134,24 @@ class ChatTables(Protocol):
 
     def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
         """Store them, and until when it is locked."""
+        ...
+
+    def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:
+        """Return the files of these messages of a thread, by message and position."""
+        ...
+
+    def put_file(self, file: ChatFile) -> None:
+        """Store a file of a message, or what is known of it now."""
+        ...
+
+    def count_pieces(self, sha256: str) -> int:
+        """Count the pieces that are stored of the bytes under a hash."""
+        ...
+
+    def piece(self, sha256: str, position: int) -> bytes | None:
+        """Return one piece of the bytes under a hash, counted from 0."""
+        ...
+
+    def put_piece(self, sha256: str, position: int, piece: str, content: bytes) -> None:
+        """Store one piece under its own hash, if it is not there."""
         ...

@@ -130,6 +130,10 @@ class GatewayConfig:
     max_media_bytes: int = 20_000_000
     group_context: int = 0
     """How many messages of a group that were addressed to nobody an agent reads with the next one to it."""
+    max_media_bytes_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """The same for one kind of files, by the first half of their type; 0: none is taken."""
+    scan_command: tuple[str, ...] = ()
+    """A program that looks at each file that comes in, and refuses it by any exit code but 0."""
     drain: timedelta = timedelta(seconds=30)
     """How long a stop waits for runs at work and answers on their way."""
     routes: tuple[Route, ...] = ()

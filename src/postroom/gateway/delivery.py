@@ -32,6 +32,7 @@ from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
+from postroom.gateway.files import attachment_of, content_of
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
@@ -70,6 +71,8 @@ class OutgoingMessage:
     draft_id: str | None = None
     stale_id: str | None = None
     """A draft that could not be kept up: it is taken back when the text is there."""
+    files_sent: int = 0
+    """How many of the files that the run has left are known to have arrived."""
     is_under_way: bool = False
     """Whether a part is on its way; found so at the next try, nobody knows whether it has arrived."""
 
@@ -232,7 +235,31 @@ class Delivery:
                 if outgoing is None:
                     outgoing = await self._begin(adapter, row, reply, address)
                     self._outgoing[row.outbox_id] = outgoing
-                return await outgoing.send_rest(adapter)
+                result = await outgoing.send_rest(adapter)
+                if not result.success or reply.kind is not ReplyKind.ANSWER or reply.run_id is None:
+                    return result
+                return await self._send_files(adapter, reply.thread_id, reply.run_id, outgoing)
+
+    async def _send_files(
+        self, adapter: BasePlatformAdapter, thread_id: str, run_id: str, outgoing: OutgoingMessage
+    ) -> SendResult:
+        """Send what the run has left, behind its answer; of a file that is not taken the chat is told."""
+        source = outgoing.address.source
+        for file in (await self._stores.files.files(thread_id, [run_id]))[outgoing.files_sent :]:
+            told = {"dedupe_key": f"{outgoing.key}/file/{file.position}", "final": True}
+            metadata = send_metadata(source, **told)
+            attachment = attachment_of(file)
+            content = content_of(file, self._stores.files)
+            result = await adapter.send_media(source.chat_id, attachment, content, None, metadata)
+            if not result.success and (result.error_kind or SendErrorKind.UNKNOWN).may_pass:
+                return result
+            if not result.success:
+                text = wording.file_not_sent(file.name, result.error or "the chat does not take it")
+                result = await adapter.send(source.chat_id, text, None, metadata)
+                if not result.success:
+                    return result
+            outgoing.files_sent += 1
+        return SendResult.sent()
 
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress

@@ -122,6 +122,7 @@ class Gateway:
             self.runner.adapters = dict(self._adapters)
             for adapter in self._adapters.values():
                 adapter.set_message_handler(self.intake)
+                adapter.files = self.stores.files
                 await self._remind(adapter)
                 await self._connect(adapter)
             await self.intake.recover()

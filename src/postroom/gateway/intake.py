@@ -7,7 +7,8 @@ now and then ─▶ messages of processes that died ─▶ the runner
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from postroom.contracts.chat import (
     InboundDraft,
@@ -44,6 +45,30 @@ _LEFT_BEHIND_MS = 60_000
 """After which a message that still waits counts as left by a process that died."""
 
 
+_ALBUM_MS = 1_000
+"""How long the next file of an album is waited for: platforms send each as a message of its own."""
+
+
+@dataclass(eq=False, slots=True)
+class _Album:
+    """Messages that are one: the files of an album, and what was said in its session after them."""
+
+    album_id: str
+    events: list[MessageEvent]
+    behind: list[MessageEvent] = field(default_factory=list)
+
+    @property
+    def agent(self) -> str | None:
+        """The agent that it is for."""
+        source = self.events[0].source
+        return None if source is None else source.agent
+
+    def is_from(self, source: SessionSource) -> bool:
+        """Say whether somebody in a place has sent it."""
+        first = self.events[0].source
+        return first is not None and replace(source, agent=first.agent) == first
+
+
 class Intake:
     """Where adapters hand messages over to."""
 
@@ -63,6 +88,9 @@ class Intake:
         self._in_hand: set[int] = set()
         self._coming: Counter[str] = Counter()
         """How many messages of each session are between their platform and their thread."""
+        self._albums: dict[str, _Album] = {}
+        """By session: albums of which more may come."""
+        self._timer = services.timer
         self._open = asyncio.Event()
         self.tasks = services.tasks
 
@@ -76,18 +104,20 @@ class Intake:
             InputError: it can never be kept.
         """
         source = self._checked(event)
-        if not (event.addressed or self._config.routes or self._config.group_context):
+        album = self._open_album(event, source)
+        if not (event.addressed or album or self._config.routes or self._config.group_context):
             return  # said among others, and not to us
         await self._open.wait()
         self._refuse_ended()
         await self._people.learn(source)
-        routed = await self._routed(event, source)
+        routed = await self._routed(event, source) if album is None else replace(source, agent=album.agent)
         if routed is None:
             return
         source = event.source = routed
         self._group_talk.add_to(event, source, self._config.session_key(source))
         draft = self._draft(event, source)
-        is_alone = not self._coming[draft.session_key]  # otherwise it would overtake another
+        # Otherwise it would overtake another, or the rest of its album.
+        is_alone = not self._coming[draft.session_key] and _album_of(event) is None
         self._coming[draft.session_key] += 1
         try:
             if is_alone and await self._runner.begin(event, draft):
@@ -242,7 +272,72 @@ class Intake:
             return  # it is kept, and found at the next start
         self._in_hand.add(inbound_id)
         self._coming[session_key] += 1
+        album_id, album = _album_of(event), self._albums.get(session_key)
+        if album is not None and not event.is_command():
+            (album.events if album_id == album.album_id else album.behind).append(event)
+        elif album_id is not None:
+            album = self._albums[session_key] = _Album(album_id, [event])
+            self.tasks.start(self._run_album(album, session_key), name=f"album {inbound_id}")
+        else:
+            self._handle(event, inbound_id, session_key)
+
+    def _handle(self, event: MessageEvent, inbound_id: int, session_key: str) -> None:
         self.tasks.start(self._run_handler(event, inbound_id, session_key), name=f"message {inbound_id}")
+
+    async def _run_album(self, album: _Album, session_key: str) -> None:
+        """Wait until no more of an album comes, and hand it over as one message."""
+        seen = 0
+        while seen < len(album.events):
+            seen = len(album.events)
+            await self._timer.sleep(_ALBUM_MS)
+        del self._albums[session_key]
+        first, *others = sorted(album.events, key=lambda event: event.inbound_id or 0)
+        try:
+            await self._merge(first, others)
+            self._handle(first, first.inbound_id or 0, session_key)
+        except PostroomError as error:
+            _LOG.warning("message.left_waiting", inbound_id=first.inbound_id, reason=error.describe())
+            others.append(first)
+        for event in others:
+            self._in_hand.discard(event.inbound_id or 0)
+            self._came(session_key)
+        for event in album.behind:
+            self._in_hand.discard(event.inbound_id or 0)
+            self._start(event, session_key)
+            self._came(session_key)
+
+    async def _merge(self, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
+        """Give the first message of an album the files and words of the others, which are then done.
+
+        Cut off in between it is done again: what the first has already it is not given twice.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        if not others or first.source is None:
+            return
+        media = {file.ref: file for event in (first, *others) for file in event.media}
+        texts = dict.fromkeys(event.text for event in (first, *others) if event.text.strip())
+        first.media, first.text = tuple(media.values()), "\n".join(texts)
+        try:
+            kept = await self._log.edit(inbound_key(first.source, first.message_id), first.to_body())
+        except (AlreadyConsumed, UnknownMessage):
+            return  # it was taken back meanwhile, or another process was faster
+        first.revision = kept.revision
+        done = InboundMove(status=InboundStatus.DONE, reason=f"one with message {first.inbound_id}")
+        for event in others:
+            try:
+                await self._log.move([event.inbound_id or 0], done)
+            except IllegalTransition:
+                continue  # as above
+
+    def _open_album(self, event: MessageEvent, source: SessionSource) -> _Album | None:
+        """Return the album that a message belongs to, where its first message was meant for us."""
+        album_id = _album_of(event)
+        for album in self._albums.values():
+            if album.album_id == album_id and album.is_from(source):
+                return album
+        return None
 
     async def _run_handler(self, event: MessageEvent, inbound_id: int, session_key: str) -> None:
         try:
@@ -263,9 +358,6 @@ class Intake:
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:
             raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
-        size = sum(file.size or 0 for file in event.media)
-        if size > self._config.max_media_bytes:
-            raise TooLarge(f"files of {size} bytes; {self._config.max_media_bytes} are the most", value=size)
         return source
 
     def _draft(self, event: MessageEvent, source: SessionSource) -> InboundDraft:
@@ -275,3 +367,8 @@ class Intake:
             sender_id=source.user_id,
             body=event.to_body(),
         )
+
+
+def _album_of(event: MessageEvent) -> str | None:
+    album_id = event.metadata.get("media_group_id")
+    return album_id if isinstance(album_id, str) and event.media else None

@@ -25,6 +25,7 @@ from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
 from postroom.gateway.drafts import Draft, Edit, Show, Step
 from postroom.gateway.events import SendErrorKind
+from postroom.gateway.files import ChatFiles
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import is_chat, target_of
 from postroom.gateway.session import SessionSource
@@ -229,9 +230,12 @@ class _DeltaSink:
 class ChatExecutor(ExecutorAround):
     """Runs what the executor within runs, and shows runs of chats while they execute."""
 
-    def __init__(self, within: RunDispatchExecutor, presenter: StreamingPresenter) -> None:
+    def __init__(
+        self, within: RunDispatchExecutor, presenter: StreamingPresenter, files: ChatFiles | None = None
+    ) -> None:
         super().__init__(within)
         self._presenter = presenter
+        self._files = files
 
     def waits_for_outages(self, thread_id: str) -> bool:
         """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
@@ -241,10 +245,17 @@ class ChatExecutor(ExecutorAround):
         """Execute a run and return how it ended."""
         if not is_chat(activation.thread_id):
             return await self._within.run(activation, sink)
-        activation = await self._without_hidden(activation)
+        activation = self._with_files(await self._without_hidden(activation))
         run_id = activation.run_id or ""
         async with self._presenter.shown(activation, lambda: self._within.cancel(run_id)) as deltas:
             return await self._within.run(activation, sink if deltas is None else _DeltaSink(sink, deltas))
+
+    def _with_files(self, activation: RunActivation) -> RunActivation:
+        """Return the request with a way to the files of its messages."""
+        control = activation.control
+        if self._files is None or not isinstance(control, RunControl):
+            return activation
+        return replace(activation, control=replace(control, files=self._files.of_run(activation)))
 
     async def _without_hidden(self, activation: RunActivation) -> RunActivation:
         """Return the request with what was undone on its thread out of its sight."""

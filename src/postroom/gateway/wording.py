@@ -106,3 +106,23 @@ def agent_gone(agent: str) -> str:
 
 
 BEGAN_ANEW = "A new conversation begins; /resume takes up an earlier one."
+
+
+def file_missing(name: str, why: str) -> str:
+    """Say that the agent has a message without its file."""
+    return f"I could not take {name}: {_short(why)}. The agent has your message without it."
+
+
+def file_not_read(name: str, why: str) -> str:
+    """Say that the agent cannot do anything with a file."""
+    return f"The agent cannot read {name}: {_short(why)}."
+
+
+def not_transcribed(name: str, why: str) -> str:
+    """Say that nobody knows what is said in a file."""
+    return f"What is said in {name} could not be written down: {_short(why)}."
+
+
+def file_not_sent(name: str, why: str) -> str:
+    """Say that a file of the agent's answer did not come."""
+    return f"The agent's file {name} could not be sent: {_short(why)}."

@@ -19,8 +19,9 @@ from postroom.contracts.agent_events import (
     ToolCallReady,
     ToolCallResumed,
 )
-from postroom.contracts.errors import ContextOverflow
+from postroom.contracts.errors import ContextOverflow, RequestRefused
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.files import ChatFile, RunFiles
 from postroom.contracts.inference import InferenceRequest, InferenceResult
 from postroom.contracts.messages import TASKS_UPDATED, Boundary, Message, MessageMetadata, Role, ToolCall
 from postroom.contracts.records import replace
@@ -59,6 +60,7 @@ from postroom.runtime.checkpoint import (
     state_of,
 )
 from postroom.runtime.compaction import Compacted, Compaction, shown
+from postroom.runtime.files import MOST_WORDS, with_files
 from postroom.runtime.interrupting import Interrupted
 from postroom.runtime.model_call import ask, with_call_ids
 from postroom.runtime.step_context import StepContext
@@ -224,11 +226,37 @@ class Execution:
         )
 
     async def _asked_model(self) -> InferenceResult:
-        request = self._request()
-        result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
-        self._with.windows.count(self._with.agent.spec, request, result.usage)
+        request, files = self._request(), self._with.activation.control.files
+        asked, sent = request, tuple[ChatFile, ...]()
+        if files is not None:
+            messages, sent = await with_files(request.messages, files, most_words=self._most_words())
+            asked = replace(request, messages=messages)
+        try:
+            result = await ask(self._with.agent.model, asked, self._sink, self._with.clock)
+        except RequestRefused as error:
+            if files is None or not sent:
+                raise
+            result = await self._asked_without(request, files, sent, error)
+        if asked.messages == request.messages:  # what files take is not estimated
+            self._with.windows.count(self._with.agent.spec, request, result.usage)
         taken = [call.id for message in self._log.messages for call in message.tool_calls]
         return with_call_ids(result, self._with.new_id, taken=taken)
+
+    async def _asked_without(
+        self, request: InferenceRequest, files: RunFiles, sent: Sequence[ChatFile], refusal: RequestRefused
+    ) -> InferenceResult:
+        """Ask once more without the files of a request that was refused; if that helps, it was they."""
+        named, _ = await with_files(request.messages, files, most_words=self._most_words(), takes_parts=False)
+        request = replace(request, messages=named)
+        result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
+        for file in sent:
+            await files.not_taken(file, f"the model refuses it: {refusal.message}")
+        return result
+
+    def _most_words(self) -> int:
+        """Return how many bytes of text files one request may have: a fourth of the window, or a bound."""
+        window = self._with.windows.of(self._with.agent.spec, self._log.summary)
+        return MOST_WORDS if window is None else min(window, MOST_WORDS)
 
     def _metadata(self) -> MessageMetadata:
         return MessageMetadata(

@@ -91,16 +91,19 @@ def _assistant(message: Message) -> dict[str, Json] | None:
 
 
 def _content(message: Message) -> Json:
-    """Return text as a string; with pictures that have an address, as parts."""
-    pictures = [
-        {"type": "image_url", "image_url": {"url": block.data["url"]}}
-        for block in message.content
-        if block.type == "image" and isinstance(block.data.get("url"), str)
-    ]
+    """Return text as a string; with pictures and documents that have an address, as parts."""
+    files = [_part(block) for block in message.content if isinstance(block.data.get("url"), str)]
     text = _text(message)
-    if not pictures:
+    if not files:
         return text
-    return [*([{"type": "text", "text": text}] if text else []), *pictures]
+    return [*([{"type": "text", "text": text}] if text else []), *files]
+
+
+def _part(block: ContentBlock) -> dict[str, Json]:
+    url = block.data["url"]
+    if block.type == "image":
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "file", "file": {"filename": block.data.get("name") or "file", "file_data": url}}
 
 
 def _text(message: Message) -> str:

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from postroom.contracts.errors import InputError, PostroomError
+from postroom.contracts.errors import InputError, PostroomError, ServerUnavailable
+from postroom.contracts.files import FileContent
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
@@ -57,6 +59,9 @@ class FakeChannel(BasePlatformAdapter):
         """What the next sends and edits come to; an answer that is `UNKNOWN` was delivered all the same."""
         self.unacknowledged: list[MessageEvent] = []
         self.token: str | None = None
+        self.kept_files: dict[str, bytes | BaseException] = {}
+        """What is given of files, by their `ref`."""
+        self.sent_files: list[tuple[Attachment, bytes]] = []
 
     @property
     def account(self) -> str:
@@ -176,6 +181,31 @@ class FakeChannel(BasePlatformAdapter):
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Count it."""
         self.typed += 1
+
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield what the test keeps for a file."""
+        kept = self.kept_files.get(attachment.ref, ServerUnavailable("there is no such file"))
+        if isinstance(kept, BaseException):
+            raise kept
+        for start in range(0, len(kept), 64 * 1024):
+            yield kept[start : start + 64 * 1024]
+
+    async def send_media(
+        self,
+        chat_id: str,
+        attachment: Attachment,
+        data: FileContent,
+        caption: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Show a file."""
+        content = await data.whole()
+
+        def shown() -> str:
+            self.sent_files.append((attachment, content))
+            return f"f{len(self.sent_files)}"
+
+        return self._answered(shown)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Show a card."""

@@ -9,14 +9,17 @@ We declare no capabilities: what the agent asks of files and terminals is refuse
 import asyncio
 import subprocess
 import sys
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import ToolCallResumed
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
+from postroom.contracts.files import ChatFile
 from postroom.contracts.records import replace
 from postroom.contracts.run_access import STDIO, RunAccess
 from postroom.contracts.runners import Recipe
@@ -50,6 +53,8 @@ from postroom.executors.processes.stdin import StdinWriter
 from postroom.version import __version__
 
 PROTOCOL: Final = 1
+MOST_SHOWN: Final = 5_000_000
+"""Bytes of a picture, or of sound, up to which an agent is given it in its prompt; a larger one is a link."""
 ALLOWED: Final[Mapping[Recipe, Mapping[str, Any]]] = {
     Recipe.CLAUDE: {
         "_meta": {
@@ -122,6 +127,7 @@ class Conversation:
         self._is_cancelled = False
         self._forgets = False
         self._servers: list[dict[str, Any]] = []
+        self._files: list[dict[str, Any]] = []
         longest = max(runner.max_output_bytes, LEAST_LINE_BYTES)
         self._peer = Peer(self._write, longest_line=longest)
         stream = Stream(
@@ -235,6 +241,9 @@ class Conversation:
             case Answer(method="session/set_mode"):
                 self._tell(self._brief.prompt)
             case Answer():
+                if said.method == "initialize" and self._work.received:
+                    can = _table(_table(said.result, "agentCapabilities"), "promptCapabilities")
+                    self._files = await asyncio.to_thread(file_blocks, self._work.received, can)
                 self._answered(said)
             case Asked(method=method) if method == _PERMISSION:
                 await self._permission(said)
@@ -269,7 +278,7 @@ class Conversation:
                 self._tell(self._brief.prompt if is_restored else self._brief.anew)
 
     def _tell(self, prompt: str) -> None:
-        asked = [{"type": "text", "text": prompt}]
+        asked = [{"type": "text", "text": prompt}, *self._files]
         self._ask("session/prompt", {"sessionId": self.session, "prompt": asked})
 
     def _initialized(self, told: Mapping[str, Any]) -> None:
@@ -345,6 +354,21 @@ def our_server(access: RunAccess | None, *, http: bool) -> list[dict[str, Any]]:
         return [{"type": "http", "name": "postroom", "url": access.mcp_url, "headers": [bearer]}]
     variables = [{"name": name, "value": value} for name, value in access.variables().items()]
     return [{"name": "postroom", "command": sys.executable, "args": list(STDIO), "env": variables}]
+
+
+def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return files as an agent takes them: pictures and sound where it says so, else links to copies."""
+    blocks: list[dict[str, Any]] = []
+    for file, path in received:
+        kind = file.media_type.partition("/")[0]
+        is_shown = kind in ("image", "audio") and can.get(kind) is True and file.size <= MOST_SHOWN
+        if is_shown and file.media_type != "image/svg+xml":
+            data = b64encode(path.read_bytes()).decode()
+            blocks.append({"type": kind, "mimeType": file.media_type, "data": data})
+        else:
+            link = {"uri": path.as_uri(), "name": file.name, "mimeType": file.media_type, "size": file.size}
+            blocks.append({"type": "resource_link", **link})
+    return blocks
 
 
 def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:

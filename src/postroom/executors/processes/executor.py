@@ -26,6 +26,7 @@ from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import identity_of
+from postroom.executors.files import file_room
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
 from postroom.executors.processes.advice import LastWords, advised
 from postroom.executors.processes.child_environment import AGENT, child_environment
@@ -184,17 +185,24 @@ class ProgramExecutor(RunDispatchExecutor):
         )
         runner = await self._runner_of(identity.agent_id)
         activation = await _with_taken(activation, control)
-        async with self._access_of(activation) as access:
+        folder = self.process_runner.records.files_folder(identity.run_id)
+        async with (
+            file_room(activation, control.files, folder) as room,
+            self._access_of(activation) as access,
+        ):
             work = Work(
-                activation=activation,
+                activation=room.activation,
                 control=control,
                 active=active,
                 runner=runner,
                 sink=sink,
-                told={AGENT: identity.agent_id, **self._environment_of(activation)},
+                told={AGENT: identity.agent_id, **self._environment_of(activation), **room.variables},
                 access=access,
+                received=room.received,
             )
-            return await self._came_to(work)
+            result = await self._came_to(work)
+            await room.send()
+            return result
 
     async def _came_to(self, work: Work) -> AgentRunResult:
         """Return what the program's end means for the run; a failure says which client, and what helps."""
@@ -277,6 +285,7 @@ class ProgramExecutor(RunDispatchExecutor):
         A process counts by its marker, or by its pid together with the instant it was started at. Where the
         system shows no processes of others nothing can be proved, and nothing is ended.
         """
+        await asyncio.to_thread(self.process_runner.records.remove_files)
         return await self._orphans.end(self.process_runner.instances)
 
     async def orphans(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.contracts.executor import RunControl
+from postroom.contracts.files import ChatFile
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
@@ -97,6 +98,8 @@ class Work:
     sink: EventSink
     told: Mapping[str, str]
     access: RunAccess | None = None
+    received: tuple[tuple[ChatFile, Path], ...] = ()
+    """The files of its messages, and where they are for the program."""
 
 
 class Program:

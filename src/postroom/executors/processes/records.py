@@ -20,6 +20,7 @@ _LOG = get_logger(__name__)
 _RECORD: Final = ".json"
 _PROMPT: Final = ".prompt"
 _SETTINGS: Final = ".settings"
+_FILES: Final = ".files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,15 @@ class Records:
     def settings_folder(self, instance: str) -> Path:
         """Return the folder for settings that a program is given for one run."""
         return self._path(instance, _SETTINGS)
+
+    def files_folder(self, run_id: str) -> Path:
+        """Return the folder for the files that came to a run, and for those that it leaves."""
+        return self._path(run_id, _FILES)
+
+    def remove_files(self) -> None:
+        """Remove the files of runs that an earlier server was executing; call it before any run begins."""
+        for folder in self._folder.glob(f"*{_FILES}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def write_settings(self, instance: str, files: Mapping[str, bytes], links: Mapping[str, Path]) -> None:
         """Make the folder for settings anew, with files that only their owner can read, and links."""

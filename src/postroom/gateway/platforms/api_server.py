@@ -23,7 +23,7 @@ fetched the newest 100; after a restart an old key waits for an answer that was 
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, ClassVar, Final
 
@@ -137,8 +137,8 @@ class ApiServerAdapter(HttpAdapter):
         self._exchanges.end(Refused(503, "stopping", "the server stops; ask again", retry_after=5))
         await super().disconnect()
 
-    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
-        """Return an image that came along in a request.
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield an image that came along in a request.
 
         Raises:
             TooLarge: it is larger than `max_bytes`.
@@ -149,7 +149,7 @@ class ApiServerAdapter(HttpAdapter):
             raise ServerUnavailable("the attachment did not come over the API", remedy="send the image again")
         if len(content) > max_bytes:
             raise TooLarge(f"the image is larger than {max_bytes} bytes", value=len(content))
-        return content
+        yield content
 
     # What is asked.
 

@@ -10,7 +10,7 @@ acknowledge, and the platform sends the message again. It knows nothing of sessi
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +20,8 @@ from starlette.routing import BaseRoute
 
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, SystemClock, Timer
-from postroom.contracts.errors import StoreUnavailable
+from postroom.contracts.errors import InvalidArgument, StoreUnavailable
+from postroom.contracts.files import FileContent, FileStore
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
@@ -181,6 +182,8 @@ class BasePlatformAdapter(ABC):
         self._pacing = Pacing(self.capabilities.rates, self._clock, self._timer)
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
+        self.files: FileStore | None = None
+        """Where files are kept, for an adapter that shows or takes them itself; the gateway sets it."""
         self._pending_messages: dict[str, MessageEvent] = {}
         """The message that is next in each busy session; a view that the runner keeps."""
 
@@ -260,21 +263,21 @@ class BasePlatformAdapter(ABC):
         self,
         chat_id: str,
         attachment: Attachment,
-        data: bytes,
+        data: FileContent,
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
         """Send a file."""
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} sends no files")
 
-    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
-        """Return a file that came in.
+    def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield a file that came in, piece by piece.
 
         Raises:
-            TooLarge: it is larger than `max_bytes`; no more than that was read.
+            TooLarge: it is larger than `max_bytes`; little more than that was read.
             ServerUnavailable: it could not be fetched.
         """
-        raise NotImplementedError(f"{self.platform.value} receives no files")
+        raise InvalidArgument(f"{self.platform.value} receives no files", value=attachment.name)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons; where there are none, the text says what to answer."""

@@ -30,7 +30,8 @@ What Discord cannot promise, and what we do about it:
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ from urllib.parse import urlsplit
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnavailable, TooLarge
+from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
@@ -340,7 +342,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self,
         chat_id: str,
         attachment: Attachment,
-        data: bytes,
+        data: FileContent,
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
@@ -349,11 +351,11 @@ class DiscordAdapter(BasePlatformAdapter):
         if isinstance(words, SendResult):
             return words
         body = wire.body_of(words, nonce=_nonce(metadata))
-        form = wire.form_of(body, attachment, data)
+        form = wire.form_of(body, attachment, await data.whole())
         return await self._say("POST", _MESSAGES, metadata, channel_id=_channel(chat_id, metadata), form=form)
 
-    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
-        """Return a file that came in, from Discord's own file server only.
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield a file that came in, from Discord's own file server only.
 
         Raises:
             TooLarge, ServerUnavailable: see the base.
@@ -364,7 +366,9 @@ class DiscordAdapter(BasePlatformAdapter):
             raise ServerUnavailable("the file does not lie on Discord's file server", remedy="")
         if self._bot is None:
             raise ServerUnavailable("not connected to Discord", remedy="")
-        return await self._bot.fetch(attachment.ref, max_bytes=max_bytes)
+        async with aclosing(self._bot.fetch(attachment.ref, max_bytes=max_bytes)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons; with more of them than Discord shows, the text says what to answer."""

@@ -13,7 +13,7 @@ import logging
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -162,8 +162,8 @@ class Bot:
         with _translated():
             return await self._client.http.request(Route(method, path, **ids), form=form, **told)
 
-    async def fetch(self, url: str, *, max_bytes: int) -> bytes:
-        """Return a file from an address that the caller has checked; redirects are not followed.
+    async def fetch(self, url: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
+        """Yield a file from an address that the caller has checked; redirects are not followed.
 
         Raises:
             TooLarge: it has more than `max_bytes`; no more was read.
@@ -179,12 +179,12 @@ class Bot:
             ):
                 if response.status != 200:
                     raise _not_fetched(f"answered {response.status}")
-                kept = bytearray()
+                total = 0
                 async for piece in response.content.iter_any():
-                    kept += piece
-                    if len(kept) > max_bytes:
+                    total += len(piece)
+                    if total > max_bytes:
                         raise TooLarge(f"the file has more than {max_bytes} bytes", value=max_bytes)
-                return bytes(kept)
+                    yield piece
         except (OSError, aiohttp.ClientError, ValueError) as error:
             raise _not_fetched(type(error).__name__) from None
 

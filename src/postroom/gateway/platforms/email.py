@@ -26,7 +26,7 @@ without `authserv_id` it is always False, for anybody can write any sender.
 import asyncio
 import smtplib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, TypeVar
 from uuid import uuid4
@@ -42,6 +42,7 @@ from postroom.contracts.errors import (
     PostroomError,
     ServerUnavailable,
 )
+from postroom.contracts.files import FileContent
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, MessageEvent, SendErrorKind, SendResult
@@ -305,22 +306,24 @@ class EmailAdapter(BasePlatformAdapter):
         self,
         chat_id: str,
         attachment: Attachment,
-        data: bytes,
+        data: FileContent,
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
         """Write a mail with a file."""
-        return await self._write(chat_id, caption or "", None, metadata or {}, (attachment, data))
+        return await self._write(
+            chat_id, caption or "", None, metadata or {}, (attachment, await data.whole())
+        )
 
-    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
-        """Return a file that came in, from our own mailbox only."""
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield a file that came in, from our own mailbox only."""
         try:
             data = await self._on_thread(lambda: self._mailbox.part(attachment.ref, most=max_bytes))
         except NETWORK as error:
             raise ServerUnavailable("the mailbox does not answer") from error
         if data is None:
             raise ServerUnavailable("the file is not in the mailbox any more", remedy="ask for it once more")
-        return data
+        yield data
 
     async def _write(
         self,

@@ -16,7 +16,7 @@ The place in the stream moves when every message of a batch is kept. Invitations
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -25,6 +25,7 @@ from msgspec import Meta
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError, ServerUnavailable
+from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit
 from postroom.gateway.config import PlatformConfig
@@ -288,32 +289,32 @@ class MatrixAdapter(BasePlatformAdapter):
         self,
         chat_id: str,
         attachment: Attachment,
-        data: bytes,
+        data: FileContent,
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
         """Upload a file and show it in a room."""
         mime = attachment.mime or "application/octet-stream"
         path = wire.path_of("upload", base="/_matrix/media/v3")
-        answer = await self._home.ask("POST", path, data, content_type=mime, timeout_ms=120_000)
+        answer = await self._home.ask("POST", path, await data.whole(), content_type=mime, timeout_ms=120_000)
         url = answer.body.get("content_uri")
         if not answer.ok or not isinstance(url, str):
             refused = self._result(answer)  # nothing was shown yet, so that nothing can be doubled
             kind = refused.error_kind if refused.error_kind is not SendErrorKind.UNKNOWN else None
             return SendResult.failed(kind or SendErrorKind.TRANSIENT, f"not uploaded: {answer.said()}")
         thread_id = (metadata or {}).get("thread_id")
-        content = wire.media_of(url, attachment, len(data), caption, thread_id)
+        content = wire.media_of(url, attachment, data.size, caption, thread_id)
         return await self._say(chat_id, caption or "", [content], f"file {_key(metadata)}", metadata)
 
-    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
-        """Return a file that came in, by our own homeserver only."""
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield a file that came in, by our own homeserver only."""
         path = wire.media_path(attachment.ref)
         if path is None:
             raise ServerUnavailable("this is no file of Matrix", remedy="nothing: it is not fetched")
         found = await self._home.download(path, max_bytes=max_bytes)
         if isinstance(found, Answer):
             raise ServerUnavailable(f"the file could not be fetched: {found.said()}")
-        return found
+        yield found
 
     async def _say(
         self,

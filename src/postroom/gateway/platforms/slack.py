@@ -19,7 +19,8 @@ once; it documents the errors of that and not the argument, so that a lost answe
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from msgspec import Meta
@@ -28,6 +29,7 @@ from starlette.routing import BaseRoute, Route
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import InputError, InvalidArgument, ServerUnavailable
+from postroom.contracts.files import FileContent
 from postroom.contracts.messages import storable
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
@@ -410,13 +412,13 @@ class SlackAdapter(BasePlatformAdapter):
         self,
         chat_id: str,
         attachment: Attachment,
-        data: bytes,
+        data: FileContent,
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
         """Send a file; Slack does not say which message holds it, so that the result has no id."""
         name = storable(attachment.name or "file")[:255]
-        asked = {"filename": name, "length": len(data)}
+        asked = {"filename": name, "length": data.size}
         ticket = await self._called("files.getUploadURLExternal", asked, form=True)
         if ticket.refusal is not None or self._api is None:
             return result_of(ticket, nothing_done=True)
@@ -436,8 +438,8 @@ class SlackAdapter(BasePlatformAdapter):
         answer = await self._say("files.completeUploadExternal", body, metadata)
         return SendResult.sent() if answer.refusal is None else result_of(answer)
 
-    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
-        """Return a file that came in; see the base class.
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield a file that came in; see the base class.
 
         Raises:
             InvalidArgument: it does not lie with Slack; nothing was fetched.
@@ -445,7 +447,9 @@ class SlackAdapter(BasePlatformAdapter):
         if self._api is None:
             raise ServerUnavailable("Slack is not connected", remedy="")
         is_page = (attachment.mime or "").startswith("text/html")
-        return await self._api.fetch(attachment.ref, max_bytes=max_bytes, is_page=is_page)
+        async with aclosing(self._api.fetch(attachment.ref, max_bytes=max_bytes, is_page=is_page)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def _say(self, method: str, body: Mapping[str, Any], metadata: Metadata | None = None) -> Answer:
         too_long = len(body.get("text", "")) > LONGEST_TEXT  # Slack would cut it off and say nothing

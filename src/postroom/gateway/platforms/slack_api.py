@@ -5,12 +5,13 @@ Tokens travel in headers alone. No exception of the client leaves this module, f
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from postroom.contracts.errors import InvalidArgument, MissingExtra, ServerUnavailable, TooLarge
+from postroom.contracts.files import FileContent
 from postroom.gateway.platforms.slack_outgoing import ANSWER_LOST, UNREACHABLE, Answer, read_answer, refused
 
 try:
@@ -99,17 +100,18 @@ class SlackApi:
         sent = {"data": dict(body)} if form else {"json": dict(body)}
         return await self._ask(f"{self._base}/{method}", token or self._token, **sent)
 
-    async def upload(self, url: str, data: bytes) -> Answer:
+    async def upload(self, url: str, data: FileContent) -> Answer:
         """Put a file where Slack said; until it is completed nobody sees it.
 
         Raises:
             InvalidArgument: the address is not Slack's own.
         """
         self._refuse_foreign(url)
-        return await self._ask(url, None, content=data)
+        length = {"Content-Length": str(data.size)}
+        return await self._ask(url, None, content=data.pieces(), headers=length)
 
-    async def fetch(self, url: str, *, max_bytes: int, is_page: bool) -> bytes:
-        """Return a file that somebody sent.
+    async def fetch(self, url: str, *, max_bytes: int, is_page: bool) -> AsyncGenerator[bytes]:
+        """Yield a file that somebody sent.
 
         Raises:
             InvalidArgument: the address is not Slack's own; nothing was fetched.
@@ -125,13 +127,17 @@ class SlackApi:
                         f"Slack did not give the file (status {response.status_code})",
                         remedy="give the app the scope files:read and install it again",
                     )
-                return await _at_most(response, max_bytes)
+                async for piece in _pieces(response, max_bytes):
+                    yield piece
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ServerUnavailable(f"the file could not be fetched: {type(error).__name__}") from None
 
-    async def _ask(self, url: str, token: str | None, **sent: Any) -> Answer:
+    async def _ask(
+        self, url: str, token: str | None, *, headers: Mapping[str, str] | None = None, **sent: Any
+    ) -> Answer:
+        told = {**_bearer(token), **(headers or {})}
         try:
-            async with self._client.stream("POST", url, headers=_bearer(token), **sent) as response:
+            async with self._client.stream("POST", url, headers=told, **sent) as response:
                 raw = await _at_most(response, LARGEST_ANSWER)
                 if token is None:
                     return _uploaded(response.status_code)
@@ -159,12 +165,16 @@ def _uploaded(status: int) -> Answer:
 
 
 async def _at_most(response: httpx2.Response, limit: int) -> bytes:
+    return b"".join([piece async for piece in _pieces(response, limit)])
+
+
+async def _pieces(response: httpx2.Response, limit: int) -> AsyncIterator[bytes]:
     told = response.headers.get("content-length", "")
     if told.isascii() and told.isdigit() and int(told[:18]) > limit:
         raise TooLarge(f"it is larger than {limit} bytes", value=limit)
-    read = bytearray()
+    total = 0
     async for piece in response.aiter_bytes():
-        read += piece
-        if len(read) > limit:
+        total += len(piece)
+        if total > limit:
             raise TooLarge(f"it is larger than {limit} bytes", value=limit)
-    return bytes(read)
+        yield piece

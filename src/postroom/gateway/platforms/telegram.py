@@ -25,6 +25,7 @@ from msgspec import Meta
 
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import TooLarge
+from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 import hmac
 import json
-from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -461,7 +462,7 @@ class TelegramAdapter(BasePlatformAdapter):
         self,
         chat_id: str,
         attachment: Attachment,
-        data: bytes,
+        data: FileContent,
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
@@ -473,8 +474,8 @@ class TelegramAdapter(BasePlatformAdapter):
             return await self._say(method, fields, caption, file=file, metadata=metadata)
         return self._result(await self._call(method, fields, file=file, metadata=metadata))
 
-    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
-        """Return a file that came in."""
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield a file that came in."""
         if attachment.size is not None and attachment.size > max_bytes:
             raise TooLarge(f"the file is larger than {max_bytes} bytes", value=attachment.size)
         answer = await self._call("getFile", {"file_id": attachment.ref})
@@ -483,7 +484,9 @@ class TelegramAdapter(BasePlatformAdapter):
         path = answer.result.get("file_path") if isinstance(answer.result, dict) else None
         if answer.kind is not None or self._api is None or not isinstance(path, str):
             raise unreachable(answer.error or "it has no such file")
-        return await self._api.download(path, max_bytes=max_bytes)
+        async with aclosing(self._api.download(path, max_bytes=max_bytes)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons below the text."""

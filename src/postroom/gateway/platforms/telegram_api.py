@@ -6,13 +6,15 @@ or names an address: requests, errors and logs above it read `bot***`.
 
 import json
 import re
+import secrets
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
 
 from postroom.contracts.errors import MissingExtra, TooLarge
+from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.events import SendErrorKind
 from postroom.gateway.platforms.telegram_wire import Answer, read_answer, unreachable
@@ -31,7 +33,7 @@ CONNECT_SECONDS: Final = 10.0
 MASK: Final = "bot***"
 
 _SAFE_PATH: Final = re.compile(r"[\w][\w .+-]*(/[\w][\w .+-]*)*")
-File = tuple[str, bytes, str]
+File = tuple[str, FileContent, str]
 """A file's name, its content and its MIME type."""
 
 
@@ -106,11 +108,11 @@ class TelegramApi:
             return Answer(kind=SendErrorKind.UNKNOWN, error="Telegram's answer is too large")
         return read_answer(status, body)
 
-    async def download(self, path: str, *, max_bytes: int) -> bytes:
-        """Return a file by the path that `getFile` answered; no other host is ever asked.
+    async def download(self, path: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
+        """Yield a file by the path that `getFile` answered; no other host is ever asked.
 
         Raises:
-            TooLarge: it is larger than `max_bytes`; no more than that was read.
+            TooLarge: it is larger than `max_bytes`; no more than that is given.
             ServerUnavailable: it could not be fetched.
         """
         if not _SAFE_PATH.fullmatch(path):
@@ -122,12 +124,10 @@ class TelegramApi:
             ) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise unreachable(f"it was answered with {response.status_code}")
-                content = await _read(response, max_bytes)
+                async for piece in _pieces(response, max_bytes):
+                    yield piece
         except httpx2.RequestError as error:
             raise unreachable(_said(error)) from None
-        if content is None:
-            raise TooLarge(f"the file is larger than {max_bytes} bytes", value=max_bytes)
-        return content
 
     @asynccontextmanager
     async def _answered(self, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
@@ -158,19 +158,47 @@ def _body(fields: Mapping[str, Json], file: File | None) -> dict[str, Json]:
         for key, value in fields.items()
         if key != "file"
     }
-    return {"data": plain, "files": {name: file}}
+    title, data, mime = file
+    boundary = secrets.token_hex(16)
+    quoted = title.replace("\\", "\\\\").replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+    parts = [f'Content-Disposition: form-data; name="{key}"\r\n\r\n{value}' for key, value in plain.items()]
+    parts.append(
+        f'Content-Disposition: form-data; name="{name}"; filename="{quoted}"\r\nContent-Type: {mime}\r\n\r\n'
+    )
+    head = "".join(f"--{boundary}\r\n{part}\r\n" for part in parts).removesuffix("\r\n").encode()
+    tail = f"\r\n--{boundary}--\r\n".encode()
+    headers = {
+        "Content-Type": f"multipart/form-data; boundary={boundary}",
+        "Content-Length": str(len(head) + data.size + len(tail)),
+    }
+    return {"content": _form(head, data, tail), "headers": headers}
+
+
+async def _form(head: bytes, content: FileContent, tail: bytes) -> AsyncIterator[bytes]:
+    """Yield a form whose file is never whole in memory."""
+    yield head
+    async for piece in content.pieces():
+        yield piece
+    yield tail
 
 
 async def _read(response: httpx2.Response, most: int) -> bytes | None:
     """Return the whole body; None when it is larger than that, and then no more was read."""
-    length = response.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
+    try:
+        return b"".join([piece async for piece in _pieces(response, most)])
+    except TooLarge:
         return None
-    pieces: list[bytes] = []
-    total = 0
-    async for piece in response.aiter_bytes():
-        total += len(piece)
-        if total > most:
-            return None
-        pieces.append(piece)
-    return b"".join(pieces)
+
+
+async def _pieces(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
+    length = response.headers.get("content-length", "")
+    total = int(length) if length.isdigit() else 0
+    if total <= most:
+        total = 0
+        async for piece in response.aiter_bytes():
+            total += len(piece)
+            if total > most:
+                break
+            yield piece
+    if total > most:
+        raise TooLarge(f"the file is larger than {most} bytes", value=most)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
+from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.events import Attachment, ButtonPress, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms.base import Metadata
@@ -180,7 +181,7 @@ def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
     return _MEDIA.get(kind, ("sendDocument", "document"))
 
 
-def file_of(attachment: Attachment, data: bytes) -> tuple[str, bytes, str]:
+def file_of(attachment: Attachment, data: FileContent) -> tuple[str, FileContent, str]:
     """Return name, content and MIME type of a file; the name is data, whatever stands in it."""
     name = mended(attachment.name or "")[:_LONGEST_NAME] or attachment.kind.value
     mime = attachment.mime or ""

@@ -4,6 +4,7 @@ from typing_extensions import override
 
 from postroom.contracts.chat import ChatStores
 from postroom.contracts.transactions import Store
+from postroom.stores.chats.files import StoredFiles
 from postroom.stores.chats.intake_log import StoredIntakeLog
 from postroom.stores.chats.people import StoredPeople
 from postroom.stores.chats.sessions import StoredSessions
@@ -17,6 +18,7 @@ class StoredChats(ChatStores):
         self._lines = StoredIntakeLog(store)
         self._sessions = StoredSessions(store)
         self._people = StoredPeople(store)
+        self._files = StoredFiles(store)
 
     @property
     @override
@@ -37,3 +39,8 @@ class StoredChats(ChatStores):
     @override
     def people(self) -> StoredPeople:
         return self._people
+
+    @property
+    @override
+    def files(self) -> StoredFiles:
+        return self._files

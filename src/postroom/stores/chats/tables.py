@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Final
 
+from msgspec import structs
 from typing_extensions import override
 
 from postroom.contracts.chat import (
@@ -16,9 +17,10 @@ from postroom.contracts.chat import (
     SessionThread,
 )
 from postroom.contracts.chat_people import PairingRequest, Person
+from postroom.contracts.files import ChatFile
 from postroom.contracts.tables import ChatTables
 from postroom.stores.chats import rows
-from postroom.stores.codec import encode, kept
+from postroom.stores.codec import encode, kept, record
 from postroom.stores.sql_transaction import SqlTransaction
 
 _NEWEST: Final = 2**63 - 1
@@ -195,6 +197,29 @@ class SqlChatTables(ChatTables):
     def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
         values = {"platform": platform, "failures": failures, "locked_until": locked_until}
         self._tx.run("chats.put_pairing_failures", values)
+
+    @override
+    def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:
+        values = {"thread_id": thread_id, "message_ids": list(message_ids)}
+        return [record(ChatFile, row) for row in self._tx.all("chats.files", values)]
+
+    @override
+    def put_file(self, file: ChatFile) -> None:
+        self._tx.run("chats.put_file", structs.asdict(file))
+
+    @override
+    def count_pieces(self, sha256: str) -> int:
+        return int(self._tx.all("chats.count_pieces", {"sha256": sha256})[0][0])
+
+    @override
+    def piece(self, sha256: str, position: int) -> bytes | None:
+        row = self._tx.one("chats.piece", {"sha256": sha256, "position": position})
+        return bytes(row[0]) if row else None
+
+    @override
+    def put_piece(self, sha256: str, position: int, piece: str, content: bytes) -> None:
+        self._tx.run("mail.insert_blob", {"sha256": piece, "content": content})
+        self._tx.run("chats.put_piece", {"sha256": sha256, "position": position, "piece": piece})
 
 
 def _possible(inbound_ids: Collection[int]) -> list[int]:

@@ -154,3 +154,25 @@ DELETE FROM chat_requests WHERE platform = :platform AND user_id = :user_id;
 
 -- forget_requests
 DELETE FROM chat_requests WHERE platform = :platform;
+
+-- files
+SELECT * FROM chat_files WHERE thread_id = :thread_id AND message_id IN {texts :message_ids}
+ ORDER BY thread_id, message_id, position;
+
+-- put_file
+INSERT INTO chat_files (thread_id, message_id, position, name, media_type, size, sha256, missing, transcript)
+VALUES (:thread_id, :message_id, :position, :name, :media_type, :size, :sha256, :missing, :transcript)
+ON CONFLICT (thread_id, message_id, position) DO UPDATE
+   SET name = excluded.name, media_type = excluded.media_type, size = excluded.size, sha256 = excluded.sha256,
+       missing = excluded.missing, transcript = excluded.transcript;
+
+-- count_pieces
+SELECT count(*) FROM file_pieces WHERE sha256 = :sha256;
+
+-- piece
+SELECT b.content FROM file_pieces p JOIN blobs b ON b.sha256 = p.piece
+ WHERE p.sha256 = :sha256 AND p.position = :position;
+
+-- put_piece
+INSERT INTO file_pieces (sha256, position, piece) VALUES (:sha256, :position, :piece)
+ON CONFLICT (sha256, position) DO NOTHING;

@@ -356,7 +356,8 @@ DELETE FROM attachments WHERE message_id = :message_id;
 -- drop_orphan_blobs
 DELETE FROM blobs WHERE sha256 IN {texts :hashes}
    AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.sha256 = blobs.sha256)
-   AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.preview_sha256 = blobs.sha256);
+   AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.preview_sha256 = blobs.sha256)
+   AND NOT EXISTS (SELECT 1 FROM file_pieces p WHERE p.piece = blobs.sha256);
 
 -- insert_blob
 INSERT INTO blobs (sha256, content) VALUES (:sha256, :content) ON CONFLICT (sha256) DO NOTHING;

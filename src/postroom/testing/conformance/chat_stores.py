@@ -1,6 +1,7 @@
 """Every promise of the port `ChatStores`: `promise(stores, clock)` on empty stores that go by `clock`."""
 
 from postroom.testing.conformance import (
+    chat_files,
     chat_intake,
     chat_intake_listings,
     chat_pairing,
@@ -15,4 +16,5 @@ PROMISES: tuple[ChatPromise, ...] = (
     *chat_sessions.PROMISES,
     *chat_people.PROMISES,
     *chat_pairing.PROMISES,
+    *chat_files.PROMISES,
 )

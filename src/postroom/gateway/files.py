@@ -1,0 +1,314 @@
+"""Fetches the files of chats and keeps them, when a run first asks for them: the message is durable by then.
+
+    fetched, no more than may be ─▶ a private file ─▶ its type, by its bytes ─▶ scanned ─▶ stored once by hash
+       │ cannot be had now: the run is tried again, a few times
+       └ cannot be had: what is known of it says why, and its sender is told
+
+Nothing is unpacked, and no name that a sender wrote is used as a path.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import unquote
+
+from typing_extensions import override
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import InputError, PostroomError, ServerUnavailable, StoreError, TooLarge
+from postroom.contracts.files import (
+    SNIFFED_BYTES,
+    ChatFile,
+    FileContent,
+    FileStore,
+    RunFiles,
+    SpooledFile,
+    media_type_of,
+    safe_name,
+)
+from postroom.contracts.messages import ContentBlock, Message, storable
+from postroom.contracts.records import replace
+from postroom.gateway import wording
+from postroom.gateway.config import GatewayConfig
+from postroom.gateway.events import Attachment, MessageType
+from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.replies import Reply, ReplyKind, target_of
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
+MOST_FILES = 20
+"""Files of one message, or left by one run."""
+MOST_TRANSCRIPT = 100_000
+"""Characters of what is said in one file."""
+_TRIES = 3
+"""Executions of a run that a file is waited for."""
+_BATCH = 256 * 1024
+_SCAN_SECONDS = 120.0
+_KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
+Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
+
+
+class ChatFiles:
+    """The files of all chats; made once, asked for each run."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        store: FileStore,
+        adapters: Sequence[BasePlatformAdapter],
+        *,
+        transcribe: Transcribe | None = None,
+    ) -> None:
+        self._config = config
+        self.store = store
+        self.transcribe = transcribe
+        self._adapters = {adapter.platform.value: adapter for adapter in adapters}
+
+    def of_run(self, activation: RunActivation) -> RunFiles:
+        """Return the files of a run, for its executor."""
+        return FilesOfRun(self, activation)
+
+    def adapter_of(self, thread_id: str) -> BasePlatformAdapter | None:
+        """Return the channel of a thread, where it is connected here."""
+        return self._adapters.get(unquote(target_of(thread_id).partition("/")[0]))
+
+    def most(self, media_type: str = "") -> int:
+        """Return how large a file of a type may be; of any type without one."""
+        most, kind = self._config.max_media_bytes, media_type.partition("/")[0]
+        return min(most, self._config.max_media_bytes_by_kind.get(kind, most))
+
+    async def scan(self, path: Path) -> str | None:
+        """Return why a file is refused, None when it is not. What cannot be scanned is refused."""
+        if not self._config.scan_command:
+            return None
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._config.scan_command,
+                str(path),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except OSError as error:
+            _LOG.error("file.not_scanned", reason=error.strerror or type(error).__name__)
+            return "it could not be scanned"
+        try:
+            async with asyncio.timeout(_SCAN_SECONDS):
+                code = await process.wait()
+        except TimeoutError:
+            return "it could not be scanned in time"
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return None if code == 0 else "the scanner refused it"
+
+
+class FilesOfRun(RunFiles):
+    """The files of one run."""
+
+    def __init__(self, files: ChatFiles, activation: RunActivation) -> None:
+        self._files = files
+        self._store = files.store
+        self._thread_id = activation.thread_id
+        self._run_id = activation.run_id or ""
+        self._may_wait = activation.attempt < _TRIES
+
+    @override
+    async def of(self, message: Message) -> tuple[ChatFile, ...]:
+        blocks = [(n, block) for n, block in enumerate(message.content) if "ref" in block.data]
+        if not blocks or message.id is None:
+            return ()
+        stored = await self._store.files(self._thread_id, [message.id])
+        known = {file.position: file for file in stored}
+        return tuple([known.get(n) or await self._taken(message.id, n, block) for n, block in blocks])
+
+    @override
+    async def not_taken(self, file: ChatFile, why: str) -> ChatFile:
+        known = replace(file, missing=why)
+        await self._keep(known, wording.file_not_read(file.name, why))
+        return known
+
+    @override
+    def content(self, file: ChatFile) -> AsyncIterator[bytes]:
+        return self._store.content(file.sha256 or "")
+
+    @override
+    async def leave(self, path: Path, position: int) -> ChatFile:
+        async with spooled(_read(path), most=self._files.most()) as found:
+            head = await asyncio.to_thread(_head, found.path)
+            media_type = media_type_of(head, path.name)
+            file = ChatFile(
+                thread_id=self._thread_id,
+                message_id=self._run_id,
+                position=position,
+                name=safe_name(path.name, media_type, position),
+                media_type=media_type,
+                size=found.size,
+                sha256=found.sha256,
+            )
+            await self._store.put_bytes(found)
+        await self._store.put(file)
+        return file
+
+    async def _taken(self, message_id: str, position: int, block: ContentBlock) -> ChatFile:
+        """Fetch a file and keep it; keep why, where it cannot be had."""
+        said, mime, size = (block.data.get(name) for name in ("name", "mime", "size"))
+        file = ChatFile(
+            thread_id=self._thread_id,
+            message_id=message_id,
+            position=position,
+            name=safe_name(said, mime or "", position),
+            media_type=mime or "application/octet-stream",
+            size=size or 0,
+        )
+        try:
+            return await self._fetched(file, block)
+        except StoreError:
+            raise
+        except InputError as error:
+            why = error.message
+        except PostroomError as error:
+            if error.retryable and self._may_wait:
+                raise
+            why = f"it could not be fetched: {error.message}"
+        except Exception as error:  # an adapter broke its promise: the message goes on without its file
+            _LOG.exception("file.adapter_broke", message_id=message_id)
+            why = f"it could not be fetched: {type(error).__name__}"
+        known = replace(file, missing=why)
+        await self._keep(known, wording.file_missing(file.name, why))
+        return known
+
+    async def _fetched(self, file: ChatFile, block: ContentBlock) -> ChatFile:
+        if file.position > MOST_FILES:
+            raise TooLarge(f"a message has more than {MOST_FILES} files", value=file.position)
+        adapter = self._files.adapter_of(self._thread_id)
+        if adapter is None:
+            raise ServerUnavailable("its channel is not connected here")
+        most = self._files.most()
+        if file.size > most:
+            raise _too_large(file.size, most)
+        attachment = Attachment(
+            kind=_KINDS.get(block.type, MessageType.DOCUMENT),
+            ref=block.data["ref"],
+            mime=block.data.get("mime"),
+            name=block.data.get("name"),
+            size=block.data.get("size"),
+        )
+        pieces = adapter.fetch_media(attachment, max_bytes=most)
+        async with spooled(pieces, most=most) as found:
+            return await self._checked(file, block, found)
+
+    async def _checked(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
+        """Look what a file is, and keep it with its bytes."""
+        head = await asyncio.to_thread(_head, found.path)
+        media_type = media_type_of(head, block.data.get("name"), is_sound=block.type == "audio")
+        most = self._files.most(media_type)
+        if found.size > most:
+            raise _too_large(found.size, most)
+        if (refusal := await self._files.scan(found.path)) is not None:
+            raise TooLarge(refusal)
+        known = replace(
+            file,
+            name=safe_name(block.data.get("name"), media_type, file.position),
+            media_type=media_type,
+            size=found.size,
+            sha256=found.sha256,
+        )
+        said, notice = await self._written_down(found.path, known)
+        known = replace(known, transcript=said)
+        await self._store.put_bytes(found)
+        await self._keep(known, notice)
+        return known
+
+    async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
+        """Return what is said in a file, or what its sender is to be told of why it is not known."""
+        if self._files.transcribe is None or not file.media_type.startswith("audio/"):
+            return None, None
+        try:
+            said = await self._files.transcribe(path, file)
+        except PostroomError as error:
+            _LOG.warning("file.not_transcribed", reason=error.describe())
+            return None, wording.not_transcribed(file.name, error.message)
+        return storable(said.replace("\0", ""))[:MOST_TRANSCRIPT], None
+
+    async def _keep(self, file: ChatFile, notice: str | None) -> None:
+        adapter = self._files.adapter_of(self._thread_id)
+        holds = adapter is not None and adapter.capabilities.holds_requests  # it has one answer and no more
+        if notice is None or holds:
+            return await self._store.put(file)
+        reply = Reply(kind=ReplyKind.NOTICE, thread_id=self._thread_id, text=notice)
+        key = sha256(notice.encode("utf-8", "replace")).hexdigest()[:16]
+        draft = reply.draft(f"file/{self._thread_id}/{file.message_id}/{file.position}/{key}")
+        return await self._store.put(file, notices=(draft,))
+
+
+def attachment_of(file: ChatFile) -> Attachment:
+    """Return a file as channels send it."""
+    kind = _KINDS.get(file.media_type.partition("/")[0], MessageType.DOCUMENT)
+    if file.media_type == "image/svg+xml":  # a page that shows it runs what is in it
+        kind = MessageType.DOCUMENT
+    return Attachment(kind=kind, ref=file.sha256 or "", mime=file.media_type, name=file.name, size=file.size)
+
+
+def content_of(file: ChatFile, store: FileStore) -> FileContent:
+    """Return a stored file's bytes."""
+    sha256 = file.sha256 or ""
+    return FileContent(size=file.size, sha256=sha256, pieces=lambda: store.content(sha256))
+
+
+@asynccontextmanager
+async def spooled(pieces: AsyncIterator[bytes], *, most: int) -> AsyncIterator[SpooledFile]:
+    """Write what comes to a private file, which is removed behind the block; little of it is in memory.
+
+    Raises:
+        TooLarge: more than `most` bytes came.
+    """
+    handle, name = await asyncio.to_thread(tempfile.mkstemp, prefix="postroom-file-")
+    path, hashed, size = Path(name), sha256(), 0
+    held = bytearray()
+    try:
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            async for piece in pieces:
+                size += len(piece)
+                if size > most:
+                    raise _too_large(size, most)
+                held += piece
+                if len(held) >= _BATCH:
+                    await asyncio.to_thread(_write, file.write, hashed.update, held)
+                    held = bytearray()
+            await asyncio.to_thread(_write, file.write, hashed.update, held)
+        yield SpooledFile(path=path, sha256=hashed.hexdigest(), size=size)
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+
+
+def _write(
+    write: Callable[[bytearray], object], note: Callable[[bytearray], object], held: bytearray
+) -> None:
+    note(held)
+    write(held)
+
+
+async def _read(path: Path) -> AsyncIterator[bytes]:
+    """Yield a plain file's bytes; a link is not followed."""
+    handle = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        while piece := await asyncio.to_thread(file.read, _BATCH):
+            yield piece
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(SNIFFED_BYTES)
+
+
+def _too_large(size: int, most: int) -> TooLarge:
+    why = f"it has {size:,} bytes, {most:,} are the most" if most else "files of its kind are not taken"
+    return TooLarge(why, value=size)

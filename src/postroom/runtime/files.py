@@ -1,0 +1,112 @@
+"""Shows the files of a conversation to a model: pictures and documents as parts, words as text.
+
+The newest come first, within a bound: an old picture is named and not sent again with every question.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from postroom.contracts.files import ChatFile, RunFiles, is_readable_text
+from postroom.contracts.messages import ContentBlock, Message, storable
+from postroom.contracts.records import replace
+
+MOST_PARTS = 8
+MOST_BYTES = 8_000_000
+"""Of all parts of one request, before they are encoded."""
+MOST_WORDS = 200_000
+"""Bytes of text files in one request."""
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_DOCUMENTS = ("application/pdf",)
+
+
+@dataclass(slots=True)
+class _Room:
+    """What may still be shown."""
+
+    takes_parts: bool
+    most_words: int
+    words: int
+    parts: int = MOST_PARTS
+    bytes: int = MOST_BYTES
+    sent: list[ChatFile] = field(default_factory=list)
+
+
+async def with_files(
+    messages: Sequence[Message], files: RunFiles, *, most_words: int = MOST_WORDS, takes_parts: bool = True
+) -> tuple[tuple[Message, ...], tuple[ChatFile, ...]]:
+    """Return the conversation with its files, and those that are parts of it; without parts they are named.
+
+    Raises:
+        ServerUnavailable: one could not be fetched now.
+    """
+    room = _Room(takes_parts, most_words, most_words)
+    shown = [await _shown(message, files, room) for message in reversed(messages)]
+    return tuple(reversed(shown)), tuple(room.sent)
+
+
+async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
+    found = await files.of(message)
+    if not found:
+        return message
+    blocks = tuple([await _block(file, files, room) for file in found])
+    words = [block.text for block in blocks if block.type == "text"]
+    space = "\n\n" if message.text().strip() and words else ""
+    text = (ContentBlock(text=space + "\n\n".join(words)),) if words else ()
+    said = (block for block in message.content if "ref" not in block.data)
+    return replace(message, content=(*said, *text, *(one for one in blocks if one.type != "text")))
+
+
+async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
+    """Return a file as the model reads it, or what it is told of one that it does not."""
+    if file.transcript is not None:
+        return ContentBlock(text=f"[What is said in {file.name}:]\n{file.transcript}")
+    if file.missing is not None:
+        return ContentBlock(text=f"[The file {file.described} is not here: {file.missing}]")
+    if is_readable_text(file.media_type):
+        return await _words(file, files, room)
+    kind = "image" if file.media_type in _PICTURES else "document" if file.media_type in _DOCUMENTS else None
+    why = None
+    if kind is None:
+        why = _why_not(file)
+    elif file.size > MOST_BYTES:
+        why = f"it has {file.size:,} bytes, {MOST_BYTES:,} are the most for a model"
+    if kind is None or why is not None:
+        await files.not_taken(file, why or "")
+        return ContentBlock(text=f"[The file {file.described} cannot be shown to you: {why}]")
+    if not room.takes_parts:
+        return ContentBlock(text=f"[The file {file.described} cannot be shown to you]")
+    if not room.parts or file.size > room.bytes:
+        return ContentBlock(text=f"[The file {file.described} was sent earlier and is not shown again]")
+    room.parts, room.bytes = room.parts - 1, room.bytes - file.size
+    room.sent.append(file)
+    content = b64encode(await _whole(file, files)).decode()
+    return ContentBlock(
+        type=kind, data={"url": f"data:{file.media_type};base64,{content}", "name": file.name}
+    )
+
+
+def _why_not(file: ChatFile) -> str:
+    if file.media_type.startswith("audio/"):
+        return "nobody writes down what is said; set a transcription endpoint"
+    return f"the model takes no {file.media_type}"
+
+
+async def _words(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
+    """Return a text file between fences that are not in it."""
+    if file.size > room.most_words:
+        why = f"it has {file.size:,} bytes, {room.most_words:,} of text are the most for a model"
+        await files.not_taken(file, why)
+        return ContentBlock(text=f"[The file {file.described} cannot be shown to you: {why}]")
+    if file.size > room.words:
+        return ContentBlock(text=f"[The file {file.described} was sent earlier and is not shown again]")
+    room.words -= file.size
+    text = storable((await _whole(file, files)).decode("utf-8", "replace"))
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return ContentBlock(text=f"File {file.name}:\n{fence}\n{text}\n{fence}")
+
+
+async def _whole(file: ChatFile, files: RunFiles) -> bytes:
+    return b"".join([piece async for piece in files.content(file)])

@@ -1,0 +1,249 @@
+"""Files of chats: fetched when the message is durable, checked, stored once, handed out and sent back."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from dispatch_room import done
+from gateway_room import CONFIG, Agent, all_answered, settled, tried
+from postroom.contracts.chat import InboundStatus
+from postroom.contracts.errors import InvalidArgument, ServerUnavailable, TooLarge
+from postroom.contracts.records import replace
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 64
+
+
+class Reader(Agent):
+    """An agent that reads the files of its messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = self._read
+        self.seen: list[tuple[str, ...]] = []
+        self.got: list[list[object]] = []
+
+    async def _read(self, activation, sink):
+        files = activation.control.files
+        found = [file for message in activation.messages for file in await files.of(message)]
+        self.got.append(found)
+        whole = [
+            b"".join([piece async for piece in files.content(file)]) for file in found if file.missing is None
+        ]
+        self.seen.append(tuple(hashlib.sha256(one).hexdigest() for one in whole))
+        return done(activation, "read")
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+async def test_a_photo_alone_is_a_turn_and_reaches_the_agent(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.png"] = PNG
+    await channel.say("", files=["a.png"])
+    await all_answered(room, gateway, 1)
+    [[file]] = agent.got
+    assert (file.name, file.media_type, file.size, file.sha256) == ("a.png", "image/png", 72, _hash(PNG))
+    assert agent.seen == [(_hash(PNG),)]
+    assert channel.texts() == ["read"]
+
+
+async def test_a_file_is_fetched_once_and_the_same_bytes_are_stored_once(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files |= {"a.png": PNG, "b.png": PNG}
+    await channel.say("one", files=["a.png", "b.png"])
+    await all_answered(room, gateway, 1)
+    channel.kept_files.clear()
+    [[first, second]] = agent.got
+    assert first.sha256 == second.sha256 == _hash(PNG)
+    known = await room.stores.files.files(first.thread_id, [first.message_id])
+    assert known == (first, second)
+
+
+async def test_a_file_over_the_limit_keeps_its_caption_and_its_sender_is_told(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent, config=replace(CONFIG, max_media_bytes=50))
+    channel.kept_files["a.png"] = PNG
+    event = channel.message("the caption", files=["a.png"])
+    event.media = (replace(event.media[0], size=51),)
+    await channel.handle_message(event)
+    unsaid = channel.message("no size said", files=["a.png"])
+    await channel.handle_message(unsaid)
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["the caption"], ["no size said"]]
+    assert [file.missing for [file] in agent.got] == [
+        "it has 51 bytes, 50 are the most",
+        "it has 72 bytes, 50 are the most",
+    ]
+    told = [text for text in channel.texts() if text.startswith("I could not take a.png: it has ")]
+    assert len(told) == 2
+    assert await room.statuses() == {InboundStatus.DONE: 2}
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        (TooLarge("larger than the platform gives"), "larger than the platform gives"),
+        (InvalidArgument("not with us"), "not with us"),
+        (RuntimeError("broken"), "it could not be fetched: RuntimeError"),
+    ],
+)
+async def test_a_file_that_cannot_be_had_loses_no_message(room, failure, why):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.png"] = failure
+    await channel.say("look", files=["a.png"])
+    await all_answered(room, gateway, 1)
+    assert agent.got[-1][0].missing == why
+    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
+    assert sorted(channel.texts())[0].startswith(f"I could not take a.png: {why}")
+
+
+async def test_a_file_that_cannot_be_had_now_is_tried_again_with_its_run(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.png"] = ServerUnavailable("not now")
+    await channel.say("look", files=["a.png"])
+    [(_, mailbox)] = room.opened
+    await settled(agent.began(1))
+    await mailbox.settled()
+    channel.kept_files["a.png"] = PNG
+    await tried(room, agent, 2)
+    await all_answered(room, gateway, 1)
+    assert agent.seen == [(_hash(PNG),)]
+    assert channel.texts() == ["read"]
+
+
+async def test_a_file_that_never_can_be_had_is_given_up_after_some_tries(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    await channel.say("look", files=["a.png"])
+    await tried(room, agent, 3)
+    await all_answered(room, gateway, 1)
+    assert len(agent.read) == 3
+    assert agent.got[-1][0].missing == "it could not be fetched: there is no such file"
+
+
+HOSTILE = [
+    ("../../etc/passwd", b"root:x:0:0", "passwd", "text/plain"),
+    ("C:\\x\\evil\x1b[31m\u202egnp.exe", b"MZ\x90\0", "evil[31mgnp.exe", None),
+    (
+        "photo.png",
+        b"<svg xmlns='http://www.w3.org/2000/svg'><script>1</script></svg>",
+        "photo.png",
+        "image/svg+xml",
+    ),
+    ("a.jpg", b"<!DOCTYPE html><script>1</script>", "a.jpg", "text/html"),
+    ("bomb.zip", b"PK\x03\x04" + b"\0" * 90, "bomb.zip", "application/zip"),
+    ("..", b"\0\1\2", "file-1", "application/octet-stream"),
+    ("n" * 300 + ".txt", "grün".encode(), "n" * 96 + ".txt", "text/plain"),
+    (
+        "a.docx",
+        b"PK\x03\x04",
+        "a.docx",
+        "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "kept", "media_type"), HOSTILE)
+async def test_names_are_made_safe_and_types_are_read_off_the_bytes(room, name, content, kept, media_type):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files[name] = content
+    event = channel.message("look", files=[name])
+    event.media = (replace(event.media[0], mime="image/png"),)
+    await channel.handle_message(event)
+    await all_answered(room, gateway, 1)
+    [[file]] = agent.got
+    assert file.name == kept
+    assert media_type is None or file.media_type == media_type
+    assert agent.seen == [(_hash(content),)]
+
+
+async def test_a_kind_of_files_may_be_refused_whatever_its_sender_says_it_is(room):
+    agent = Reader()
+    config = replace(CONFIG, max_media_bytes_by_kind={"application": 0})
+    gateway, channel = await room.open(agent, config=config)
+    channel.kept_files |= {"a.png": b"%PDF-1.7", "b.png": PNG}
+    await channel.say("look", files=["a.png", "b.png"])
+    await all_answered(room, gateway, 1)
+    [[refused, taken]] = agent.got
+    assert (refused.missing, taken.missing) == ("files of its kind are not taken", None)
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (("grep", "-qv", "EVIL"), None),
+        (("grep", "-q", "EVIL"), "the scanner refused it"),
+        (("/nowhere/scanner",), "it could not be scanned"),
+    ],
+)
+async def test_a_scanner_is_given_each_file_and_fails_closed(room, command, missing):
+    agent = Reader()
+    gateway, channel = await room.open(agent, config=replace(CONFIG, scan_command=command))
+    channel.kept_files["a.txt"] = b"harmless\n"
+    await channel.say("look", files=["a.txt"])
+    await all_answered(room, gateway, 1)
+    assert agent.got[0][0].missing == missing
+
+
+async def test_what_a_run_leaves_is_sent_behind_its_answer(room, tmp_path: Path):
+    agent = Agent()
+    left = tmp_path / "drawn.png"
+    left.write_bytes(PNG)
+    (tmp_path / "notes.txt").write_bytes(b"words")
+
+    async def draw(activation, sink):
+        files = activation.control.files
+        await files.leave(left, 0)
+        await files.leave(tmp_path / "notes.txt", 1)
+        return done(activation, "here it is")
+
+    agent.act = draw
+    gateway, channel = await room.open(agent)
+    await channel.say("draw")
+    await all_answered(room, gateway, 1)
+    sent = [(one.name, one.kind.value, one.mime, content) for one, content in channel.sent_files]
+    assert sent == [
+        ("drawn.png", "photo", "image/png", PNG),
+        ("notes.txt", "document", "text/plain", b"words"),
+    ]
+    assert channel.texts() == ["here it is"]
+
+
+def _part(channel, name: str, text: str = "", **more):
+    return channel.message(text, files=[name], metadata={"media_group_id": "g1"}, **more)
+
+
+async def test_an_album_of_three_is_one_turn_with_three_files(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files |= {f"{name}.png": PNG + name.encode() for name in "abc"}
+    await channel.handle_message(_part(channel, "a.png", "the three"))
+    await channel.handle_message(_part(channel, "b.png"))
+    await channel.handle_message(_part(channel, "c.png"))
+    await channel.say("and this")
+    await all_answered(room, gateway, 4)
+    assert agent.read == [["the three"], ["and this"]]
+    assert [[file.name for file in files] for files in agent.got] == [["a.png", "b.png", "c.png"], []]
+    assert await room.statuses() == {InboundStatus.DONE: 4}
+    assert (await gateway.counts()).adds_up
+
+
+async def test_an_album_that_a_crash_cut_off_is_one_turn_after_the_start(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files |= {f"{name}.png": PNG for name in "ab"}
+    await channel.handle_message(_part(channel, "a.png", "the two"))
+    await channel.handle_message(_part(channel, "b.png"))
+    await room.close()
+    assert agent.read == []
+    gateway, channel = await room.open(agent, channel=channel)
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["the two"]]
+    assert [len(files) for files in agent.got] == [2]
