@@ -258,13 +258,14 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(settings: Settings) -> int:
-    """Serve until told to stop; return the exit code.
+def run(settings: Settings, *, new_store: bool = False) -> int:
+    """Serve until told to stop; return the exit code. `new_store` is told at `Application.open`.
 
     Raises:
         ConfigError: the port is taken, the token file is not private, or a chat is not set up as it must be.
         MissingExtra: PostgreSQL, a chat or telemetry needs a library that is not installed.
         StoreHeld, SchemaTooNew, StoreReadOnly, StoreUnavailable: this process cannot use the database.
+        WrongStore: the database is not the one that belongs here.
     """
     configure_logs(settings)
     told = load_gateway(settings)
@@ -273,7 +274,9 @@ def run(settings: Settings) -> int:
     token = load_or_make_token(places.token_file(settings.data_dir))
     listener = _listen(settings)
     try:
-        application = Application.open(settings, declared=declared, address=_address(listener))
+        application = Application.open(
+            settings, declared=declared, address=_address(listener), new_store=new_store
+        )
     except BaseException:
         listener.close()
         raise

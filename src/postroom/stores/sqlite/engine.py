@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +11,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StateError, StoreReadOnly
+from postroom.contracts.errors import StateError, StoreReadOnly, WrongStore
 from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
 from postroom.stores import outline
@@ -24,6 +24,7 @@ from postroom.stores.sqlite.migrate import migrate
 from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
+from postroom.stores.store import StoreIdentity, identity_of
 
 T = TypeVar("T")
 
@@ -84,16 +85,26 @@ class SqliteEngine(Engine):
 
     @classmethod
     def open(
-        cls, path: Path, *, clock: Clock, purpose: str, readers: int, log_reserve: int = 0
+        cls,
+        path: Path,
+        *,
+        clock: Clock,
+        purpose: str,
+        readers: int,
+        log_reserve: int = 0,
+        may_begin: bool = True,
     ) -> "SqliteEngine":
         """Own the file, bring it to the newest schema and start the writer.
 
         Raises:
+            WrongStore: there is no database or an empty one, and not `may_begin`; nothing was made.
             StoreHeld: another process owns it.
             SchemaTooNew: a newer postroom wrote it.
             StoreReadOnly: it or its folder cannot be written.
         """
         path = path.resolve()  # one file has one lock, whatever links lead to it
+        if not may_begin:
+            refuse_missing(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -200,6 +211,16 @@ class SqliteEngine(Engine):
         self._lock.release()
 
 
+def refuse_missing(path: Path) -> None:
+    """Refuse a file that is not there, or has nothing in it.
+
+    Raises:
+        WrongStore: it is so.
+    """
+    if not (path.exists() and path.stat().st_size):
+        raise WrongStore(f"{path} is {'empty' if path.exists() else 'missing'}", value=str(path))
+
+
 def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
     """Return a connection to the file, brought to the newest schema."""
     with translated():
@@ -284,7 +305,7 @@ def outline_of(connection: sqlite3.Connection) -> Outline:
     )
 
 
-def outline_of_file(file: Path) -> Outline:
+def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
     """Look at a database that no server uses. Blocks.
 
     Raises:
@@ -293,6 +314,29 @@ def outline_of_file(file: Path) -> Outline:
     with translated():
         connection = connect(file, read_only=True)
         try:
-            return outline_of(connection)
+            return look(connection)
         finally:
             connection.close()
+
+
+def outline_of_file(file: Path) -> Outline:
+    """Look at the shape of a database that no server uses. Blocks.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return look_into_file(file, outline_of)
+
+
+def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
+    """Look which store it is; None where its schema is older than that question. Blocks.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+
+    def look(connection: sqlite3.Connection) -> StoreIdentity | None:
+        is_told = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store_identity'").fetchone()
+        return identity_of(SqliteTransaction(connection), slugs) if is_told else None
+
+    return look_into_file(file, look)
