@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -74,6 +75,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a token, an archive and a database with two messages, and one of another store."""
     room = tmp_path_factory.mktemp("written")
     for name, subjects in (("data", "ab"), ("other", "abc")):
+        (room / name).mkdir(mode=0o755)  # as a service manager makes it
         with RunningServer(room / name) as server:
             wrote(server, *subjects)
     assert json.loads((room / "data" / "archive" / "store.json").read_text())["newest_message"] == 2
@@ -84,6 +86,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(written: Path, tmp_path: Path) -> Path:
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     return tmp_path / "data"
+
+
+def test_a_data_folder_that_was_there_for_all_to_read_is_tightened(folder: Path) -> None:
+    for place in (folder, folder / "archive", folder / "archive" / "yard-elephants.git"):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700, place
 
 
 def former(folder: Path) -> dict[Path, bytes]:

@@ -9,6 +9,7 @@
 A data folder of a release that knew no ids has none in any of the places, and gets one here.
 """
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +60,8 @@ class Kept:
         return None if mark is None else mark.store_id
 
 
-async def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> None:
-    """Compare a store with what is kept of it, and keep what is missing.
+def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> None:
+    """Compare a store with what is kept of it, and keep what is missing. Outside of the event loop.
 
     With `new_store` one that does not belong here takes the place of the one that did, whose archive is moved
     aside: in an archive no number stands for two messages.
@@ -69,7 +70,7 @@ async def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_
         WrongStore: it is not the store that belongs here; nothing was changed.
         StoreError: the archive cannot be moved.
     """
-    found = await store.identity(kept.slugs)
+    found = asyncio.run(store.identity(kept.slugs))
     try:
         refuse_wrong(found, kept, settings)
     except WrongStore:
@@ -79,7 +80,7 @@ async def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_
         kept = Kept(beside=None, archive=None, slugs=[])
     store_id = found.store_id or kept.store_id or secrets.token_hex(16)
     if found.store_id is None:
-        await store.identify(store_id)
+        asyncio.run(store.identify(store_id))
     _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id))
     if settings.archive_enabled:
         mark = StoreMark(store_id=store_id, newest_message=found.newest_message)

@@ -137,7 +137,7 @@ class Application:
             kept = Kept.of(settings)
             store = _open_store(settings, clock, purpose, may_begin=new_store or not kept.expects_a_store)
             try:
-                asyncio.run(settle_identity(store, settings, kept, new_store=new_store))
+                settle_identity(store, settings, kept, new_store=new_store)
                 return cls(settings, store, store.clock, declared, tracing, address=address)
             except BaseException:
                 store.close()

@@ -10,6 +10,7 @@ from postroom.app import places
 from postroom.app.backups import folder_of, newest_backup
 from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span, told_of_disk
 from postroom.app.config import Settings, load_settings
+from postroom.app.privacy import told_of_folders
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
@@ -62,7 +63,8 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
         checks.append(_finding("settings"))
         checks.append(_checked("token", lambda: _look_at_token(settings)))
         checks.append(_checked("store", lambda: _look_at_store(settings, now)))
-        checks += [one.as_dict() for one in (_backups(settings, now), told_of_disk(settings.growing))]
+        seen = (_backups(settings, now), told_of_folders(settings), told_of_disk(settings.growing))
+        checks += [one.as_dict() for one in seen]
     return {"ok": False, "checks": checks}
 
 

@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -11,16 +12,24 @@ from typing import TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StateError, StoreReadOnly, WrongStore
+from postroom.contracts.errors import StateError, StoreFull, StoreReadOnly, WrongStore
 from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
 from postroom.stores import outline
 from postroom.stores.engine import Engine
+from postroom.stores.migrations import missing_migrations, shipped_migrations
 from postroom.stores.sql_transaction import SqlTransaction
-from postroom.stores.sqlite.connection import connect, file_error, prepare, read_only_error, translated
+from postroom.stores.sqlite.connection import (
+    connect,
+    connect_unshared,
+    file_error,
+    prepare,
+    read_only_error,
+    translated,
+)
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.migrate import migrate
+from postroom.stores.sqlite.migrate import APPLIED, migrate
 from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
@@ -106,22 +115,20 @@ class SqliteEngine(Engine):
         if not may_begin:
             refuse_missing(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise file_error(error, path.parent) from error
         lock = OwnerLock(path)
         lock.acquire(now=clock.now(), purpose=purpose)
         try:
-            connection = _open_newest(path, now=clock.now())
+            writer = _open_writer(path, clock, log_reserve)
         except StoreReadOnly as error:
             lock.release()
             raise read_only_error(error, path) from error
         except BaseException:
             lock.release()
             raise
-        if log_reserve:
-            _reserve_log(connection, path, log_reserve)
-        return cls(path, clock, Writer(lambda: connection), Readers(path, count=readers), lock)
+        return cls(path, clock, writer, Readers(path, count=readers), lock)
 
     @classmethod
     def in_memory(cls, clock: Clock) -> "SqliteEngine":
@@ -209,6 +216,32 @@ class SqliteEngine(Engine):
         self._copier.close()
         self.writer.close()
         self._lock.release()
+
+
+def _open_writer(path: Path, clock: Clock, log_reserve: int) -> Writer:
+    """Begin to write to the file; on a full disk one that can be read begins when there is room.
+
+    Raises:
+        StoreError: it can neither be written nor read as it is.
+    """
+    try:
+        connection = _open_newest(path, now=clock.now())
+    except StoreFull as error:
+        _refuse_unreadable(path, error)
+        _LOG.error("store.read_only", code=error.code, reason=error.message, remedy=error.remedy)
+        return Writer(lambda: _open_newest(path, now=clock.now()), opens_at_once=False)
+    if log_reserve:
+        _reserve_log(connection, path, log_reserve)
+    return Writer(lambda: connection)
+
+
+def _refuse_unreadable(path: Path, error: StoreFull) -> None:
+    """Raise `error` unless the file can be read without room, and has the newest schema."""
+    if not path.exists() or not path.stat().st_size:
+        raise error
+    with translated(), closing(connect_unshared(path)) as connection:
+        if missing_migrations(dict(connection.execute(APPLIED).fetchall()), shipped_migrations("sqlite")):
+            raise error
 
 
 def refuse_missing(path: Path) -> None:
