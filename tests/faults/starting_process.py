@@ -1,10 +1,11 @@
-"""Run as a process of its own on a small disk: kills a server, fills the disk, starts the server again.
+"""Run as a process of its own on a small disk: ends a server, fills the disk, starts the server again.
 
-The log is on that disk too. What the second start does is printed as JSON.
+The log is on that disk too. What the second start does, and what it does once there is room, is printed as JSON.
 """
 
 import http.client
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -19,15 +20,15 @@ T = TypeVar("T")
 PATIENCE = 20.0
 
 
-def main(disk: Path) -> None:
+def main(disk: Path, how: str) -> None:
     """Print what the second start does: whether it runs, what it says of its health, and what it answers."""
     with (disk / "first.log").open("wb") as log:
         server = started(disk, log)
         port = int(awaited(lambda: json.loads((disk / "server.json").read_text())["url"]).rpartition(":")[2])
         awaited(lambda: asked(port, "GET", "/healthz"))
-        server.kill()
+        server.send_signal(signal.Signals[how])
         server.wait()
-    (disk / "server.json").unlink()
+    (disk / "server.json").unlink(missing_ok=True)
     filler = disk / "filler"
     with (disk / "second.log").open("wb") as log, filler.open("wb", buffering=0) as file:
         for size in (1 << 16, 1):
@@ -45,10 +46,22 @@ def main(disk: Path) -> None:
                 token = (disk / "token").read_text().strip()
                 seen["checks"] = {name: found["state"] for name, found in ready["checks"].items()}
                 seen["read"], _ = asked(port, "GET", "/admin/status", token)
+                seen["store"] = ready["checks"]["store"].get("code")
                 seen["refused"] = sorted({asked(port, "POST", "/mcp", token)[0] for _ in range(100)})
+                filler.unlink()
+                file.truncate(0)
+                seen["with_room"] = awaited(lambda: writing(port))
         finally:
             server.kill()
     print(json.dumps(seen))
+
+
+def writing(port: int) -> int:
+    """Return 200 once the server writes; it looks at most once a second."""
+    status, _ = asked(port, "GET", "/readyz")
+    if status != http.client.OK:
+        raise OSError(status)
+    return status
 
 
 def started(disk: Path, log: BinaryIO, *more: str) -> "subprocess.Popen[bytes]":
@@ -80,4 +93,4 @@ def awaited(look: Callable[[], T]) -> T:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -81,12 +81,12 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     assert refused.value.value == str(tmp_path / "file" / "deeper")
 
 
-def on_a_small_disk(size: str, program: str, folder: Path) -> Any:
+def on_a_small_disk(size: str, program: str, folder: Path, *more: str) -> Any:
     mounting = ("unshare", "--user", "--map-root-user", "--mount")
     if subprocess.run([*mounting, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets nobody mount a file system of its own")
     script = f'mount -t tmpfs -o size={size} tmpfs "$0" && exec "$@"'
-    found = run(program, str(folder), before=(*mounting, "sh", "-c", script, str(folder)))
+    found = run(program, str(folder), *more, before=(*mounting, "sh", "-c", script, str(folder)))
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)
 
@@ -98,10 +98,14 @@ def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -
     assert seen["wrong"] == []
 
 
-def test_a_server_that_starts_on_a_full_disk_reads_and_says_what_it_cannot_write(tmp_path: Path) -> None:
-    seen = on_a_small_disk("8m", "starting_process.py", tmp_path)
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
+def test_a_server_that_starts_on_a_full_disk_reads_and_writes_again_with_room(
+    how: str, tmp_path: Path
+) -> None:
+    """After an orderly stop there is no log and nothing that connections share, and no room to make it."""
+    seen = on_a_small_disk("8m", "starting_process.py", tmp_path, how)
     assert (seen["health"], seen["exit"], seen["read"], seen["refused"]) == (200, None, 200, [400])
-    assert seen["checks"]["log"] == "failed"
+    assert (seen["checks"]["log"], seen["store"], seen["with_room"]) == ("failed", "store_full", 200)
 
 
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:

@@ -626,6 +626,11 @@ CREATE TABLE "search_index_progress" (
 
 CREATE TABLE sqlite_sequence(name,seq);
 
+CREATE TABLE store_identity (
+  id       INTEGER PRIMARY KEY CHECK (id = 1),
+  store_id TEXT NOT NULL
+);
+
 CREATE TABLE thread_states (
   thread_id TEXT NOT NULL PRIMARY KEY,
   body      TEXT NOT NULL

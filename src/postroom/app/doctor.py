@@ -18,6 +18,7 @@ from postroom.app.check_results import (
     told_of_disk,
 )
 from postroom.app.logs import log_failure
+from postroom.app.privacy import told_of_folders
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -64,6 +65,7 @@ class Doctor:
             "runner": self._runners,
             "orphans": self._orphans,
             "log": self._log,
+            "folders": self._folders,
             "disk": self._disk,
             "descriptors": self._descriptors,
             **({} if self._chats is None else {"channel": self._channels}),
@@ -226,6 +228,9 @@ class Doctor:
         return [
             _channel(name, told, now) for name, told in self._application.gateway.gateway.liveness().items()
         ]
+
+    async def _folders(self) -> list[CheckResult]:
+        return [await asyncio.to_thread(told_of_folders, self._application.settings)]
 
     async def _disk(self) -> list[CheckResult]:
         return [await asyncio.to_thread(told_of_disk, self._application.settings.growing)]

@@ -25,6 +25,7 @@ from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
+from postroom.app.privacy import keep_private
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import Application, Declared
 from postroom.contracts.errors import ConfigError, PostroomError
@@ -258,22 +259,27 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(settings: Settings) -> int:
-    """Serve until told to stop; return the exit code.
+def run(settings: Settings, *, new_store: bool = False) -> int:
+    """Serve until told to stop; return the exit code. `new_store` is told at `Application.open`.
 
     Raises:
-        ConfigError: the port is taken, the token file is not private, or a chat is not set up as it must be.
+        ConfigError: the port is taken, the token or a folder is not private, or a chat is not set up as it
+            must be.
         MissingExtra: PostgreSQL, a chat or telemetry needs a library that is not installed.
         StoreHeld, SchemaTooNew, StoreReadOnly, StoreUnavailable: this process cannot use the database.
+        WrongStore: the database is not the one that belongs here.
     """
     configure_logs(settings)
+    keep_private(settings)
     told = load_gateway(settings)
     given = places.environment()
     declared = Declared(agents=load_agents(given), budgets=load_budgets(given), chats=told)
     token = load_or_make_token(places.token_file(settings.data_dir))
     listener = _listen(settings)
     try:
-        application = Application.open(settings, declared=declared, address=_address(listener))
+        application = Application.open(
+            settings, declared=declared, address=_address(listener), new_store=new_store
+        )
     except BaseException:
         listener.close()
         raise

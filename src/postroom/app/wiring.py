@@ -13,6 +13,7 @@ from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.log_trimming import LogTrimming
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, environment, machine_dir, write_private
+from postroom.app.store_identity import Kept, settle_identity
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
@@ -117,13 +118,16 @@ class Application:
         purpose: str = "server",
         declared: Declared = NOTHING,
         address: str = "",
+        new_store: bool = False,
     ) -> "Application":
         """Own the database and put everything together; nothing runs yet. Outside of the event loop.
 
         `declared` is what the configuration files say. Without `clock` everything goes by the database's.
-        `address` is where the server listens.
+        `address` is where the server listens. With `new_store` the database that is there, or a new one,
+        takes the place of the one that was; the archive of that one is moved aside.
 
         Raises:
+            WrongStore: the database is missing, empty, older than the archive or another one.
             StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
             ConfigError, StoreUnavailable: the server of the database refuses this one, or does not answer.
             ConfigError: a channel cannot be made of what is said of it.
@@ -131,8 +135,10 @@ class Application:
         """
         tracing = open_tracing(settings)
         try:
-            store = _open_store(settings, clock, purpose)
+            kept = Kept.of(settings)
+            store = _open_store(settings, clock, purpose, may_begin=new_store or not kept.expects_a_store)
             try:
+                settle_identity(store, settings, kept, new_store=new_store)
                 return cls(settings, store, store.clock, declared, tracing, address=address)
             except BaseException:
                 store.close()
@@ -265,11 +271,18 @@ def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | N
     return whose
 
 
-def _open_store(settings: Settings, clock: Clock | None, purpose: str) -> Stores:
+def _open_store(settings: Settings, clock: Clock | None, purpose: str, *, may_begin: bool) -> Stores:
     if settings.database_url:
-        schema = settings.database_schema
-        return PostgresStore.open(settings.database_url, schema=schema, clock=clock, alone=True)
-    return SqliteStore.open(settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE)
+        return PostgresStore.open(
+            settings.database_url,
+            schema=settings.database_schema,
+            clock=clock,
+            alone=True,
+            may_begin=may_begin,
+        )
+    return SqliteStore.open(
+        settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE, may_begin=may_begin
+    )
 
 
 def rules_of(settings: Settings) -> Rules:

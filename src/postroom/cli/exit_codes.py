@@ -35,6 +35,7 @@ CODES: Final[dict[type[errors.PostroomError], int]] = {
     errors.StoreHeld: CONFIGURATION,
     errors.StoreReadOnly: CONFIGURATION,
     errors.SchemaTooNew: CONFIGURATION,
+    errors.WrongStore: CONFIGURATION,
     errors.MissingExtra: CONFIGURATION,
     errors.ConfigError: CONFIGURATION,
 }

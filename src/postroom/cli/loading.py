@@ -2,13 +2,9 @@
 
 import gc
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from postroom.app.config import Settings
 
 
-def server() -> "Callable[[Settings], int]":
+def server() -> Callable[..., int]:
     """Return what runs a server. Nothing of what is loaded for it is garbage, so nobody looks for any."""
     gc.disable()
     try:

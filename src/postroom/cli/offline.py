@@ -10,6 +10,8 @@ from postroom.app import places
 from postroom.app.backups import folder_of, newest_backup
 from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span, told_of_disk
 from postroom.app.config import Settings, load_settings
+from postroom.app.privacy import told_of_folders
+from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
 from postroom.cli.restoring import checked_schema
@@ -19,7 +21,7 @@ from postroom.stores.postgres.errors import no_backup
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite.connection import connect, file_error, translated
 from postroom.stores.sqlite.copying import back_up
-from postroom.stores.sqlite.engine import outline_of_file
+from postroom.stores.sqlite.engine import identity_of_file, outline_of_file, refuse_missing
 from postroom.stores.sqlite.lock import OwnerLock
 
 
@@ -61,7 +63,8 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
         checks.append(_finding("settings"))
         checks.append(_checked("token", lambda: _look_at_token(settings)))
         checks.append(_checked("store", lambda: _look_at_store(settings, now)))
-        checks += [one.as_dict() for one in (_backups(settings, now), told_of_disk(settings.growing))]
+        seen = (_backups(settings, now), told_of_folders(settings), told_of_disk(settings.growing))
+        checks += [one.as_dict() for one in seen]
     return {"ok": False, "checks": checks}
 
 
@@ -123,18 +126,27 @@ def _look_at_token(settings: Settings) -> None:
         load_or_make_token(places.token_file(settings.data_dir))
 
 
-def _postgres(settings: Settings) -> PostgresStore:
-    return PostgresStore.open(settings.database_url, schema=settings.database_schema, alone=True)
+def _postgres(settings: Settings, *, may_begin: bool = True) -> PostgresStore:
+    return PostgresStore.open(
+        settings.database_url, schema=settings.database_schema, alone=True, may_begin=may_begin
+    )
 
 
 def _look_at_store(settings: Settings, now: int) -> None:
+    kept = Kept.of(settings)
     if settings.database_url:
-        with closing(_postgres(settings)) as store:
+        with closing(_postgres(settings, may_begin=False)) as store:
             asyncio.run(store.probe())
+            refuse_wrong(asyncio.run(store.identity(kept.slugs)), kept, settings)
         return
+    if kept.expects_a_store:
+        refuse_missing(settings.database)
     _require(settings.database)
     with _owned(settings.database, now, "doctor"):
         checked_schema(settings.database, settings.database)
+        found = identity_of_file(settings.database, kept.slugs)
+    if found is not None:
+        refuse_wrong(found, kept, settings)
 
 
 def _backups(settings: Settings, now: int) -> CheckResult:

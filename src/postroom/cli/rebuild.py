@@ -79,11 +79,15 @@ def database(
 
 
 async def _rebuild(root: Path, target: Path, author: tuple[str, str]) -> dict[str, int]:
+    from postroom.mail.archive.mark import read_mark
     from postroom.mail.archive.rebuild import rebuild_database
     from postroom.stores.sqlite import SqliteStore
 
     store = await asyncio.to_thread(SqliteStore.open, target, purpose="rebuild")
     try:
-        return await rebuild_database(root, store, author=author)
+        rows = await rebuild_database(root, store, author=author)
+        if (mark := await asyncio.to_thread(read_mark, root)) is not None:
+            await store.identify(mark.store_id)  # it takes the place of the store that was lost
+        return rows
     finally:
         await asyncio.to_thread(store.close)

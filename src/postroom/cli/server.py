@@ -47,6 +47,13 @@ def up(  # noqa: PLR0913 - the options of the command
         ),
     ] = None,
     archive: Annotated[bool | None, typer.Option(help="Write messages to the Git archive too.")] = None,
+    new_store: Annotated[
+        bool,
+        typer.Option(
+            "--new-store",
+            help="Go on with the database that is there, or a new one; the lost one's archive is set aside.",
+        ),
+    ] = False,
     log_level: Annotated[LogLevel | None, typer.Option(help="Least important events to log.")] = None,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Form of the log.")] = None,
 ) -> None:
@@ -67,7 +74,7 @@ def up(  # noqa: PLR0913 - the options of the command
             "log_format": log_format,
         }
     )
-    raise typer.Exit(loading.server()(settings))
+    raise typer.Exit(loading.server()(settings, new_store=new_store))
 
 
 @app.command()

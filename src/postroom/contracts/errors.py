@@ -35,7 +35,7 @@
     ├── InternalError         a developer: a rule of our own was broken
     ├── StoreError            the operator; the data is as it was
     │   ├── StoreUnavailable, StoreFull, StoreReadOnly, StoreCorrupt, CommitUnknown
-    │   └── StoreHeld, SchemaTooNew            (at start-up: exit 78)
+    │   └── StoreHeld, SchemaTooNew, WrongStore  (at start-up: exit 78)
     ├── ArchiveUnavailable    the operator; mail goes on, the backlog drains later
     ├── ServerUnavailable     the person at the command line: start the server
     ├── MissingExtra          the operator installs what is named
@@ -853,6 +853,17 @@ class SchemaTooNew(StoreError):
 
     code = "schema_too_new"
     default_remedy = "run the newer postroom again, or restore the backup taken before its migration"
+
+
+class WrongStore(StoreError):
+    """The database is missing, empty, older than its archive, or another one than belongs here."""
+
+    code = "wrong_store"
+    default_remedy = (
+        "restore a backup (`postroom restore --force FILE`; with PostgreSQL its own tools); or rebuild the "
+        "database from the archive (`postroom rebuild database FILE`) and restore that; or go on with what "
+        "is there: `postroom up --new-store` sets the archive aside"
+    )
 
 
 class ArchiveUnavailable(PostroomError):

@@ -125,6 +125,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.CommitUnknown: 503,
     errors.StoreHeld: 503,
     errors.SchemaTooNew: 503,
+    errors.WrongStore: 503,
     errors.ArchiveUnavailable: 503,
     errors.ServerUnavailable: 503,
     errors.MissingExtra: 501,

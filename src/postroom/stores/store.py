@@ -4,13 +4,13 @@ A row that does not read back stops no other: it is set aside, which is logged o
 again without it. Whoever asked for that very row learns it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from secrets import token_bytes
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from typing_extensions import override
 
@@ -199,6 +199,24 @@ class SqlStore(Store):
             _LOG.error("store.row_quarantined", kind=row["kind"], id=row["id"], reason=row["reason"])
 
 
+class StoreIdentity(NamedTuple):
+    """Which store it is, and how far it reaches."""
+
+    store_id: str | None
+    """None until it was given one."""
+    newest_message: int
+    is_used: bool
+    """Whether it has a project or a run."""
+    holds_any: bool
+    """Whether it has one of the projects that were asked for."""
+
+
+def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
+    """Look which store it is."""
+    [[row], held] = sql.ask(("store.identity", {}), ("store.has_slugs", {"slugs": slugs}))
+    return StoreIdentity(row[0], row[1], bool(row[2]), bool(held))
+
+
 class Stores(StoredMail):
     """One store as those see it who know one kind of tables only; by itself it is the port of mail."""
 
@@ -247,6 +265,14 @@ class Stores(StoredMail):
     async def check(self) -> list[str]:
         """Read the whole database and return what is wrong with it; empty when nothing is."""
         return await self.store.engine.check()
+
+    async def identity(self, slugs: Sequence[str] = ()) -> StoreIdentity:
+        """Say which store it is; `slugs` are projects of which it is asked whether it has one."""
+        return await self.store.engine.read(lambda sql: identity_of(sql, slugs))
+
+    async def identify(self, store_id: str) -> None:
+        """Give the store its id, once; one that it has stays."""
+        await self.store.engine.write(lambda sql: sql.run("store.identify", {"store_id": store_id}))
 
     async def outline(self) -> Outline:
         """Return the shape of the database without what is in it."""

@@ -11,11 +11,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from postroom.contracts.clock import Clock
+from postroom.contracts.errors import ArchiveUnavailable
 from postroom.contracts.mail import Message, Project
 from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.store import MailReads, MailStore
 from postroom.mail.archive import layout
 from postroom.mail.archive.batch import Batch, gather
+from postroom.mail.archive.mark import raise_mark
 from postroom.mail.archive.repository import ArchiveRepository
 from postroom.relay import Performed
 
@@ -96,9 +98,24 @@ class Archive:
         for message, content in batch.recalled:
             batch.files[_place(repository, message)] = content
         repository.write(batch.files, subject=batch.subject, trailers=batch.trailers, now=self._clock.now())
+        if batch.messages:
+            self._reaches(max(message.id for message in batch.messages))
         count = self._commits[batch.project.id] = self._commits.get(batch.project.id, 0) + 1
         if count % TIDY_EVERY == 0:
             repository.tidy(self._clock.now())
+
+    def _reaches(self, newest_message: int) -> None:
+        """Have the archive say that it has this message.
+
+        Raises:
+            ArchiveUnavailable: it cannot be said; the batch is written again later.
+        """
+        try:
+            raise_mark(self.root, newest_message)
+        except OSError as error:
+            raise ArchiveUnavailable(
+                f"the archive's mark cannot be written: {error}", value=str(self.root)
+            ) from error
 
     async def rebuild(self, project: Project, *, page: int = 200) -> int:
         """Write everything the database holds of a project; return how many records that was.

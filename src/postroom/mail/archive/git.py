@@ -140,6 +140,7 @@ class GitProgram:
             stderr=subprocess.PIPE,
             env=self._environment,
             cwd=self.folder.anchor,  # always there, unlike the caller's folder
+            umask=0o077 if sys.platform != "win32" else -1,
             start_new_session=True,  # Git starts children of its own; a time-out ends them all
         )
 

@@ -356,7 +356,7 @@ def _create(git: GitProgram) -> None:
     folder = git.folder
     fresh = GitProgram(git.program, folder.with_name(f".{folder.name}-{uuid.uuid4().hex}"), git.timeout)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh.run("init", "--bare", "--quiet", "--template=", "--initial-branch=main")
         fresh.run("config", "gc.auto", "0")
         fresh.run("config", "core.logAllRefUpdates", "false")

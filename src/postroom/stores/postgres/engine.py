@@ -114,12 +114,14 @@ class PostgresEngine(Engine):
         readers: int,
         changes: ChangeNotifier,
         alone: bool,
+        may_begin: bool = True,
     ) -> "PostgresEngine":
         """Connect, bring the schema to the newest state and begin to hear other processes.
 
         With `alone` no other process may have the schema open.
 
         Raises:
+            WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
             StoreHeld: another process has the schema to itself, or `alone` is asked and another has it open.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none.
@@ -135,7 +137,7 @@ class PostgresEngine(Engine):
             first = ownership.connect(0)
             writing.append(first)
             _refuse_read_only(first)
-            migrate(first, address)
+            migrate(first, address, may_begin=may_begin)
             own_clock = DatabaseClock()
             own_clock.measure(first)
             place = first.send(_PLACE)

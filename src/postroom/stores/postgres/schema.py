@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from postroom.contracts.errors import WrongStore
 from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection, quoted
 
@@ -31,18 +32,26 @@ VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 
 
 def migrate(
-    connection: Connection, address: Address, *, steps: Sequence[Migration] | None = None
+    connection: Connection,
+    address: Address,
+    *,
+    steps: Sequence[Migration] | None = None,
+    may_begin: bool = True,
 ) -> list[int]:
     """Apply the missing steps, all or none, and return their numbers; others who do it at once wait.
 
     Raises:
+        WrongStore: there is no schema, or nothing in it, and not `may_begin`; nothing was changed.
         SchemaTooNew: the schema has steps that this postroom does not know; nothing was changed.
         StoreCorrupt: a step that was applied differs from the one shipped.
     """
     steps = shipped_migrations("postgres") if steps is None else steps
     connection.begin()
-    missing = missing_migrations(_applied(connection), steps)
+    applied = _applied(connection)
+    missing = missing_migrations(applied, steps)
     connection.undo()
+    if not (applied or may_begin):
+        raise WrongStore(f"the schema {address.schema} is missing or empty", value=address.schema)
     if not missing:
         return []
     patient = Connection(replace(address, answer_within=_WITHIN, settings={**address.settings, **_SETTINGS}))

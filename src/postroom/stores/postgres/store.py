@@ -12,7 +12,7 @@ class PostgresStore(Stores):
     """Everything in one schema of a database, for many processes and machines."""
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - what can be said of a schema, each by its name
         cls,
         dsn: str,
         *,
@@ -21,6 +21,7 @@ class PostgresStore(Stores):
         readers: int = 4,
         prepare: bool = True,
         alone: bool = False,
+        may_begin: bool = True,
     ) -> "PostgresStore":
         """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
 
@@ -32,6 +33,7 @@ class PostgresStore(Stores):
             MissingExtra: the driver is not installed.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none.
+            WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
             StoreHeld: another process has the schema to itself, or `alone` is asked and another has it open.
             SchemaTooNew: a newer postroom wrote the schema.
             StoreReadOnly: the server takes no writes.
@@ -49,5 +51,7 @@ class PostgresStore(Stores):
 
         changes = ChangeNotifier()
         address = Address(dsn=dsn, schema=schema, prepare=prepare)
-        engine = PostgresEngine.open(address, clock=clock, readers=readers, changes=changes, alone=alone)
+        engine = PostgresEngine.open(
+            address, clock=clock, readers=readers, changes=changes, alone=alone, may_begin=may_begin
+        )
         return cls(SqlStore(engine, changes), is_exclusive=alone)

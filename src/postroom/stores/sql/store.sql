@@ -18,3 +18,15 @@ ROLLBACK TO SAVEPOINT rehearsal;
 
 -- end_rehearsal
 RELEASE SAVEPOINT rehearsal;
+
+-- identity
+SELECT (SELECT store_id FROM store_identity),
+       (SELECT coalesce(max(id), 0) FROM messages),
+       EXISTS (SELECT 1 FROM projects) OR EXISTS (SELECT 1 FROM runs);
+
+-- identify
+INSERT INTO store_identity (id, store_id) VALUES (1, :store_id)
+ON CONFLICT (id) DO NOTHING;
+
+-- has_slugs
+SELECT slug FROM projects WHERE slug IN {texts :slugs} LIMIT 1;

@@ -44,6 +44,26 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
+def connect_unshared(path: Path) -> sqlite3.Connection:
+    """Open a file that nobody writes, to read it: this needs no room on the disk, where `connect` does.
+
+    Raises:
+        StoreFull: its log holds changes that are not in the file; they are read only where there is room.
+        sqlite3.Error: the file cannot be opened or is no database.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise StoreFull(f"the disk is full: {log} cannot be read without room beside it", value=str(path))
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro&immutable=1",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
 def prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
     """Set what every connection goes by."""
     connection.execute("PRAGMA journal_mode = WAL")
@@ -58,9 +78,11 @@ def prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
 
 def store_error(error: sqlite3.Error) -> StoreError:
     """Return postroom's error for a failure of the driver."""
-    primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    primary = code & 0xFF
     text = str(error)
-    if primary == sqlite3.SQLITE_FULL:
+    # Without room for the file that connections share there is no connection at all.
+    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StoreFull(f"the disk is full: {text}")
     if primary in _READ_ONLY:
         return StoreReadOnly(f"the database cannot be written: {text}")

@@ -3,7 +3,8 @@
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -11,19 +12,28 @@ from typing import TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StateError, StoreReadOnly
+from postroom.contracts.errors import StateError, StoreFull, StoreReadOnly, WrongStore
 from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
 from postroom.stores import outline
 from postroom.stores.engine import Engine
+from postroom.stores.migrations import missing_migrations, shipped_migrations
 from postroom.stores.sql_transaction import SqlTransaction
-from postroom.stores.sqlite.connection import connect, file_error, prepare, read_only_error, translated
+from postroom.stores.sqlite.connection import (
+    connect,
+    connect_unshared,
+    file_error,
+    prepare,
+    read_only_error,
+    translated,
+)
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.migrate import migrate
+from postroom.stores.sqlite.migrate import APPLIED, migrate
 from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
+from postroom.stores.store import StoreIdentity, identity_of
 
 T = TypeVar("T")
 
@@ -84,33 +94,41 @@ class SqliteEngine(Engine):
 
     @classmethod
     def open(
-        cls, path: Path, *, clock: Clock, purpose: str, readers: int, log_reserve: int = 0
+        cls,
+        path: Path,
+        *,
+        clock: Clock,
+        purpose: str,
+        readers: int,
+        log_reserve: int = 0,
+        may_begin: bool = True,
     ) -> "SqliteEngine":
         """Own the file, bring it to the newest schema and start the writer.
 
         Raises:
+            WrongStore: there is no database or an empty one, and not `may_begin`; nothing was made.
             StoreHeld: another process owns it.
             SchemaTooNew: a newer postroom wrote it.
             StoreReadOnly: it or its folder cannot be written.
         """
         path = path.resolve()  # one file has one lock, whatever links lead to it
+        if not may_begin:
+            refuse_missing(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise file_error(error, path.parent) from error
         lock = OwnerLock(path)
         lock.acquire(now=clock.now(), purpose=purpose)
         try:
-            connection = _open_newest(path, now=clock.now())
+            writer = _open_writer(path, clock, log_reserve)
         except StoreReadOnly as error:
             lock.release()
             raise read_only_error(error, path) from error
         except BaseException:
             lock.release()
             raise
-        if log_reserve:
-            _reserve_log(connection, path, log_reserve)
-        return cls(path, clock, Writer(lambda: connection), Readers(path, count=readers), lock)
+        return cls(path, clock, writer, Readers(path, count=readers), lock)
 
     @classmethod
     def in_memory(cls, clock: Clock) -> "SqliteEngine":
@@ -200,6 +218,42 @@ class SqliteEngine(Engine):
         self._lock.release()
 
 
+def _open_writer(path: Path, clock: Clock, log_reserve: int) -> Writer:
+    """Begin to write to the file; on a full disk one that can be read begins when there is room.
+
+    Raises:
+        StoreError: it can neither be written nor read as it is.
+    """
+    try:
+        connection = _open_newest(path, now=clock.now())
+    except StoreFull as error:
+        _refuse_unreadable(path, error)
+        _LOG.error("store.read_only", code=error.code, reason=error.message, remedy=error.remedy)
+        return Writer(lambda: _open_newest(path, now=clock.now()), opens_at_once=False)
+    if log_reserve:
+        _reserve_log(connection, path, log_reserve)
+    return Writer(lambda: connection)
+
+
+def _refuse_unreadable(path: Path, error: StoreFull) -> None:
+    """Raise `error` unless the file can be read without room, and has the newest schema."""
+    if not path.exists() or not path.stat().st_size:
+        raise error
+    with translated(), closing(connect_unshared(path)) as connection:
+        if missing_migrations(dict(connection.execute(APPLIED).fetchall()), shipped_migrations("sqlite")):
+            raise error
+
+
+def refuse_missing(path: Path) -> None:
+    """Refuse a file that is not there, or has nothing in it.
+
+    Raises:
+        WrongStore: it is so.
+    """
+    if not (path.exists() and path.stat().st_size):
+        raise WrongStore(f"{path} is {'empty' if path.exists() else 'missing'}", value=str(path))
+
+
 def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
     """Return a connection to the file, brought to the newest schema."""
     with translated():
@@ -284,7 +338,7 @@ def outline_of(connection: sqlite3.Connection) -> Outline:
     )
 
 
-def outline_of_file(file: Path) -> Outline:
+def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
     """Look at a database that no server uses. Blocks.
 
     Raises:
@@ -293,6 +347,29 @@ def outline_of_file(file: Path) -> Outline:
     with translated():
         connection = connect(file, read_only=True)
         try:
-            return outline_of(connection)
+            return look(connection)
         finally:
             connection.close()
+
+
+def outline_of_file(file: Path) -> Outline:
+    """Look at the shape of a database that no server uses. Blocks.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return look_into_file(file, outline_of)
+
+
+def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
+    """Look which store it is; None where its schema is older than that question. Blocks.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+
+    def look(connection: sqlite3.Connection) -> StoreIdentity | None:
+        is_told = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store_identity'").fetchone()
+        return identity_of(SqliteTransaction(connection), slugs) if is_told else None
+
+    return look_into_file(file, look)

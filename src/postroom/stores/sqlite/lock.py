@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import StoreHeld
+from postroom.contracts.errors import StoreFull, StoreHeld
 from postroom.stores.sqlite.connection import file_error
 
 
@@ -29,19 +29,25 @@ class OwnerLock:
 
         Raises:
             StoreHeld: another process has it; says which, since when and what for.
-            StoreReadOnly, StoreFull: the lock or the note beside the database cannot be written.
+            StoreReadOnly, StoreFull: the lock cannot be made, or the note beside the database not be written.
         """
         from filelock import Timeout
 
         note = {"pid": os.getpid(), "since": iso(now), "purpose": purpose}
         try:
             self._lock.acquire()
-            self._note.write_text(json.dumps(note), encoding="utf-8")
         except Timeout:
             raise self._held() from None
         except OSError as error:
             self.release()
             raise file_error(error, self._path) from error
+        try:
+            self._note.write_text(json.dumps(note), encoding="utf-8")
+        except OSError as error:
+            failure = file_error(error, self._path)
+            if not isinstance(failure, StoreFull):  # without the note the lock counts as well
+                self.release()
+                raise failure from error
 
     def release(self) -> None:
         """Give the lock back; harmless when it is not held."""

@@ -9,7 +9,7 @@ from postroom.stores.migrations import Migration, missing_migrations, shipped_mi
 from postroom.stores.sqlite.connection import translated
 from postroom.stores.sqlite.copying import back_up
 
-_APPLIED: Final = "SELECT version, checksum FROM schema_migrations"
+APPLIED: Final = "SELECT version, checksum FROM schema_migrations"
 _LEDGER: Final = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
   version    INTEGER PRIMARY KEY,
@@ -31,7 +31,7 @@ def migrate(
     """
     with translated():
         connection.execute(_LEDGER)
-        applied: dict[int, str] = dict(connection.execute(_APPLIED).fetchall())
+        applied: dict[int, str] = dict(connection.execute(APPLIED).fetchall())
         missing = missing_migrations(applied, shipped_migrations("sqlite") if steps is None else steps)
         if missing and applied:
             back_up(connection, path.with_name(f"{path.name}.before-{missing[0].version:04d}.{now}.bak"))

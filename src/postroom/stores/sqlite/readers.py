@@ -5,11 +5,12 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from postroom.contracts.errors import StoreUnavailable
-from postroom.stores.sqlite.connection import connect, translated
+from postroom.contracts.errors import StoreFull, StoreUnavailable
+from postroom.stores.sqlite.connection import connect, connect_unshared, translated
 
 T = TypeVar("T")
 
@@ -54,14 +55,14 @@ class Readers:
         return await answer
 
     def _run(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        with translated():
-            connection = self._connection()
-            connection.execute("BEGIN")
-            try:
-                return look(connection)
-            finally:
-                if connection.in_transaction:
-                    connection.execute("COMMIT")
+        try:
+            with translated():
+                return _looked(self._connection(), look)
+        except StoreFull:
+            # On a full disk not even a reader can join in. Nobody writes then: the file is read by itself, by
+            # a connection for this look alone, so that the next sees what was written once there is room.
+            with translated(), closing(connect_unshared(self._path)) as connection:
+                return _looked(connection, look)
 
     def _run_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with translated():
@@ -74,3 +75,12 @@ class Readers:
             self._own.connection = connection
             self._connections.append(connection)
         return connection
+
+
+def _looked(connection: sqlite3.Connection, look: Callable[[sqlite3.Connection], T]) -> T:
+    connection.execute("BEGIN")
+    try:
+        return look(connection)
+    finally:
+        if connection.in_transaction:
+            connection.execute("COMMIT")

@@ -23,12 +23,14 @@ class SqliteStore(Stores):
         purpose: str = "server",
         readers: int = 2,
         log_reserve: int = 0,
+        may_begin: bool = True,
     ) -> "SqliteStore":
         """Own the file, bring it to the newest schema and start the writer. Blocks.
 
         `log_reserve` bytes of the log are written beforehand, which makes commits faster.
 
         Raises:
+            WrongStore: there is no database or an empty one, and not `may_begin`; nothing was made.
             StoreHeld: another process owns it.
             SchemaTooNew: a newer postroom wrote it.
             StoreReadOnly: it or its folder cannot be written.
@@ -39,6 +41,7 @@ class SqliteStore(Stores):
             purpose=purpose,
             readers=readers,
             log_reserve=log_reserve,
+            may_begin=may_begin,
         )
         return cls(engine)
 

@@ -54,12 +54,18 @@ _Change = PendingChange[SqliteTransaction]
 class Writer:
     """Runs changes one after another in transactions that are durable before anybody is answered."""
 
+    connection: sqlite3.Connection | None = None
+    """None until there was room on the disk to open one."""
     _connection: sqlite3.Connection
     _transaction: SqliteTransaction
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        """Begin to write over the connection that `connect` gives; it is called on the thread."""
+    def __init__(self, connect: Callable[[], sqlite3.Connection], *, opens_at_once: bool = True) -> None:
+        """Begin to write over the connection that `connect` gives; it is called on the thread.
+
+        Unless that is done at once, each change tries it, and fails with what it raises.
+        """
         self._connect = connect
+        self.opens_at_once = opens_at_once
         self.pending = PendingChanges[SqliteTransaction]()
         self._chores: list[_Chore] = []
         self.groups = 0
@@ -82,7 +88,7 @@ class Writer:
 
     def open_connection(self) -> sqlite3.Connection:
         """Open the connection and do what a former process left undone; on the thread."""
-        self._connection = connection = self._connect()
+        self._connection = self.connection = connection = self._connect()
         self._transaction = SqliteTransaction(connection)
         self._chores = [
             _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
@@ -94,9 +100,24 @@ class Writer:
     def perform(self, first: _Change) -> None:
         """Commit a change together with those that wait, answer them and do chores; on the thread."""
         group = self.pending.group(first)
+        if (failure := self._not_open()) is not None:
+            fail(group, failure)
+            answer(group)
+            return
         self._commit(group)
         answer(group)
         self._do_chores()
+
+    def _not_open(self) -> StoreError | None:
+        """Open the connection if there is none yet; return why there is none. There was no room for one."""
+        if self.connection is not None:
+            return None
+        try:
+            self.open_connection()
+        except StoreError as error:
+            return error
+        _LOG.info("store.writes_again")
+        return None
 
     def _commit(self, group: list[_Change]) -> None:
         try:
@@ -188,14 +209,16 @@ def is_behind(tx: SqliteTransaction) -> bool:
 
 
 def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[SqliteTransaction]) -> None:
-    writer = known()
-    connection = writer.open_connection() if writer is not None else None
+    writer, connection = known(), None
+    if writer is not None and writer.opens_at_once:
+        connection = writer.open_connection()
     del writer
     while (change := pending.queue.get()) is not None:
         writer = known()
         if writer is None:
             break
         writer.perform(change)
+        connection = writer.connection
         del writer, change
     if connection is not None:
         connection.close()

@@ -1,0 +1,76 @@
+"""What a server keeps is for its user alone, also where a folder was made beforehand for all to read."""
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from postroom.app.backups import folder_of
+from postroom.app.check_results import CheckResult
+from postroom.app.config import Settings
+from postroom.app.places import agent_token_dir
+from postroom.contracts.errors import ConfigError
+
+_SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def private_places(settings: Settings) -> list[Path]:
+    """Return the folders and files with mail in them, or the way to it."""
+    folder = settings.data_dir
+    return [
+        folder,
+        settings.storage_root,
+        folder_of(settings),
+        agent_token_dir(folder),
+        folder / "gateway",
+        *([] if settings.database_url else [settings.database]),
+    ]
+
+
+def keep_private(settings: Settings) -> None:
+    """Take the rights of other users away from what is ours; harmless when there are none. Blocks.
+
+    Raises:
+        ConfigError: something that other users may use belongs to one of them.
+    """
+    for path in private_places(settings):
+        if not _is_shared(path):
+            continue
+        found = path.stat()
+        if found.st_uid == os.geteuid():
+            path.chmod(stat.S_IMODE(found.st_mode) & ~_SHARED)
+        elif path != settings.data_dir or found.st_mode & stat.S_IWOTH:
+            # A data folder that somebody else made, say a mounted volume, is a way to what is ours, no more.
+            raise _told(path, found)
+
+
+def told_of_folders(settings: Settings) -> CheckResult:
+    """Return whether other users of this machine can reach what the server keeps. Blocks."""
+    shared = [
+        f"{path} (mode {stat.S_IMODE(path.stat().st_mode):04o})"
+        for path in private_places(settings)
+        if _is_shared(path)
+    ]
+    if not shared:
+        return CheckResult(part="folders", state="ok", detail="only the server's user can use them")
+    return CheckResult(
+        part="folders",
+        state="failed",
+        detail=f"other users may use {', '.join(shared)}",
+        remedy="chmod go-rwx each of them; the next start does it where they belong to the server's user",
+        facts={"shared": len(shared)},
+    )
+
+
+def _is_shared(path: Path) -> bool:
+    # On Windows there are no such bits; the folder's access list protects it.
+    return os.name != "nt" and path.exists() and bool(path.stat().st_mode & _SHARED)
+
+
+def _told(path: Path, found: os.stat_result) -> ConfigError:
+    return ConfigError(
+        f"{path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o}) and belongs to user "
+        f"{found.st_uid}, not to the server's user {os.geteuid()}",
+        value=str(path),
+        remedy=f"chown -R {os.geteuid()} {path}, or choose another place for it: see `postroom config show`",
+    )

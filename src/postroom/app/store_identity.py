@@ -1,0 +1,136 @@
+"""A store is the one that was here before: its id is kept in it, beside the token and in the archive.
+
+    nothing kept yet            ─▶ the store gets an id, if it has none, and it is written to all three places
+    kept, and the same          ─▶ the server starts
+    kept, and the store is gone,
+    empty, older than the archive
+    or another one              ─▶ WrongStore, nothing changed; `new_store` goes on with what is there
+
+A data folder of a release that knew no ids has none in any of the places, and gets one here.
+"""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from postroom.app.config import Settings
+from postroom.contracts.errors import WrongStore
+from postroom.log import get_logger
+from postroom.mail.archive.mark import StoreMark, read_mark, repositories, write_mark
+from postroom.stores.sqlite.connection import file_error
+from postroom.stores.store import StoreIdentity, Stores
+
+_LOG = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What is known, outside of it, of the store that belongs here."""
+
+    beside: StoreMark | None
+    """Beside the token."""
+    archive: StoreMark | None
+    slugs: list[str]
+    """The repositories of the archive."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Kept":
+        """Look into the folders; an archive without repositories, or that is switched off, says nothing.
+
+        Raises:
+            ConfigError: a mark does not read.
+        """
+        slugs = repositories(settings.storage_root) if settings.archive_enabled else []
+        return cls(
+            beside=read_mark(settings.data_dir),
+            archive=read_mark(settings.storage_root) if slugs else None,
+            slugs=slugs,
+        )
+
+    @property
+    def expects_a_store(self) -> bool:
+        """Whether there was a store: to begin a new one would lose it quietly."""
+        return self.beside is not None or bool(self.slugs)
+
+    @property
+    def store_id(self) -> str | None:
+        """The id that the store had."""
+        mark = self.beside or self.archive
+        return None if mark is None else mark.store_id
+
+
+def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> None:
+    """Compare a store with what is kept of it, and keep what is missing. Outside of the event loop.
+
+    With `new_store` one that does not belong here takes the place of the one that did, whose archive is moved
+    aside: in an archive no number stands for two messages.
+
+    Raises:
+        WrongStore: it is not the store that belongs here; nothing was changed.
+        StoreError: the archive cannot be moved.
+    """
+    found = asyncio.run(store.identity(kept.slugs))
+    try:
+        refuse_wrong(found, kept, settings)
+    except WrongStore:
+        if not new_store:
+            raise
+        _set_aside(settings.storage_root, store.clock.now())
+        kept = Kept(beside=None, archive=None, slugs=[])
+    store_id = found.store_id or kept.store_id or secrets.token_hex(16)
+    if found.store_id is None:
+        asyncio.run(store.identify(store_id))
+    _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id))
+    if settings.archive_enabled:
+        mark = StoreMark(store_id=store_id, newest_message=found.newest_message)
+        _keep(settings.storage_root, kept.archive, mark)
+
+
+def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
+    """Refuse a store that is not the one that belongs here.
+
+    Raises:
+        WrongStore: it is empty, older than the archive or another one.
+    """
+    if reason := _what_is_wrong(found, kept):
+        raise WrongStore(f"the database {settings.shown_database} {reason}", value=found.store_id)
+
+
+def _set_aside(root: Path, now: int) -> None:
+    aside = root.with_name(f"{root.name}.before-new-store.{now}")
+    try:
+        root.rename(aside)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise file_error(error, root) from error
+    _LOG.warning("store.archive_set_aside", folder=str(aside))
+
+
+def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
+    if found.store_id is None:
+        if kept.slugs and not found.holds_any:
+            return f"knows none of the projects of the archive: {', '.join(kept.slugs[:5])}"
+        if kept.store_id is not None and not found.is_used:
+            return "is empty, and this data folder had a store"
+        return ""
+    for place, mark in (("data folder", kept.beside), ("archive", kept.archive)):
+        if mark is not None and mark.store_id != found.store_id:
+            return f"is store {found.store_id}, and the {place} belongs to store {mark.store_id}"
+    if kept.archive is not None and kept.archive.newest_message > found.newest_message:
+        return (
+            f"ends with message {found.newest_message} and is older than the archive, "
+            f"which has message {kept.archive.newest_message}"
+        )
+    return ""
+
+
+def _keep(folder: Path, kept: StoreMark | None, mark: StoreMark) -> None:
+    """Write a mark where it is missing or differs; a full disk does not keep a server from serving."""
+    if kept == mark:
+        return
+    try:
+        write_mark(folder, mark)
+    except OSError as error:
+        _LOG.warning("store.mark_not_written", folder=str(folder), reason=error.strerror)

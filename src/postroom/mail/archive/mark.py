@@ -1,0 +1,80 @@
+"""Which store an archive is of, and how far it reaches: a small file beside the repositories.
+
+It is compared when a server starts, so that another database, or an older one, never writes its numbers into
+an archive that has them already.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.errors import ConfigError
+
+NAME: Final = "store.json"
+_LARGEST: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMark:
+    """A store by its id, and the highest number of a message that was seen in it."""
+
+    store_id: str
+    newest_message: int = 0
+
+
+def read_mark(folder: Path) -> StoreMark | None:
+    """Return the mark in a folder, or None when there is none.
+
+    Raises:
+        ConfigError: the file is there and no mark.
+    """
+    file = folder / NAME
+    try:
+        with file.open("rb") as opened:
+            found = json.loads(opened.read(_LARGEST))
+        return StoreMark(store_id=str(found["store_id"]), newest_message=int(found["newest_message"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"{file} does not say which store this folder belongs to: {type(error).__name__}",
+            value=str(file),
+            remedy="put the file back from a copy, or remove it; the next start writes it again",
+        ) from error
+
+
+def write_mark(folder: Path, mark: StoreMark) -> None:
+    """Write the mark; a reader sees the old one or the new one, whole.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = folder / f".{NAME}.{os.getpid()}"
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123 - its mode
+            json.dump(asdict(mark), file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / NAME)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def raise_mark(folder: Path, newest_message: int) -> None:
+    """Have the mark say that a message of this number is in the archive; nothing where there is no mark.
+
+    Raises:
+        ConfigError: the file is no mark.
+        OSError: it cannot be written.
+    """
+    mark = read_mark(folder)
+    if mark is not None and mark.newest_message < newest_message:
+        write_mark(folder, replace(mark, newest_message=newest_message))
+
+
+def repositories(folder: Path) -> list[str]:
+    """Return the slugs of the repositories of an archive; none when there is no such folder."""
+    return sorted(path.stem for path in folder.glob("*.git"))

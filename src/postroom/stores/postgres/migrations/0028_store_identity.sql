@@ -1,0 +1,6 @@
+-- Which store this is: kept also beside the token and in the archive, so that another one in its place is noticed.
+
+CREATE TABLE store_identity (
+  id       bigint PRIMARY KEY CHECK (id = 1),
+  store_id text NOT NULL
+);

@@ -1,0 +1,229 @@
+"""A careless administrator: the database is gone, empty, older or another one, and the server says so."""
+
+import json
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from e2e.running import START_PATIENCE, RunningServer, plain_environment
+from postgres_server import running_postgres
+from store_kinds import refuse_missing
+
+CONFIGURATION = 78
+_NUMBERS = count(1)
+
+
+def up(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Start a server that is expected to refuse."""
+    return subprocess.run(
+        [sys.executable, "-m", "postroom", "up", "--port", "0", "--data-dir", str(folder), *flags],
+        capture_output=True,
+        text=True,
+        timeout=START_PATIENCE,
+        env=plain_environment(folder.parent),
+        check=False,
+    )
+
+
+def postroom(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "postroom", *words, "--data-dir", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=START_PATIENCE,
+        env=plain_environment(folder.parent),
+        check=False,
+    )
+
+
+def wrote(server: RunningServer, *subjects: str) -> list[int]:
+    """Send messages in a project and have them archived."""
+    with server.line() as line:
+        line.tool("ensure_project", human_key="/yard/elephants")
+        for name in ("Ada", "Ben"):
+            line.tool("register_agent", project_key="/yard/elephants", program="p", model="m", name=name)
+        ids = [
+            line.tool(
+                "send_message",
+                project_key="/yard/elephants",
+                sender_name="Ada",
+                to=["Ben"],
+                subject=one,
+                body_md=one,
+            )["deliveries"][0]["payload"]["id"]
+            for one in subjects
+        ]
+        line.request(
+            "POST", "/admin/rebuild-archive", body=b"{}", headers={"Content-Type": "application/json"}
+        )
+    return ids
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with a token, an archive and a database with two messages, and one of another store."""
+    room = tmp_path_factory.mktemp("written")
+    for name, subjects in (("data", "ab"), ("other", "abc")):
+        (room / name).mkdir(mode=0o755)  # as a service manager makes it
+        with RunningServer(room / name) as server:
+            wrote(server, *subjects)
+    assert json.loads((room / "data" / "archive" / "store.json").read_text())["newest_message"] == 2
+    return room
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "data"
+
+
+def test_a_data_folder_that_was_there_for_all_to_read_is_tightened(folder: Path) -> None:
+    for place in (folder, folder / "archive", folder / "archive" / "yard-elephants.git"):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700, place
+
+
+def former(folder: Path) -> dict[Path, bytes]:
+    """Return what is in a folder; of another's database it counts only that it is there."""
+    return {
+        path: b"" if path.name == "postroom.db" else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith(".lock")
+    }
+
+
+def missing(database: Path) -> None:
+    database.unlink()
+
+
+def emptied(database: Path) -> None:
+    database.write_bytes(b"")
+
+
+def another(database: Path) -> None:
+    """Put the used database of another data folder in its place."""
+    shutil.copy(database.parent.parent / "other" / "postroom.db", database)
+
+
+@pytest.mark.parametrize("lose", [missing, emptied, another])
+def test_a_store_that_was_lost_is_refused_with_three_ways_on(
+    lose: Callable[[Path], None], folder: Path
+) -> None:
+    lose(folder / "postroom.db")
+    before = former(folder)
+    refused = up(folder)
+    assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
+    for way in ("postroom restore", "postroom rebuild database", "postroom up --new-store"):
+        assert way in refused.stderr.replace("\n", " ")
+    assert former(folder) == before, "nothing was written"
+    looked = postroom(folder, "doctor")
+    assert looked.returncode == 1
+    assert "--new-store" in looked.stdout
+
+
+def test_a_database_that_is_older_than_the_archive_is_refused(folder: Path) -> None:
+    shutil.copy(folder / "postroom.db", folder / "monday.db")
+    with RunningServer(folder) as server:
+        assert wrote(server, "third") == [3]
+    shutil.copy(folder / "monday.db", folder / "postroom.db")
+    refused = up(folder)
+    assert refused.returncode == CONFIGURATION
+    assert "older than the archive" in refused.stderr
+
+
+def test_the_ways_on_lead_on(folder: Path) -> None:
+    backup = folder.parent / "backup.db"
+    shutil.copy(folder / "postroom.db", backup)
+    missing(folder / "postroom.db")
+    assert postroom(folder, "restore", str(backup)).returncode == 0
+    with RunningServer(folder):
+        pass
+    missing(folder / "postroom.db")
+    rebuilt = folder.parent / "rebuilt.db"
+    assert postroom(folder, "rebuild", "database", str(rebuilt)).returncode == 0
+    assert postroom(folder, "restore", str(rebuilt)).returncode == 0
+    with RunningServer(folder) as server:
+        assert wrote(server, "third") == [3]
+    missing(folder / "postroom.db")
+    with RunningServer(folder, "--new-store") as server:
+        assert wrote(server, "a new beginning") == [1]
+    [aside] = folder.glob("archive.before-new-store.*")
+    shown = subprocess.run(
+        ["git", "-C", str(aside / "yard-elephants.git"), "log", "--format=%B", "main"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Message-Id: 3" in shown.stdout
+    with RunningServer(folder, "--new-store"):  # left in a unit file it sets nothing aside again
+        pass
+    assert list(folder.glob("archive.before-new-store.*")) == [aside]
+
+
+def test_a_data_folder_of_an_older_release_takes_an_identity_without_complaint(folder: Path) -> None:
+    """The database has no identity and nothing is kept of it, as before the step that brought it."""
+    with closing(sqlite3.connect(folder / "postroom.db")) as connection:
+        connection.execute("DROP TABLE store_identity")
+        connection.execute("DELETE FROM schema_migrations WHERE name = 'store_identity'")
+        connection.commit()
+    for mark in (folder / "store.json", folder / "archive" / "store.json"):
+        mark.unlink()
+    with RunningServer(folder) as server:
+        assert wrote(server, "third") == [3]
+    kept, archived = (json.loads((at / "store.json").read_text()) for at in (folder, folder / "archive"))
+    assert kept["store_id"] == archived["store_id"]
+    missing(folder / "postroom.db")
+    assert up(folder).returncode == CONFIGURATION
+
+
+def test_an_archive_of_an_older_release_whose_database_is_gone_is_refused(folder: Path) -> None:
+    for lost in (folder / "store.json", folder / "archive" / "store.json", folder / "postroom.db"):
+        lost.unlink()
+    assert up(folder).returncode == CONFIGURATION
+
+
+@pytest.fixture(scope="module")
+def dsn() -> Iterator[str]:
+    refuse_missing("postgres")
+    with running_postgres() as found:
+        yield found
+
+
+def test_on_postgresql_a_schema_that_is_gone_older_or_another_is_refused(dsn: str, tmp_path: Path) -> None:
+    schema = f"lost_{os.getpid()}_{next(_NUMBERS)}"
+    config = tmp_path / "config" / "postroom" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'database_schema = "{schema}"\n')
+    folder, flags = tmp_path / "data", ("--database-url", dsn)
+    with RunningServer(folder, *flags) as server:
+        wrote(server, "first", "second")
+    with psycopg.connect(dsn, autocommit=True) as session:
+        for table, column in (
+            ("message_words", "message_id"),
+            ("recipients", "message_id"),
+            ("messages", "id"),
+        ):
+            session.execute(f"DELETE FROM {schema}.{table} WHERE {column} = 2")
+        older = up(folder, *flags)
+        session.execute(f"UPDATE {schema}.store_identity SET store_id = 'another'")
+        other = up(folder, *flags)
+        session.execute(f"DROP SCHEMA {schema} CASCADE")
+        gone = up(folder, *flags)
+        [[made]] = session.execute("SELECT count(*) FROM pg_namespace WHERE nspname = %s", (schema,))
+    assert [one.returncode for one in (older, other, gone)] == [CONFIGURATION] * 3, older.stderr + gone.stderr
+    assert "older than the archive" in older.stderr
+    assert made == 0, "nothing was made in its place"
+    with RunningServer(folder, *flags, "--new-store") as server:
+        assert wrote(server, "a new beginning") == [1]
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")

@@ -1,0 +1,68 @@
+"""What a server keeps is for its user alone: tightened where it is ours, refused where it is not."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from postroom.app import privacy
+from postroom.app.config import Settings
+from postroom.app.privacy import keep_private, told_of_folders
+from postroom.contracts.errors import ConfigError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such bits")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A data folder as an older release and a service manager left it, the archive elsewhere."""
+    made = Settings(data_dir=tmp_path / "data", storage_root=tmp_path / "elsewhere")
+    for folder in (made.data_dir, made.storage_root, made.data_dir / "backups"):
+        folder.mkdir()
+        folder.chmod(0o755)
+    made.database.touch()
+    made.database.chmod(0o644)
+    return made
+
+
+def test_what_is_ours_is_tightened_and_doctor_says_what_was_open(settings: Settings) -> None:
+    told = told_of_folders(settings)
+    assert told.state == "failed"
+    assert f"{settings.storage_root} (mode 0755)" in told.detail
+    keep_private(settings)
+    assert {mode(path) for path in (settings.data_dir, settings.storage_root)} == {0o700}
+    assert (mode(settings.data_dir / "backups"), mode(settings.database)) == (0o700, 0o600)
+    assert told_of_folders(settings).state == "ok"
+
+
+@pytest.mark.parametrize("which", ["storage_root", "database"])
+def test_what_belongs_to_another_user_and_is_open_is_refused(
+    which: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_private(settings)
+    path = getattr(settings, which)
+    path.chmod(0o755)
+    own = os.geteuid()
+    monkeypatch.setattr(privacy.os, "geteuid", lambda: own + 1)
+    with pytest.raises(ConfigError, match="belongs to user") as refused:
+        keep_private(settings)
+    assert (refused.value.value, mode(path)) == (str(path), 0o755)
+
+
+def test_a_data_folder_of_another_user_may_be_read_but_not_written_by_all(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_private(settings)
+    own = os.geteuid()
+    settings.data_dir.chmod(0o755)
+    monkeypatch.setattr(privacy.os, "geteuid", lambda: own + 1)
+    keep_private(settings)
+    settings.data_dir.chmod(0o777)
+    with pytest.raises(ConfigError):
+        keep_private(settings)
