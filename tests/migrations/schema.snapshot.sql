@@ -42,6 +42,10 @@ CREATE INDEX inbound_messages_open ON inbound_messages (inbound_id, status) WHER
 
 CREATE INDEX inbound_messages_open_of_session ON inbound_messages (session_key, inbound_id, status) WHERE is_open = 1;
 
+CREATE INDEX messages_project ON messages (project_id, id);
+
+CREATE INDEX messages_sender ON messages (sender_id, id);
+
 CREATE INDEX messages_thread ON messages (project_id, thread_id, id);
 
 CREATE INDEX outbox_dead ON outbox (outbox_id, kind) WHERE status = 'dead_letter';

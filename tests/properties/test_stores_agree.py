@@ -329,6 +329,10 @@ looks = (
         kinds=st.sampled_from([(), ("message.sent",), ("delivery.read", "reservation.made")]),
     )
     | step("project_messages", project_id=st.integers(1, 2), limit=limits, after=places)
+    | step("newest_messages", project_id=st.integers(1, 2), limit=limits)
+    | step("sent_messages", agent_id=ids, limit=limits, before=st.none() | places)
+    | step("newest_reservations", project_id=st.integers(1, 2), limit=limits)
+    | step("active_agents", project_id=st.integers(1, 2), limit=limits)
     | step("messages", message_ids=some)
     | step("recipients", message_ids=some)
     | step("unannounced", agent_id=ids, limit=limits)

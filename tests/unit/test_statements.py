@@ -50,6 +50,10 @@ HOT = (
     "thread_tail",
     "thread_size",
     "threads",
+    "newest_messages",
+    "sent_messages",
+    "newest_reservations",
+    "active_agents",
     "mark_read",
     "mark_acked",
     "mark_recalled",
@@ -116,7 +120,21 @@ def test_a_frequent_statement_reads_no_table_from_end_to_end(empty: sqlite3.Conn
     assert scanned <= MAY_BE_SCANNED, plan(empty, name)
 
 
-@each_row("name", ["inbox_newest", "inbox_after", "inbox_events", "thread", "thread_tail", "threads"])
+IN_ORDER = (
+    "inbox_newest",
+    "inbox_after",
+    "inbox_events",
+    "thread",
+    "thread_tail",
+    "threads",
+    "project_messages",
+    "newest_messages",
+    "sent_messages",
+    "newest_reservations",
+)
+
+
+@each_row("name", IN_ORDER)
 def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> None:
     assert not [step for step in plan(empty, name) if "ORDER BY" in step]
 

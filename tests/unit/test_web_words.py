@@ -1,6 +1,4 @@
-import itertools
 import re
-from dataclasses import dataclass
 from importlib import resources
 
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Term
 from postroom.web import links
 from postroom.web.files import picture_type
-from postroom.web.reading import _literal_part, newest_of
+from postroom.web.reading import _literal_part
 from postroom.web.wording import (
     TONES,
     UNKNOWN_TIME,
@@ -180,26 +178,6 @@ def test_addresses_quote_what_they_hold():
     assert links.thread("p", "t:1", after=0) == "/p/p/t/t%3A1?after=0"
     assert links.search("p", q='"a&b"', order=None, cursor=5) == "/p/p/search?q=%22a%26b%22&cursor=5"
     assert links.attachment("ff", 3, "ü/\ud800.txt") == "/attachments/ff?message=3&name=%C3%BC%2F%3F.txt"
-
-
-@dataclass
-class Row:
-    id: int
-
-
-@given(st.sets(st.integers(1, 2**40)), st.integers(1, 30))
-def test_the_newest_rows_are_found_in_a_list_that_is_read_upwards(ids, limit):
-    rows = [Row(number) for number in sorted(ids)]
-    calls = itertools.count(1)
-    used = 0
-
-    def fetch(after, wanted_rows):
-        nonlocal used
-        used = next(calls)
-        return [row for row in rows if row.id > after][:wanted_rows]
-
-    assert newest_of(fetch, limit) == rows[-limit:]
-    assert used <= 2 * 41 + 3
 
 
 def test_the_literal_part_of_a_path_ends_before_its_first_wildcard(subtests: pytest.Subtests) -> None:

@@ -101,6 +101,10 @@ class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waki
         """Return a project's agents by id, those after `after`."""
         ...
 
+    def active_agents(self, project_id: int, *, limit: int) -> list[Agent]:
+        """Return agents of a project that are not retired, those active last first."""
+        ...
+
     def agent_by_token(self, token_hash: str) -> Agent | None:
         """Return the agent that this token's hash belongs to."""
         ...
@@ -162,6 +166,14 @@ class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waki
         """Return a project's messages by id, those after `after`."""
         ...
 
+    def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
+        """Return the last messages of a project, by id."""
+        ...
+
+    def sent_messages(self, agent_id: int, *, limit: int, before: int | None = None) -> list[Message]:
+        """Return what an agent sent, recalled messages left out, newest first, with ids below `before`."""
+        ...
+
     def search(
         self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
     ) -> list[SearchHit]:
@@ -219,6 +231,10 @@ class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waki
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
         """Return every reservation of a project by id, live or not, those after `after`."""
+        ...
+
+    def newest_reservations(self, project_id: int, *, limit: int) -> list[Reservation]:
+        """Return the last reservations of a project by id, live or not."""
         ...
 
     def contact(self, from_id: int, to_id: int) -> ContactLink | None:

@@ -5,11 +5,11 @@ message, and as messages of an inbox.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from postroom.contracts.choices import Importance, SearchOrder
 from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProject, UnknownThread
-from postroom.contracts.mail import Agent, Attachment, Message, Phrase, Project, Query, Recipient, SearchHit
+from postroom.contracts.mail import Agent, Attachment, Message, Project, Query, Recipient, SearchHit
 from postroom.contracts.store import MailReads
 from postroom.mail import sending
 from postroom.web import conversation
@@ -37,24 +37,13 @@ LIVE = 200
 ENDED = 30
 BRIEF = 8
 """Rows of a list on a project's first page."""
-RECENT_AGENTS = 40
 COUNTED = 99
 """Rows of a project are counted up to here, and said to be more beyond."""
 PAGE_TEXT = 256 * 1024
 """Characters of message bodies on one page of a thread; a longer message has a page of its own."""
 
 
-class Numbered(Protocol):
-    """A record with an id."""
-
-    @property
-    def id(self) -> int:
-        """Return the record's number."""
-        ...
-
-
 T = TypeVar("T")
-N = TypeVar("N", bound=Numbered)
 
 
 def known_project(reads: MailReads, slug: str) -> Project:
@@ -82,16 +71,12 @@ def projects(reads: MailReads, *, after: int) -> Page[ProjectRow]:
 def overview(reads: MailReads, slug: str, *, now: int) -> Overview:
     """Return a project's newest threads, latest active agents and live reservations."""
     project = known_project(reads, slug)
-    recent = newest_of(
-        lambda after, limit: reads.agents(project.id, include_retired=False, limit=limit, after=after),
-        RECENT_AGENTS,
-    )
-    recent.sort(key=lambda agent: agent.last_active_at, reverse=True)
+    active = reads.active_agents(project.id, limit=BRIEF + 1)
     live = reads.live_reservations(project.id, now=now, limit=BRIEF + 1)
     return Overview(
         project=project,
         threads=_thread_rows(reads, project, limit=BRIEF, before=None),
-        agents=_cut(recent, BRIEF, lambda agent: agent.id),
+        agents=_cut(active, BRIEF, lambda agent: agent.id),
         reservations=_cut(live, BRIEF, lambda one: one.id),
     )
 
@@ -207,7 +192,7 @@ def reservations(reads: MailReads, slug: str, *, path: str, now: int) -> Reserva
     project = known_project(reads, slug)
     found = reads.live_reservations(project.id, now=now, near=_literal_part(path) or None, limit=LIVE + 1)
     live = _cut(found, LIVE, lambda one: one.id)
-    newest = newest_of(lambda after, limit: reads.reservations(project.id, limit=limit, after=after), ENDED)
+    newest = reads.newest_reservations(project.id, limit=ENDED)
     ended = [one for one in reversed(newest) if one.released_at is not None or one.expires_at <= now]
     return ReservationsPage(
         project=project,
@@ -255,26 +240,6 @@ def _cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
     """Make a page of `limit` rows out of one row more, which says whether there is a next page."""
     shown = found[:limit]
     return Page(shown, number(shown[-1]) if len(found) > limit else None)
-
-
-def newest_of(fetch: Callable[[int, int], list[N]], limit: int) -> list[N]:
-    """Return the `limit` rows with the greatest ids, of a list that can only be read upwards from an id.
-
-    One look-up while they fit; else about two for each binary digit of the greatest id.
-    """
-    found = fetch(0, limit + 1)
-    if len(found) <= limit:
-        return found
-    low, high = 0, max(2 * found[-1].id, 1)
-    while len(fetch(high, limit + 1)) > limit:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if len(fetch(middle, limit + 1)) > limit:
-            low = middle
-        else:
-            high = middle
-    return fetch(high, limit)
 
 
 def _project_row(reads: MailReads, project: Project) -> ProjectRow:
@@ -367,12 +332,9 @@ def inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]
 
 
 def sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
-    """Return what an agent sent, by the search index of senders' names; recalled messages are not in it."""
-    by_name = Phrase((owner.name,), field="sender")
-    hits = reads.search(owner.project_id, by_name, order="newest", limit=BOX + 1, cursor=before or 0)
-    page = _cut(hits, BOX, lambda hit: hit.message.id)
-    # The index finds `Green` in `Green-Lake` too.
-    messages = [hit.message for hit in page.rows if hit.message.sender_id == owner.id]
+    """Return what an agent sent, the newest first; recalled messages are not in it."""
+    page = _cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
+    messages = page.rows
     recipients = reads.recipients([one.id for one in messages])
     slugs = _slugs(reads, (one.project_id for one in messages))
     rows = [

@@ -4,6 +4,7 @@ It is gathered from what is stored, in one consistent view, so that it never tel
 Hidden copies do not appear in it.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -13,7 +14,7 @@ from postroom.contracts.mail import Agent, Message, Project, Recipient, Reservat
 from postroom.contracts.store import MailReads
 from postroom.contracts.waking import MessageRun
 from postroom.web import conversation
-from postroom.web.reading import inbox_of, known_agent, known_project, newest_of, sent_by
+from postroom.web.reading import inbox_of, known_agent, known_project, sent_by
 
 Kind = Literal["wrote", "began", "done", "failed", "reserved", "freed"]
 _KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -123,7 +124,7 @@ def _of_messages(
 
 
 def _held(reads: MailReads, project: Project, whose: Agent | None) -> list[Reservation]:
-    found = newest_of(lambda after, limit: reads.reservations(project.id, limit=limit, after=after), HELD)
+    found = reads.newest_reservations(project.id, limit=HELD)
     return [one for one in found if whose is None or one.agent_id == whose.id]
 
 
@@ -150,12 +151,7 @@ def _with_agent(reads: MailReads, whose: Agent) -> list[Message]:
 
 def _lately(reads: MailReads, project: Project) -> list[Message]:
     """Return what was written last in a project, and to it by people."""
-
-    def newest(project_id: int) -> list[Message]:
-        return newest_of(
-            lambda after, limit: reads.project_messages(project_id, limit=limit, after=after), MESSAGES
-        )
-
+    newest = functools.partial(reads.newest_messages, limit=MESSAGES)
     found = [*newest(project.id), *conversation.from_people(reads, project, newest)]
     return sorted(found, key=lambda one: one.id)[-MESSAGES:]
 

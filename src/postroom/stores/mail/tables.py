@@ -183,6 +183,10 @@ class MailTables(Waking, MailWrites):
         return self._all(Agent, "mail.agents", **values)
 
     @override
+    def active_agents(self, project_id: int, *, limit: int) -> list[Agent]:
+        return self._all(Agent, "mail.active_agents", project_id=project_id, limit=limit)
+
+    @override
     def agent_by_token(self, token_hash: str) -> Agent | None:
         return self._one(Agent, "mail.agent_by_token", token_hash=token_hash)
 
@@ -343,6 +347,14 @@ class MailTables(Waking, MailWrites):
     @override
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
         return self._all(Message, "mail.project_messages", project_id=project_id, after=after, limit=limit)
+
+    @override
+    def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
+        return self._all(Message, "mail.newest_messages", project_id=project_id, limit=limit)[::-1]
+
+    @override
+    def sent_messages(self, agent_id: int, *, limit: int, before: int | None = None) -> list[Message]:
+        return self._all(Message, "mail.sent_messages", agent_id=agent_id, before=before, limit=limit)
 
     @override
     def insert_message(
@@ -556,6 +568,10 @@ class MailTables(Waking, MailWrites):
     @override
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
         return self._all(Reservation, "mail.reservations", project_id=project_id, after=after, limit=limit)
+
+    @override
+    def newest_reservations(self, project_id: int, *, limit: int) -> list[Reservation]:
+        return self._all(Reservation, "mail.newest_reservations", project_id=project_id, limit=limit)[::-1]
 
     @override
     def reserved_in(self, place: str, *, now: int) -> list[Reservation]:

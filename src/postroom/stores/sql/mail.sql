@@ -53,6 +53,11 @@ SELECT id, project_id, name, program, model, task_description, created_at, last_
   FROM agents WHERE project_id = :project_id AND id > :after AND (CAST(:retired AS bigint) = 1 OR retired_at IS NULL)
  ORDER BY id LIMIT :limit;
 
+-- active_agents
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE project_id = :project_id AND retired_at IS NULL ORDER BY last_active_at DESC, id LIMIT :limit;
+
 -- agent_by_token
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
        retired_at, token_hash, inbox_seq, inbox_floor
@@ -219,13 +224,25 @@ SELECT count(*) FROM messages WHERE project_id = :project_id AND thread_id = :th
 -- threads
 SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, l.sender_name
   FROM threads t JOIN messages f ON f.id = t.first_id JOIN messages l ON l.id = t.last_id
- WHERE t.project_id = :project_id AND (CAST(:before AS bigint) IS NULL OR t.last_id < :before)
+ WHERE t.project_id = :project_id AND t.last_id < coalesce(CAST(:before AS bigint), 9223372036854775807)
  ORDER BY t.last_id DESC LIMIT :limit;
 
 -- project_messages
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
        created_ts, topic, broadcast, reply_to, recalled_at
   FROM messages WHERE project_id = :project_id AND id > :after ORDER BY id LIMIT :limit;
+
+-- newest_messages
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE project_id = :project_id ORDER BY id DESC LIMIT :limit;
+
+-- sent_messages
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages
+ WHERE sender_id = :agent_id AND recalled_at IS NULL AND id < coalesce(CAST(:before AS bigint), 9223372036854775807)
+ ORDER BY id DESC LIMIT :limit;
 
 -- search_newest
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
@@ -436,6 +453,12 @@ SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive,
        r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
   FROM file_reservations r JOIN agents a ON a.id = r.agent_id
  WHERE r.project_id = :project_id AND r.id > :after ORDER BY r.id LIMIT :limit;
+
+-- newest_reservations
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id ORDER BY r.id DESC LIMIT :limit;
 
 -- insert_reservation
 INSERT INTO file_reservations (project_id, agent_id, pattern, prefix, exclusive, reason, created_at, expires_at, ttl)

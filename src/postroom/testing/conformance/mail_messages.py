@@ -344,7 +344,40 @@ async def messages_of_a_project_come_by_id(store: MailStore, clock: ManualClock)
     assert await page(after=sent[1], limit=2) == sent[2:]
 
 
+async def the_newest_messages_of_a_project_come_by_id(store: MailStore, clock: ManualClock) -> None:
+    """Recalled messages included, those of other projects not."""
+    here, there = await an_office(store), await an_office(store, "elsewhere")
+    sent = await _three_messages(store, here)
+    await _three_messages(store, there)
+    await store.write(lambda tx: tx.mark_recalled(sent[2], clock.now()))
+
+    async def newest(limit: int) -> list[int]:
+        found = await store.read(lambda tx: tx.newest_messages(here.project.id, limit=limit))
+        return [message.id for message in found]
+
+    assert await newest(9) == sent
+    assert await newest(2) == sent[1:]
+
+
+async def what_an_agent_sent_comes_newest_first(store: MailStore, clock: ManualClock) -> None:
+    """Pages join without a gap; what others sent and what was recalled is left out."""
+    here = await an_office(store)
+    sent = await _three_messages(store, here)
+    await store.write(lambda tx: put_message(tx, here.ben, [here.ada]))
+    await store.write(lambda tx: tx.mark_recalled(sent[1], clock.now()))
+
+    async def page(limit: int, before: int | None = None) -> list[int]:
+        found = await store.read(lambda tx: tx.sent_messages(here.ada.id, limit=limit, before=before))
+        return [message.id for message in found]
+
+    assert await page(9) == [sent[2], sent[0]]
+    assert await page(1) == [sent[2]]
+    assert await page(9, sent[2]) == [sent[0]]
+
+
 PROMISES = (
+    the_newest_messages_of_a_project_come_by_id,
+    what_an_agent_sent_comes_newest_first,
     a_message_reads_back_as_it_was_sent,
     a_message_without_a_thread_begins_one,
     ids_that_nobody_has_find_nothing,

@@ -175,6 +175,21 @@ async def agents_come_by_id_after_a_cursor(store: MailStore, clock: ManualClock)
     assert await page(retired=True, limit=1, after=here.cyd.id) == []
 
 
+async def agents_come_by_their_last_activity(store: MailStore, clock: ManualClock) -> None:
+    """The one active last comes first; retired ones are left out."""
+    here = await an_office(store)
+    await an_office(store, "elsewhere")
+
+    def change(tx: MailWrites) -> None:
+        tx.touch_agent(here.cyd.id, clock.now() + MINUTE)
+        tx.set_agent_retired(here.ben.id, clock.now(), now=clock.now())
+
+    await store.write(change)
+    for limit, wanted in ((9, ["Cyd", "Ada"]), (1, ["Cyd"])):
+        found = await store.read(lambda tx, most=limit: tx.active_agents(here.project.id, limit=most))  # type: ignore[misc]
+        assert [one.name for one in found] == wanted
+
+
 async def an_update_replaces_what_an_agent_says_of_itself(store: MailStore, clock: ManualClock) -> None:
     """Program, model and task are replaced and activity is noted; name, policy, token and inbox stay."""
     here = await an_office(store)
@@ -340,6 +355,7 @@ PROMISES = (
     agents_are_found_by_several_names_at_once,
     agents_are_found_by_several_ids_at_once,
     agents_come_by_id_after_a_cursor,
+    agents_come_by_their_last_activity,
     an_update_replaces_what_an_agent_says_of_itself,
     activity_never_goes_back,
     an_agent_is_retired_and_brought_back,

@@ -1,0 +1,4 @@
+-- The newest messages of a project and of a sender: pages ask for them, and read all messages to find them.
+
+CREATE INDEX messages_project ON messages (project_id, id);
+CREATE INDEX messages_sender ON messages (sender_id, id);
