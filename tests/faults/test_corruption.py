@@ -97,8 +97,7 @@ def outcome(folder: Path, expected: list[object]) -> str:
                 return "found"
             return "harmless" if asyncio.run(said(here)) == expected else "silent"
     except PostroomError as error:
-        assert error.message, "an end without a sentence"
-        return "refused"
+        return "refused" if error.message else "silent"
 
 
 def test_two_hundred_flips_cuts_and_swaps_are_found_or_harmless(sound: Path, tmp_path: Path) -> None:

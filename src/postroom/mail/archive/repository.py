@@ -394,6 +394,13 @@ def _entry(line: bytes) -> _Entry | None:
     if not facts.startswith(b"100"):
         return None
     _, _, blob, size = facts.split()
+    if not size.isdigit():
+        name = path.decode("utf-8", "replace")
+        raise ArchiveUnavailable(
+            f"{name!r} cannot be read: object {blob.decode()} is missing or damaged",
+            value=name,
+            remedy="move the repository away and run `postroom rebuild archive`",
+        )
     return _Entry(path=path.decode("utf-8", "surrogateescape"), blob=blob.decode(), size=int(size))
 
 
