@@ -273,3 +273,53 @@ async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) 
     assert here.number("postroom_mailbox_dispatch_depth", status="queued") == 1
     assert here.number("postroom_open_descriptors") > 3
     assert here.number("postroom_records", kind="unread") is None
+
+
+async def _archived(here: Place) -> Path:
+    """Send two messages, have them archived, and return the repository."""
+    application = here.application
+    await application.mail.call("ensure_project", {"human_key": PROJECT})
+    for name in ("Ada", "Ben"):
+        await application.mail.call(
+            "register_agent", {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
+        )
+    for subject in ("first", "second"):
+        await application.mail.call(
+            "send_message",
+            {
+                "project_key": PROJECT,
+                "sender_name": "Ada",
+                "to": ["Ben"],
+                "subject": subject,
+                "body_md": "The lamp is lit.",
+            },
+        )
+    (project,) = await application.store.read(lambda tx: tx.projects(limit=2))
+    await application.archive.rebuild(project)
+    return application.archive.root / f"{project.slug}.git"
+
+
+async def _full(here: Place) -> tuple[str, str]:
+    found = await here.operator.doctor(full=True)
+    (told,) = [one for one in found["checks"] if one["name"].startswith("archive ")]
+    return told["state"], told["detail"]
+
+
+async def test_a_flipped_bit_in_a_message_is_found_by_a_full_look(here: Place) -> None:
+    await _archived(here)
+    assert (await _full(here))[0] == "ok"
+
+    def flip(sql: Any) -> None:
+        sql.connection.execute("UPDATE messages SET body_md = replace(body_md, 'lit', 'mit') WHERE id = 2")
+
+    await here.application.store.store.engine.write(flip)
+    await here.application.store.store.engine.write(lambda sql: sql.connection.execute("DELETE FROM outbox"))
+    state, detail = await _full(here)
+    assert (state, "1 files" in detail, "2-second.md" in detail) == ("failed", True, True)
+
+
+async def test_a_lock_that_a_git_left_behind_is_told_at_the_first_look(here: Place) -> None:
+    repository = await _archived(here)
+    await asyncio.to_thread((repository / "refs" / "heads" / "main.lock").touch)
+    told = await here.finding(f"archive {repository.stem}")
+    assert (told["state"], "main.lock" in told["detail"]) == ("failed", True)

@@ -62,7 +62,7 @@ class FakeOperations:
         self._ask("ready")
         return self.readiness
 
-    async def doctor(self) -> Mapping[str, object]:
+    async def doctor(self, *, full: bool = False) -> Mapping[str, object]:
         self._ask("doctor")
         return {"checks": []}
 

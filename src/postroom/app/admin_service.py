@@ -119,9 +119,9 @@ class AdminService:
             is_overdue=found.is_overdue,
         )
 
-    async def doctor(self) -> Mapping[str, object]:
+    async def doctor(self, *, full: bool = False) -> Mapping[str, object]:
         """Examine every part: the store by a write and a read of all, the archive by Git, the rest."""
-        found = await Doctor(self._application, self.chats).findings()
+        found = await Doctor(self._application, self.chats, full=full).findings()
         return {
             "ok": all(one.state != "failed" for one in found),
             "checks": [one.as_dict() for one in found],

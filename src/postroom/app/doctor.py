@@ -47,7 +47,11 @@ Look = Callable[[], Awaitable[list[CheckResult]]]
 class Doctor:
     """Looks at every part of a server; nothing is mended, and no program is started but Git."""
 
-    def __init__(self, application: Application, chats: "GatewayService | None") -> None:
+    def __init__(
+        self, application: Application, chats: "GatewayService | None", *, full: bool = False
+    ) -> None:
+        """With `full` every record is compared with its file in the archive."""
+        self._full = full
         self._application = application
         self._chats = chats
 
@@ -139,6 +143,13 @@ class Doctor:
         if missing:
             remedy = f"run `postroom rebuild archive {project.slug}`"
             return found("failed", f"{len(missing)} messages are missing", remedy)
+        if self._full and (differing := await application.archive.differing(project)):
+            return found(
+                "failed",
+                f"{len(differing)} files tell otherwise than the database: {', '.join(differing[:5])}",
+                f"compare them with `git show main:<file>`; where the archive is right, `postroom restore`; "
+                f"where the database is, `postroom rebuild archive {project.slug}`",
+            )
         return found("ok", f"{len(written)} messages, {len(stored - written)} on their way")
 
     def _archived(self, slug: str) -> tuple[list[str], set[int]]:

@@ -101,10 +101,19 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def doctor(
+    full: Annotated[
+        bool, typer.Option("--full", help="Compare the content of every record with the archive.")
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Examine the installation. Also without a server; exit code 1 when something is wrong."""
     try:
-        found = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION).admin("GET", "/admin/doctor")
+        server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
+        with show.progress() as tell:
+            tell("comparing every record with the archive; the server's log tells how far" if full else "")
+            found = server.admin("GET", "/admin/doctor?full=yes" if full else "/admin/doctor")
     except ServerUnavailable as error:
         from postroom.cli.offline import examine_offline
 

@@ -60,8 +60,11 @@ class Operations(Protocol):
         """Look at every part the server needs; bounded in time, never raises for what it finds."""
         ...
 
-    async def doctor(self) -> Mapping[str, object]:
-        """Examine the store, the archive and the set-up; may take long."""
+    async def doctor(self, *, full: bool = False) -> Mapping[str, object]:
+        """Examine the store, the archive and the set-up; may take long.
+
+        With `full` the content of every record is compared with its file in the archive.
+        """
         ...
 
     async def support_bundle(self) -> Mapping[str, str]:

@@ -116,8 +116,9 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     async def status(_: Request) -> Response:
         return JSONResponse(dict(await operations.status()))
 
-    async def doctor(_: Request) -> Response:
-        return JSONResponse(dict(await operations.doctor()))
+    async def doctor(request: Request) -> Response:
+        is_full = request.query_params.get("full") == "yes"
+        return JSONResponse(dict(await operations.doctor(full=is_full)))
 
     async def back_up(request: Request) -> Response:
         target = (await read_body(request, _Backup)).target

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from postroom.contracts.clock import Clock
@@ -15,11 +16,16 @@ from postroom.contracts.errors import ArchiveUnavailable
 from postroom.contracts.mail import Message, Project
 from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.store import MailReads, MailStore
+from postroom.log import get_logger
 from postroom.mail.archive import layout
 from postroom.mail.archive.batch import Batch, gather
+from postroom.mail.archive.comparing import differing_files
 from postroom.mail.archive.mark import raise_mark
 from postroom.mail.archive.repository import ArchiveRepository
+from postroom.mail.outgoing import ARCHIVE
 from postroom.relay import Performed
+
+_LOG = get_logger(__name__)
 
 TIDY_EVERY = 50
 """Commits to one repository between two looks at whether it wants repacking."""
@@ -134,8 +140,48 @@ class Archive:
                 after = ids[-1]
         return written
 
+    async def differing(self, project: Project, *, page: int = 200) -> list[str]:
+        """Return the files of the archive that tell otherwise than the database.
+
+        What still waits for the archive is left out.
+        What changes meanwhile is looked at twice.
+
+        Raises:
+            ArchiveUnavailable: the archive cannot be read.
+        """
+        repository = await asyncio.to_thread(self.repository, project.slug)
+        suspects = [
+            f"{kind}:{number}"
+            for kind in ("agent", "message", "reservation")
+            for number in await self._all_ids(project, kind, page)
+        ]
+        found: list[str] = []
+        for _ in range(2):
+            blobs = await asyncio.to_thread(repository.blobs)
+            pages = [suspects[at : at + page] for at in range(0, len(suspects), page)]
+            suspects, found = [], []
+            for at, records in enumerate(pages):
+                batch = await self._store.read(partial(_settled_batch, project=project, records=records))
+                if paths := await asyncio.to_thread(differing_files, batch, blobs, repository):
+                    suspects += records
+                    found += paths
+                _LOG.info("archive.compared", project=project.slug, records=(at + 1) * page)
+        return sorted(set(found))
+
+    async def _all_ids(self, project: Project, kind: str, page: int) -> list[int]:
+        found: list[int] = []
+        while ids := await self._ids(project, kind, found[-1] if found else 0, page):
+            found += ids
+        return found
+
     async def _ids(self, project: Project, kind: str, after: int, limit: int) -> list[int]:
         return await self._store.read(lambda tx: _ids(tx, project, kind, after, limit))
+
+
+def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
+    """Gather those of the records that do not wait for the archive."""
+    waiting = {row.payload["record"] for row in tx.outbox.open(ARCHIVE, limit=100_000)}
+    return gather(tx, project, [one for one in records if one not in waiting])
 
 
 def _place(repository: ArchiveRepository, message: Message) -> str:

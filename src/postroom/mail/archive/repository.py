@@ -189,13 +189,17 @@ class ArchiveRepository:
         """
         return [entry.path for entry in self._below(_folder(prefix))]
 
+    def blobs(self) -> dict[str, str]:
+        """Return Git's hash of every file of the newest commit, by path."""
+        return {entry.path: entry.blob for entry in self._below([])}
+
     def commit_count(self) -> int:
         """Return how many commits the branch has."""
         tip = self.tip()
         return 0 if tip is None else int(self._git.run("rev-list", "--count", tip, patience=LONG))
 
     def check(self) -> list[str]:
-        """Return what `git fsck --strict` finds; empty when the repository is sound.
+        """Return what `git fsck --strict` finds, and locks that a Git left behind; empty when all is sound.
 
         Objects that no commit names are no findings: a repeated or an interrupted batch leaves some.
 
@@ -207,7 +211,14 @@ class ArchiveRepository:
         findings = [line for line in lines if line.strip() and not line.startswith(("notice: ", "dangling "))]
         if answer.code != 0 and not findings:
             findings = [f"git fsck ended with {answer.code}"]
-        return findings
+        with self._turn():  # no writer of ours is at it: a lock that is there now is of one that died
+            folder = self._git.folder
+            left = [*folder.glob("*.lock"), *folder.glob("refs/**/*.lock")]
+        return findings + [
+            f"{path} keeps the archive from being written: if no Git runs, remove it"
+            for path in left
+            if path.name != TURN_FILE
+        ]
 
     def tidy(self, now: int) -> bool:
         """Join small packs when there are over 50, or over 2,000 loose objects, and tell whether it did.
@@ -383,6 +394,13 @@ def _entry(line: bytes) -> _Entry | None:
     if not facts.startswith(b"100"):
         return None
     _, _, blob, size = facts.split()
+    if not size.isdigit():
+        name = path.decode("utf-8", "replace")
+        raise ArchiveUnavailable(
+            f"{name!r} cannot be read: object {blob.decode()} is missing or damaged",
+            value=name,
+            remedy="move the repository away and run `postroom rebuild archive`",
+        )
     return _Entry(path=path.decode("utf-8", "surrogateescape"), blob=blob.decode(), size=int(size))
 
 

@@ -1,0 +1,58 @@
+"""Compares records with their files in the archive, by the hashes that Git has of them."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from postroom.mail.archive import layout
+from postroom.mail.archive.batch import Batch
+from postroom.mail.archive.repository import ArchiveRepository
+
+
+def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveRepository) -> list[str]:
+    """Return the paths of those files of a batch that the archive has with other contents, or not at all.
+
+    A file that an older release laid out in another way says the same when what both tell is the same.
+    Digests of threads are left out: they are made of the messages. `blobs` is what the archive holds. Blocks.
+
+    Raises:
+        ArchiveUnavailable: a file cannot be read.
+    """
+    return [
+        path
+        for path, content in _expected(batch, blobs)
+        if not _is_same(path, content, blobs.get(path), repository)
+    ]
+
+
+def _expected(batch: Batch, blobs: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    yield from ((path, content) for path, content in batch.files.items() if not path.startswith("threads/"))
+    for message, content in batch.recalled:
+        folder = f"{layout.message_folder(message)}/{message.id}-"
+        yield next((path for path in blobs if path.startswith(folder)), folder), content
+
+
+def _is_same(path: str, content: bytes, blob: str | None, repository: ArchiveRepository) -> bool:
+    if blob is None:
+        return False
+    kind = "sha1" if len(blob) == 40 else "sha256"
+    if hashlib.new(kind, b"blob %d\0%b" % (len(content), content), usedforsecurity=False).hexdigest() == blob:
+        return True
+    found = repository.read(path)
+    return found is not None and not path.startswith("attachments/") and _tell_the_same(path, content, found)
+
+
+def _tell_the_same(path: str, content: bytes, found: bytes) -> bool:
+    try:
+        ours, theirs = _told(path, content), _told(path, found)
+    except ValueError:
+        return False
+    return all(theirs[name] == value for name, value in ours.items() if name in theirs)
+
+
+def _told(path: str, content: bytes) -> dict[str, Any]:
+    if not path.endswith(".md"):
+        return dict(json.loads(content))
+    head, body = layout.read_message_file(content)
+    return {**head, "": body}
