@@ -10,7 +10,7 @@ from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.work import Output, Waiting, Work, WorkState
-from postroom.dispatch.sinks import output_of
+from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_of
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
@@ -83,9 +83,10 @@ class WorkService:
             raise UnknownRun(f"no agent has a run {run_id!r}", value=run_id)
         return await self._of(run)
 
-    async def output(self, run_id: str) -> Output:
-        """Return what a run has put out so far, as far as that was kept."""
-        return await output_of(self._runs.stores.events, EventScope.run(run_id))
+    async def output(self, run_id: str, *, whole: bool = False) -> Output:
+        """Return the end of what a run has put out so far, or all of it, as far as that was kept."""
+        most = ALL_KEPT if whole else SHOWN
+        return await output_of(self._runs.stores.events, EventScope.run(run_id), most=most)
 
     async def at_work(self, slug: str) -> Mapping[str, int]:
         """Return which agents of a project have a run at work, by name in small letters, and since when."""
