@@ -58,6 +58,10 @@ ALIASES: Final = ("/api",)
 """Other addresses of the MCP endpoint, which older client configurations name."""
 GRACE_SECONDS: Final = 5
 """How long open requests may go on when the server is told to stop."""
+_STOPPING: Final = (
+    "Stopping: runs at work are given back and go on at the next start; chats may finish their answers, "
+    f"open requests have {GRACE_SECONDS} s. Press Ctrl-C again to wait for nobody."
+)
 CHANNELS_SECONDS: Final = 10
 """How long the greeting waits for chat channels; one that takes longer is connected behind it."""
 
@@ -253,6 +257,9 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; asked once more, wait for nobody's turn."""
+        told = "Stopping now." if self.should_exit else _STOPPING
+        with suppress(OSError, RuntimeError):  # RuntimeError: the signal came in the middle of a line
+            print(told, file=sys.stderr, flush=True)
         if self.should_exit and self._chats is not None:
             self._chats.hurry()
         super().handle_exit(sig, frame)

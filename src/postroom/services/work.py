@@ -5,9 +5,9 @@ from typing import Final
 
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
+from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownDispatch, UnknownRun
 from postroom.contracts.events import EventScope
-from postroom.contracts.run_stores import MAX_PAGE
+from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.work import Output, Waiting, Work, WorkState
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_of
@@ -103,10 +103,11 @@ class WorkService:
         return found
 
     async def named(self, run_id: str) -> Work:
-        """Return one run, named by its id or by its dispatch's.
+        """Return one run, named by its id, by the beginning of its id, or by its dispatch's.
 
         Raises:
             UnknownRun: there is none, or it is no agent's.
+            InvalidArgument: several begin so.
         """
         return await self.work(await self._run_id(run_id))
 
@@ -162,7 +163,17 @@ class WorkService:
 
     async def _run_id(self, named: str) -> str:
         row = await self._runs.stores.dispatches.load_dispatch(named)
-        return named if row is None else row.run_id
+        if row is not None:
+            return row.run_id
+        found = await self._runs.stores.threads.list_runs(RunQuery(id_prefix=named, limit=2))
+        ids = [run.run_id for run in found]
+        if len(ids) < 2 or named in ids:
+            return named if named in ids or not ids else ids[0]
+        raise InvalidArgument(
+            f"several runs begin with {named!r}",
+            value=named,
+            remedy="give more of the id: see `postroom runs list`",
+        )
 
     async def _of(self, run: RunRecord) -> Work:
         row = await self._row(run)
