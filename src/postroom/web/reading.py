@@ -9,7 +9,16 @@ from typing import TypeVar
 
 from postroom.contracts.choices import Importance, SearchOrder
 from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProject, UnknownThread
-from postroom.contracts.mail import Agent, Attachment, Message, Project, Query, Recipient, SearchHit
+from postroom.contracts.mail import (
+    Agent,
+    Attachment,
+    Message,
+    Project,
+    Query,
+    Recipient,
+    Reservation,
+    SearchHit,
+)
 from postroom.contracts.store import MailReads
 from postroom.mail import sending
 from postroom.mail.globs import overlapping, parse_pattern
