@@ -59,7 +59,7 @@ ALIASES: Final = ("/api",)
 GRACE_SECONDS: Final = 5
 """How long open requests may go on when the server is told to stop."""
 _STOPPING: Final = (
-    "Stopping: runs at work are given back and go on at the next start; their programs have about 5 s to end. "
+    "Stopping: runs at work are given back and go on at the next start; their programs have 5 s to end. "
     f"Chats may finish their answers, open requests have {GRACE_SECONDS} s: "
     "press Ctrl-C again not to wait for these."
 )
