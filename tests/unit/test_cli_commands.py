@@ -17,6 +17,7 @@ from postroom.app import places
 from postroom.cli import show
 from postroom.cli.main import main
 from postroom.contracts import errors
+from postroom.version import __version__
 from table_rows import each_row
 
 MESSAGE: dict[str, Any] = {
@@ -739,3 +740,8 @@ def test_ctrl_c_ends_a_command_quietly(
     monkeypatch.setattr("postroom.cli.client.Server.call_tool", interrupted)
     done = run(*words)
     assert (done.code, done.out, done.err) == (130, "", "")
+
+
+def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith(f"postroom {__version__}")

@@ -405,6 +405,23 @@ async def test_the_token_logs_a_person_in_and_logging_out_forgets_it(server: Ser
         assert (await client.get("/")).status_code == 401
 
 
+async def test_who_logs_in_comes_to_the_page_that_was_asked_for(server: Server) -> None:
+    wanted = "/p/a%20b/runs?live=1&x=%3C"
+    async with server.client() as client:
+        asked = await client.get(wanted, headers={"Accept": "text/html"})
+        form = await client.get(asked.headers["location"])
+        assert asked.headers["location"].startswith("/login?next=")
+        assert 'name="next" value="/p/a%20b/runs?live=1&amp;x=%3C"' in form.text
+        told = {"token": TOKEN, "next": wanted}
+        reply = await client.post("/login", data=told, headers={"Origin": BASE})
+        assert (reply.status_code, reply.headers["location"]) == (303, wanted)
+        for other in ("//evil.example", "/\\evil.example", "https://evil.example", "/a b", "", "/\n"):
+            reply = await client.post(
+                "/login", data={"token": TOKEN, "next": other}, headers={"Origin": BASE}
+            )
+            assert (reply.status_code, reply.headers["location"]) == (303, "/"), other
+
+
 async def test_over_https_the_cookie_travels_over_https_alone(server: Server) -> None:
     async with server.client(scheme="https") as client:
         assert "; secure" in (await log_in(client)).headers["set-cookie"].lower()

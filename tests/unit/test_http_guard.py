@@ -35,7 +35,7 @@ AGENT_TOKEN = "pra_" + "a" * 43
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 LIMIT = 64 * 1024
 POLICY = (
-    "default-src 'none'; style-src 'self'; img-src 'self'; font-src 'self'; form-action 'self'; "
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
 
@@ -337,7 +337,8 @@ async def test_a_channel_does_not_get_the_addresses_of_rest_that_lie_below_its_o
 async def test_a_browser_without_a_session_is_led_to_the_login_page(client: httpx2.AsyncClient) -> None:
     for method in ("GET", "POST"):
         reply = await client.request(method, "/p/x", headers={"Accept": "text/html,*/*;q=0.8"})
-        assert (reply.status_code, reply.headers["location"]) == (303, "/login")
+        expected = "/login?next=/p/x" if method == "GET" else "/login"
+        assert (reply.status_code, reply.headers["location"]) == (303, expected)
         assert reply.headers["content-security-policy"] == POLICY
 
 

@@ -59,6 +59,12 @@ ALIASES: Final = ("/api",)
 """Other addresses of the MCP endpoint, which older client configurations name."""
 GRACE_SECONDS: Final = 5
 """How long open requests may go on when the server is told to stop."""
+_STOPPING: Final = (
+    "Stopping: runs at work are given back and go on at the next start; their programs have 5 s to end. "
+    f"Chats may finish their answers, open requests have {GRACE_SECONDS} s: "
+    "press Ctrl-C again not to wait for these."
+)
+_HURRYING: Final = "Chats and open requests are not waited for; programs of runs have about 5 s to end."
 CHANNELS_SECONDS: Final = 10
 """How long the greeting waits for chat channels; one that takes longer is connected behind it."""
 
@@ -254,8 +260,13 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; asked once more, wait for nobody's turn."""
-        if self.should_exit and self._chats is not None:
-            self._chats.hurry()
+        with suppress(OSError, RuntimeError):  # RuntimeError: the signal came in the middle of a line
+            print(_HURRYING if self.should_exit else _STOPPING, file=sys.stderr, flush=True)
+        if self.should_exit:  # uvicorn's own way would leave the rest of the server at work, and log that
+            self.config.timeout_graceful_shutdown = 0
+            if self._chats is not None:
+                self._chats.hurry()
+            return
         super().handle_exit(sig, frame)
 
 

@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from postroom.cli.hook import run
 
             return run(*[*given[1:3], "", ""][:2])  # with words missing too: a client takes a 2 for a refusal
+        given = ["version"] if given == ["--version"] else given
         way = _short_way(given)
         return _run(given) if way is None else way()
     except KeyboardInterrupt:

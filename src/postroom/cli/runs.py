@@ -49,9 +49,17 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
 
 
 @app.command("show")
-def show_one(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def show_one(
+    run: Run,
+    output: Annotated[bool, typer.Option("--output", help="Print all of its output that was kept.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Show a run of an agent. How it stands, what began it, and the end of what it has put out."""
-    found = _one(run, data_dir)
+    found = _one(run, data_dir, output="whole" if output else "end")
+    if output and not as_json:
+        show.print_line(show.plain(found["output"]))
+        return
     show.answer(found, as_json=as_json, text=lambda: _shown(found))
 
 
@@ -91,8 +99,9 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     )
 
 
-def _one(run: str, data_dir: DataDir) -> dict[str, object]:
-    return Server.find(data_dir=data_dir).admin("GET", f"/admin/runs/one?{urlencode({'run': run})}")
+def _one(run: str, data_dir: DataDir, *, output: str = "end") -> dict[str, object]:
+    asked = urlencode({"run": run, "output": output})
+    return Server.find(data_dir=data_dir).admin("GET", f"/admin/runs/one?{asked}")
 
 
 def _agent(one: Mapping[str, Any]) -> str:
@@ -115,4 +124,5 @@ def _shown(found: Mapping[str, Any]) -> str:
     is_cut = found["output_is_cut"] or len(output) > _OUTPUT_SHOWN
     if not told:
         return show.outline(facts)
-    return f"{show.outline(facts)}\noutput{' (its end)' if is_cut else ''}:\n{told}"
+    cut = f" (its end; `postroom runs show {found['run_id']} --output` prints all of it)" if is_cut else ""
+    return f"{show.outline(facts)}\noutput{cut}:\n{told}"

@@ -124,9 +124,15 @@ def doctor(
 
 
 @app.command("open")
-def open_pages(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def open_pages(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="The page to come to, such as /p/shop/runs.")
+    ] = "/",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Print a link to the pages. It works once, within ten minutes."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/login-code", {})
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/login-code", {"path": path})
     show.answer(found, as_json=as_json, text=lambda: show.line(found["url"]))
 
 

@@ -25,11 +25,12 @@ from postroom.contracts.agent_events import (
     ToolCallResumed,
 )
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import PostroomError
-from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
+from postroom.contracts.errors import CursorExpired, PostroomError
+from postroom.contracts.events import AppendOptions, CanonicalEvent, CanonicalEventDraft, EventScope
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunDispatchExecutor
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.run_ports import EventStore
+from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.tools import ToolCallOutcome
 from postroom.contracts.work import Output
 from postroom.log import get_logger
@@ -46,7 +47,8 @@ KEPT: Final = 256 * 1024
 MORE_NOTE: Final = "\n[more was put out than is kept]\n"
 SHOWN: Final = 64 * 1024
 """Characters of a run that are shown: the last ones."""
-_EVENTS_READ: Final = 200
+ALL_KEPT: Final = 64 * KEPT
+"""Characters: more than all executions of a run are kept with, and a bound of memory."""
 
 
 class EventStream:
@@ -234,16 +236,23 @@ class _Gathered:
             on_first()
 
 
-async def output_of(events: EventStore, scope: EventScope) -> Output:
-    """Return the end of what a run has put out, as far as it was kept."""
-    newest = await events.count(scope)
-    after = max(newest - _EVENTS_READ, 0)
-    page = await events.list(scope, after=after, limit=_EVENTS_READ)
-    parts = []
-    for event in page.events:
-        if event.event_kind == TEXT:
-            parts.append(str(event.payload.get("delta", "")))
-        elif event.event_kind == RESET:
-            parts.append(f"\n[{event.payload.get('reason', '')}]\n")
-    text = "".join(parts)
-    return Output(text=text[-SHOWN:], is_cut=after > 0 or len(text) > SHOWN)
+async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
+    """Return the last `most` characters that a run has put out, as far as they were kept."""
+    end, parts, length = await events.count(scope), list[str](), 0
+    while end > 0 and length <= most:
+        begin = max(end - MAX_PAGE, 0)
+        try:
+            page = await events.list(scope, after=begin, limit=end - begin)
+        except CursorExpired:  # older ones are gone
+            break
+        parts.append("".join(_said(event) for event in page.events))
+        length += len(parts[-1])
+        end = begin
+    text = "".join(reversed(parts))
+    return Output(text=text[-most:], is_cut=end > 0 or length > most)
+
+
+def _said(event: CanonicalEvent) -> str:
+    if event.event_kind == RESET:
+        return f"\n[{event.payload.get('reason', '')}]\n"
+    return str(event.payload.get("delta", "")) if event.event_kind == TEXT else ""

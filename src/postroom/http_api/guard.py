@@ -22,7 +22,7 @@ from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, Wr
 from postroom.contracts.tokens import ADMIN, RUN_PREFIX, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, problem_of, reported
 from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
-from postroom.http_api.sessions import Sessions
+from postroom.http_api.sessions import Sessions, login_address
 from postroom.log import get_logger
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR_SCOPE
 
@@ -49,7 +49,8 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; font-src 'self'; form-action 'self'; "
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; "
+        "font-src 'self'; form-action 'self'; "
         "base-uri 'none'; frame-ancestors 'none'"
     ),
 }
@@ -242,7 +243,7 @@ class Guard:
 
     def _ask_for_token(self, head: Head) -> Problem | Response:
         if head.wants_page and not _is_for_programs(head.path, self._rules.mcp_path):
-            return RedirectResponse("/login", status_code=303)
+            return RedirectResponse(login_address(head.target), status_code=303)
         return problem_of(TokenRequired("this server asks for a bearer token", remedy=_HOW_TO_PROVE))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
@@ -20,7 +21,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.tokens import ADMIN, Grant
 from postroom.contracts.work import told
 from postroom.http_api.operations import Operations
-from postroom.http_api.sessions import LoginService
+from postroom.http_api.sessions import LoginService, own_address
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mcp_server.callers import GRANT_SCOPE
 from postroom.services.following import Following
@@ -106,6 +107,10 @@ class _Backup(Asked, frozen=True):
     target: str | None = None
 
 
+class _Landing(Asked, frozen=True):
+    path: str = "/"
+
+
 class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
@@ -137,8 +142,16 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         return JSONResponse({"revoked": True})
 
     async def login_code(request: Request) -> Response:
+        then = (await read_body(request, _Landing)).path
+        if then != own_address(then):
+            raise InvalidArgument(
+                "the path is none of this server's pages",
+                value=then[:200],
+                remedy="give one such as /p/shop/runs",
+            )
+        leads_on = "" if then == "/" else f"&next={quote(then, safe='/')}"
         base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
-        return JSONResponse({"url": f"{base}/login?code={login.codes.make()}"})
+        return JSONResponse({"url": f"{base}/login?code={login.codes.make()}{leads_on}"})
 
     async def rebuild_archive(request: Request) -> Response:
         project = (await read_body(request, _Rebuild)).project
@@ -230,7 +243,7 @@ def run_routes(runs: WorkService) -> list[Route]:
         if not run_id:
             raise InvalidArgument("no run is named", remedy="give its id as `run`")
         work = await runs.named(run_id)
-        output = await runs.output(work.run_id)
+        output = await runs.output(work.run_id, whole=request.query_params.get("output") == "whole")
         return JSONResponse({**told(work), "output": output.text, "output_is_cut": output.is_cut})
 
     async def dead(_: Request) -> Response:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Self
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from starlette.types import Scope
 
@@ -48,6 +48,8 @@ class Head:
     cookie: str = field(default="", repr=False)
     content_length: int = 0
     wants_page: bool = False
+    target: str = "/"
+    """Where a look goes, with its query, as it was sent; `/` for a request that changes something."""
 
     @classmethod
     def read(cls, scope: Scope) -> Self:
@@ -66,6 +68,7 @@ class Head:
             cookie="; ".join(_all(headers, b"cookie")),
             content_length=_length(_single(headers, b"content-length")),
             wants_page="text/html" in ",".join(_all(headers, b"accept")).lower(),
+            target=_target(scope) if scope["method"] == "GET" else "/",
         )
 
     @property
@@ -73,6 +76,12 @@ class Head:
         """The bearer token that came along; None when there is none."""
         scheme, _, token = (self.authorization or "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _target(scope: Scope) -> str:
+    query = scope.get("query_string", b"")
+    sent = scope.get("raw_path") or quote(scope["path"]).encode()
+    return (sent + (b"?" + query if query else b"")).decode("latin-1")
 
 
 def request_id_of(headers: Headers) -> str:

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -32,6 +32,8 @@ FAILURE_WINDOW: Final = timedelta(minutes=1)
 _MOST_CALLERS: Final = 1024
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64})")
+_OWN: Final = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]{0,2000}")
+"""A path of this server, with its query. A second slash would name another server."""
 _LOG = get_logger(__name__)
 
 
@@ -160,9 +162,13 @@ class LoginService:
     def _show(self, request: Request) -> Response:
         code = request.query_params.get("code")
         if code is None or request.method == "HEAD":  # a preview of the link must not use it up
-            return _page("", status=200)
+            return _page("", status=200, then=own_address(request.query_params.get("next", "")))
         return self._decide(
-            request, self.codes.use, code, "this link was used before or is too old; ask for another"
+            request,
+            self.codes.use,
+            code,
+            "this link was used before or is too old; ask for another",
+            then=own_address(request.query_params.get("next", "")),
         )
 
     async def _log_in(self, request: Request) -> Response:
@@ -170,23 +176,26 @@ class LoginService:
             return _page("send the form of this page", status=415)
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
         token = form.get("token", [""])[0].strip()
-        return self._decide(request, self._is_operator, token, "this is not the server's token")
+        then = own_address(form.get("next", [""])[0])
+        return self._decide(request, self._is_operator, token, "this is not the server's token", then=then)
 
-    def _decide(self, request: Request, accepts: Callable[[str], bool], proof: str, refusal: str) -> Response:
+    def _decide(
+        self, request: Request, accepts: Callable[[str], bool], proof: str, refusal: str, *, then: str
+    ) -> Response:
         address = request.client.host if request.client else ""
         wait = self._attempts.wait(address)
         if wait:
-            page = _page(f"too many attempts; try again in {wait} seconds", status=429)
+            page = _page(f"too many attempts; try again in {wait} seconds", status=429, then=then)
             page.headers["Retry-After"] = str(wait)
             return page
         if not accepts(proof):
             self._attempts.failed(address)
             _LOG.warning("login.refused", address=address)
-            page = _page(refusal, status=401)
+            page = _page(refusal, status=401, then=then)
             page.headers.update(CHALLENGE)
             return page
         _LOG.info("login.accepted", address=address)
-        answer = RedirectResponse("/", status_code=303)
+        answer = RedirectResponse(then, status_code=303)
         self._set(answer, self._sessions.issue(), SESSION_LIFE, secure=request.url.scheme == "https")
         return answer
 
@@ -207,9 +216,21 @@ class LoginService:
         )
 
 
-def _page(notice: str, *, status: int) -> HTMLResponse:
+def login_address(then: str) -> str:
+    """Return the address of the log-in page that leads on to a page of this server."""
+    return "/login" if own_address(then) == "/" else f"/login?next={quote(then, safe='/')}"
+
+
+def own_address(address: str) -> str:
+    """Return an address of this server's pages as it is, and that of the first page for any other text."""
+    return address if _OWN.fullmatch(address) else "/"
+
+
+def _page(notice: str, *, status: int, then: str = "/") -> HTMLResponse:
     said = f'<p class="notice" role="alert">{html.escape(notice)}</p>' if notice else ""
-    return HTMLResponse(_PAGE.replace("<!-- notice -->", said), status_code=status)
+    kept = "" if then == "/" else f'<input type="hidden" name="next" value="{html.escape(then)}">'
+    page = _PAGE.replace("<!-- notice -->", said).replace("<!-- next -->", kept)
+    return HTMLResponse(page, status_code=status)
 
 
 def _hidden(code: str) -> bytes:
@@ -228,7 +249,7 @@ _PAGE: Final = """<!doctype html>
 <main>
 <h1>postroom</h1>
 <!-- notice -->
-<form method="post" action="/login">
+<form method="post" action="/login"><!-- next -->
 <p><label for="token">The server's token</label></p>
 <p><input id="token" name="token" type="password" autocomplete="current-password" required autofocus></p>
 <p><button type="submit">Log in</button></p>

@@ -5,12 +5,12 @@ from typing import Final
 
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
+from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownDispatch, UnknownRun
 from postroom.contracts.events import EventScope
-from postroom.contracts.run_stores import MAX_PAGE
+from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.work import Output, Waiting, Work, WorkState
-from postroom.dispatch.sinks import output_of
+from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_of
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
@@ -83,9 +83,10 @@ class WorkService:
             raise UnknownRun(f"no agent has a run {run_id!r}", value=run_id)
         return await self._of(run)
 
-    async def output(self, run_id: str) -> Output:
-        """Return what a run has put out so far, as far as that was kept."""
-        return await output_of(self._runs.stores.events, EventScope.run(run_id))
+    async def output(self, run_id: str, *, whole: bool = False) -> Output:
+        """Return the end of what a run has put out so far, or all of it, as far as that was kept."""
+        most = ALL_KEPT if whole else SHOWN
+        return await output_of(self._runs.stores.events, EventScope.run(run_id), most=most)
 
     async def at_work(self, slug: str) -> Mapping[str, int]:
         """Return which agents of a project have a run at work, by name in small letters, and since when."""
@@ -102,10 +103,11 @@ class WorkService:
         return found
 
     async def named(self, run_id: str) -> Work:
-        """Return one run, named by its id or by its dispatch's.
+        """Return one run, named by its id, by the beginning of its id, or by its dispatch's.
 
         Raises:
             UnknownRun: there is none, or it is no agent's.
+            InvalidArgument: several begin so.
         """
         return await self.work(await self._run_id(run_id))
 
@@ -161,7 +163,17 @@ class WorkService:
 
     async def _run_id(self, named: str) -> str:
         row = await self._runs.stores.dispatches.load_dispatch(named)
-        return named if row is None else row.run_id
+        if row is not None:
+            return row.run_id
+        found = await self._runs.stores.threads.list_runs(RunQuery(id_prefix=named, limit=2))
+        ids = [run.run_id for run in found]
+        if len(ids) < 2 or named in ids:
+            return named if named in ids or not ids else ids[0]
+        raise InvalidArgument(
+            f"several runs begin with {named!r}",
+            value=named,
+            remedy="give more of the id: see `postroom runs list`",
+        )
 
     async def _of(self, run: RunRecord) -> Work:
         row = await self._row(run)

@@ -63,7 +63,11 @@ def _disposition(name: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(shown, safe='')}"
 
 
-_MEDIA_TYPES = {"postroom.css": "text/css; charset=utf-8", "favicon.svg": "image/svg+xml"}
+_MEDIA_TYPES = {
+    "postroom.css": "text/css; charset=utf-8",
+    "postroom.js": "text/javascript; charset=utf-8",
+    "favicon.svg": "image/svg+xml",
+}
 _FOR_GOOD = "public, max-age=31536000, immutable"
 _ASK_EACH_TIME = "no-cache"
 

@@ -168,15 +168,26 @@ class PageContext:
         slug = request.path_params["slug"]
         return await self.mail.read(lambda reads: reading.known_project(reads, slug))
 
-    def html(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
+    async def html(
+        self, request: Request, template: str, status: int = 200, *, project: Project, **values: object
+    ) -> Response:
         """Return a page with forms for the session that asks for it."""
         shared = {
+            "project": project,
+            "open_questions": await open_questions(self.services, project),
             "now": self.clock.now(),
             "works": True,
             "form_token": token_for(request, self.services.visitors),
             "me": remembered_name(request),
         }
         return html(template, {**shared, **values}, status)
+
+
+async def open_questions(services: PageServices | None, project: Project | None) -> int:
+    """Return how many questions of a project wait for a person, which each of its pages tells."""
+    if services is None or project is None:
+        return 0
+    return len(await services.questions.open_questions(project.slug))
 
 
 def see(address: str) -> Response:

@@ -45,9 +45,11 @@ def schedules(slug: str, *, done: str | None = None, sent: int | None = None) ->
     return _with(f"{project(slug)}/schedules", done=done, sent=sent)
 
 
-def run(slug: str, run_id: str, *, live: bool = False, done: str | None = None) -> str:
+def run(
+    slug: str, run_id: str, *, live: bool = False, done: str | None = None, output: str | None = None
+) -> str:
     """Return the address of one run."""
-    return _with(f"{project(slug)}/runs/{_part(run_id)}", live=1 if live else None, done=done)
+    return _with(f"{project(slug)}/runs/{_part(run_id)}", live=1 if live else None, done=done, output=output)
 
 
 def write(slug: str, *, to: str | None = None, reply: int | None = None) -> str:

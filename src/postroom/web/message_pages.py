@@ -137,7 +137,7 @@ class MessagePages:
         refusal: PostroomError | None = None,
     ) -> Response:
         status = HTTPStatus.OK if refusal is None else status_of(refusal)
-        return self._with.html(
+        return await self._with.html(
             request,
             "who",
             status,
@@ -157,7 +157,7 @@ class MessagePages:
         refusal: PostroomError | None = None,
     ) -> Response:
         agents, original, readers = await self._with.mail.read(lambda reads: _around(reads, project, answers))
-        return self._with.html(
+        return await self._with.html(
             request,
             "write",
             status_of(refusal) if refusal is not None else HTTPStatus.OK,

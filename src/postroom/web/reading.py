@@ -9,9 +9,19 @@ from typing import TypeVar
 
 from postroom.contracts.choices import Importance, SearchOrder
 from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProject, UnknownThread
-from postroom.contracts.mail import Agent, Attachment, Message, Project, Query, Recipient, SearchHit
+from postroom.contracts.mail import (
+    Agent,
+    Attachment,
+    Message,
+    Project,
+    Query,
+    Recipient,
+    Reservation,
+    SearchHit,
+)
 from postroom.contracts.store import MailReads
 from postroom.mail import sending
+from postroom.mail.globs import overlapping, parse_pattern
 from postroom.web import conversation
 from postroom.web.views import (
     AgentPage,
@@ -197,8 +207,25 @@ def reservations(reads: MailReads, slug: str, *, path: str, now: int) -> Reserva
     return ReservationsPage(
         project=project,
         live=Page(sorted(live.rows, key=lambda one: (one.pattern, one.id)), live.next),
+        conflicts=conflicts(live.rows),
         ended=ended,
     )
+
+
+def conflicts(live: Sequence[Reservation]) -> dict[int, list[Reservation]]:
+    """Return the reservations of other agents that overlap one, one of the two exclusive, by its id."""
+    patterns = [parse_pattern(one.pattern) for one in live]
+    found: dict[int, list[Reservation]] = {}
+    for one, pattern in zip(live, patterns, strict=True):
+        meeting = [live[number] for number in overlapping(pattern, patterns)]
+        others = [
+            other
+            for other in meeting
+            if other.agent_id != one.agent_id and (one.exclusive or other.exclusive)
+        ]
+        if others:
+            found[one.id] = others
+    return found
 
 
 def search(

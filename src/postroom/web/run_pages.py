@@ -1,5 +1,6 @@
 """The pages of runs: what agents are at, what waits and why, what they ask, what is sent by schedule."""
 
+import hashlib
 from collections.abc import Sequence
 
 from starlette.requests import Request
@@ -9,9 +10,10 @@ from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge, 
 from postroom.contracts.mail import Message, Project
 from postroom.contracts.store import MailReads
 from postroom.contracts.work import Work
-from postroom.web import conversation, links
+from postroom.web import conversation, files, links
 from postroom.web.forms import PageContext, read_form, remember_name, see
 from postroom.web.serving import Endpoint, choice, number
+from postroom.web.wording import lines
 
 _GOING = ("at work", "queued")
 LONGEST_ID = 512
@@ -37,7 +39,7 @@ class RunPages:
         runs = self._with.services.runs
         works, waiting = await runs.works(project.slug), await runs.waiting(project.slug)
         subjects = await self._subjects(project, works, [one.message for one in waiting])
-        return self._with.html(
+        return await self._with.html(
             request,
             "runs",
             project=project,
@@ -57,9 +59,12 @@ class RunPages:
             return await self._decided(request, project)
         runs = self._with.services.runs
         work = await self._known(project, request.path_params["run_id"])
+        if choice(request, "output", ("end", "whole")) == "whole":
+            text = lines((await runs.output(work.run_id, whole=True)).text).encode("utf-8", "replace")
+            return files.download(text, f"output-{work.run_id}.txt", etag=hashlib.sha256(text).hexdigest())
         subjects = await self._subjects(project, [work], [])
         answers = await self._with.mail.read(lambda reads: _answers(reads, project, work))
-        return self._with.html(
+        return await self._with.html(
             request,
             "run",
             project=project,
@@ -147,7 +152,7 @@ class QuestionPages:
         if request.method == "POST":
             return await self._answered(request)
         questions = self._with.services.questions
-        return self._with.html(
+        return await self._with.html(
             request,
             "questions",
             project=project,
@@ -176,7 +181,7 @@ class QuestionPages:
             await questions.decide(project.slug, run_id, number, approved=_WORDS[word], why=why, by=by)
         except StaleDecision as error:
             before = await questions.given_answer(project.slug, run_id, number)
-            return self._with.html(
+            return await self._with.html(
                 request, "stale_answer", 409, project=project, before=before, message=error.message
             )
         answer = see(links.questions(project.slug, done=number))
@@ -199,7 +204,7 @@ class SchedulePages:
         project = await self._with.project(request)
         if request.method == "POST":
             return await self._decided(request, project)
-        return self._with.html(
+        return await self._with.html(
             request,
             "schedules",
             project=project,

@@ -79,7 +79,9 @@ def status_of(error: PostroomError) -> HTTPStatus:
 def html(template: str, values: dict[str, object], status: int = HTTPStatus.OK) -> Response:
     """Return a page, never to be kept by anybody on the way."""
     return Response(
-        render(template, **{"project": None, "q": "", "now": None, "works": False, **values}),
+        render(
+            template, **{"project": None, "q": "", "open_questions": 0, "now": None, "works": False, **values}
+        ),
         status_code=status,
         media_type="text/html; charset=utf-8",
         headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},

@@ -1,6 +1,6 @@
 """What each page shows, as plain values: rows, pages of rows, and what stands around them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -124,4 +124,6 @@ class ReservationsPage:
 
     project: Project
     live: Page[Reservation]
+    conflicts: Mapping[int, Sequence[Reservation]]
+    """The live reservations of others that overlap one, one of the two exclusive, by its id."""
     ended: Sequence[Reservation]

@@ -43,6 +43,11 @@ class Play:
         """The address of the page that shows it."""
         return f"{self.server.endpoint.url}/p/{self.slug}/timeline"
 
+    def link(self) -> str:
+        """Return an address that logs in, once, and shows it live."""
+        path = urlsplit(self.timeline).path
+        return str(self.server.admin("POST", "/admin/login-code", {"path": f"{path}?live=1"})["url"])
+
     def prepare(self) -> None:
         """Make repository, project and agents, and say how the agents are run."""
         repository.make(self.folder)
@@ -114,8 +119,10 @@ def demo(
     play.prepare()
     try:
         if not as_json:
-            print(f"A repository with a bug is in {folder}\nIts timeline: {_page(play)}\n")
-            print(f"{YOU} to {agent.BUILDER}: {_ASKED}")
+            print(f"A repository with a bug is in {folder}\nWatch it live: {play.link()}", flush=True)
+            if not (yes or no) and sys.stdin.isatty():
+                typer.prompt("Open the link, then press Enter", default="", show_default=False)
+            print(f"\n{YOU} to {agent.BUILDER}: {_ASKED}", flush=True)
         play.begin()
         outcome = _played(play, told, as_json=as_json, word="yes" if yes else "no" if no else None)
     finally:
@@ -160,13 +167,9 @@ def _asked(*, as_json: bool) -> str:
     return "yes" if typer.confirm("  What do you say?", default=True) else "no"
 
 
-def _page(play: Play) -> str:
-    return f"{play.timeline}?live=1  (`postroom open` logs in)"
-
-
 def _closing(play: Play) -> str:
     return (
-        f"\nTo look at:\n  the timeline   {_page(play)}\n"
+        f"\nTo look at:\n  the timeline   {play.link()}\n"
         f"  the messages   postroom mail thread {play.thread} --project {play.folder}\n"
         f"  the change     git -C {play.folder} log --patch\n"
         "The agents are run no more; the folder may be removed."
