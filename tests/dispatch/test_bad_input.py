@@ -131,6 +131,7 @@ RAISED = [
     SystemExit(3),
     asyncio.CancelledError("by itself"),
     BaseException("bare"),
+    GeneratorExit(),
     RecursionError("deep"),
     MemoryError(),
     ExceptionGroup("many", [ValueError("one"), TypeError("two")]),

@@ -218,3 +218,22 @@ def test_kinds_may_be_given_by_their_names():
         per=BudgetScope.ALL, window=BudgetWindow.DAY, runs=1
     )
     assert Limit(per="key", at_once=1) == Limit(per=LimitScope.KEY, at_once=1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "allowed"),
+    [
+        ("max_run_ms", "x", "a whole number or None, not str"),
+        ("drain_grace", 1, "a timedelta, not int"),
+        ("lease_ms", True, "a whole number, not bool"),
+        ("lease_ms", None, "a whole number, not NoneType"),
+        ("poll_interval", 0.1, "a timedelta, not float"),
+        ("outage", 5, "a timedelta or None, not int"),
+        ("pending_zone", "no", "True or False, not str"),
+        ("max_concurrent_runs", 2.5, "a whole number, not float"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_by_name(setting, given, allowed):
+    with pytest.raises(ConfigError, match=f"^{setting} must be {allowed}") as caught:
+        MailboxConfig(**{setting: given})
+    assert caught.value.value == repr(given)

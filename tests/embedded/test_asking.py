@@ -1,6 +1,7 @@
 """Questions with a deadline, questions side by side, and where a run is while it is answered, from any process."""
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -25,7 +26,7 @@ async def test_a_question_that_nobody_answers_in_time_lets_the_run_go_on(opening
         handle = await mailbox.enqueue("t", "go")
         events = handle.events()
         told = [(event.type, event.text) for event in [await anext(events) for _ in range(3)]]
-        assert told == [("question", "Deploy?"), ("step", "ask-55a57d5dbe6c-1"), ("question", "Why not?")]
+        assert told == [("question", "Deploy?"), ("step", "ask-deploy-55a57d5d-1"), ("question", "Why not?")]
         await in_state(handle, State.WAITING)
         assert (await handle.status()).question == "Why not?"
         await handle.answer("because")  # the run is begun again, and knows
@@ -210,3 +211,31 @@ async def test_what_was_given_up_is_tried_again_behind_a_question(opening: Open)
         assert (await asks.status()).question == "Deploy?"
         await asks.answer("yes")
         assert [await one.result(timeout=30) for one in (asks, again)] == ["yes", "mended"]
+
+
+async def test_work_that_catches_what_suspends_it_fails_with_a_reason_and_harms_nothing_else(
+    opening: Open,
+) -> None:
+    async def swallowing(run: Run) -> str:
+        if run.text == "fine":
+            return "done"
+        with suppress(BaseException):
+            await run.ask("may I?")
+        return "went on"
+
+    async with opening(swallowing) as mailbox:
+        bad = await mailbox.enqueue("bad", "ask", attempts=1)
+        with pytest.raises(RunUnsuccessful, match="went on behind a question"):
+            await bad.result(timeout=30)
+        assert await (await mailbox.enqueue("good", "fine")).result(timeout=30) == "done"
+
+
+async def test_a_question_without_a_name_is_a_step_that_people_can_read(opening: Open) -> None:
+    async def asking(run: Run) -> str:
+        return (await run.ask("May I delete 3 files?")).text
+
+    async with opening(asking) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        while (found := (await handle.status()).question_id) is None:
+            await asyncio.sleep(0)
+        assert found.startswith(f"{handle.id}/ask-may-i-delete-3-files-")

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -653,6 +654,65 @@ async def test_a_conversation_with_an_open_question_is_busy(opening: Open, polic
             await first.result(timeout=30)
         assert [one async for one in mailbox.questions] == []
         assert ("ask" in seen[-1]) is (policy is BusyPolicy.INTERRUPT)
+
+
+NAMING: dict[str, Callable[[Mailbox, Any], Awaitable[object]]] = {
+    "handle": lambda mailbox, id: mailbox.handle(id),
+    "cancel": lambda mailbox, id: mailbox.cancel(id),
+    "pause": lambda mailbox, id: mailbox.schedules.pause(id),
+    "resume": lambda mailbox, id: mailbox.schedules.resume(id),
+    "trigger": lambda mailbox, id: mailbox.schedules.trigger(id),
+    "remove": lambda mailbox, id: mailbox.schedules.remove(id),
+    "add": lambda mailbox, id: mailbox.schedules.add(id, "t", "go", every=timedelta(hours=1)),
+    "replay": lambda mailbox, id: mailbox.dead_letters.replay(id),
+    "discard": lambda mailbox, id: mailbox.dead_letters.discard(id),
+    "list": lambda mailbox, id: mailbox.pending.list(id),
+    "edit": lambda mailbox, id: mailbox.pending.edit("t", "m", id),
+    "retract": lambda mailbox, id: mailbox.pending.retract("t", id),
+    "reorder": lambda mailbox, id: mailbox.pending.reorder("t", [id]),
+}
+
+
+@pytest.mark.parametrize("call", NAMING)
+async def test_what_names_something_is_text_that_can_be_kept(opening: Open, call: str) -> None:
+    async with opening(echo) as mailbox:
+        for wrong in (None, 5, b"x", "\ud800"):
+            with pytest.raises(InvalidArgument, match=r"must be text, not|half of a character"):
+                await NAMING[call](mailbox, wrong)
+
+
+@dataclass
+class Wrapped:
+    value: object
+
+
+UNREADABLE = {
+    "two keys that are one as text": {1: "a", "1": "b"},
+    "such keys within": [Wrapped(value={"deep": {None: 1, "null": 2, 2: 3, "2": 4}})],
+    "half a character": {"a": ["\ud800"]},
+    "half a character as a key": {"\ud800": 1},
+}
+
+
+@pytest.mark.parametrize("case", [*UNREADABLE, "half a character as text"])
+async def test_what_would_read_back_otherwise_is_refused(opening: Open, case: str) -> None:
+    value = UNREADABLE.get(case, "half \ud800")
+    refused: list[InvalidArgument] = []
+
+    async def returning(run: Run) -> object:
+        try:
+            await run.step("it", lambda: value)
+        except InvalidArgument as error:
+            refused.append(error)
+        return value
+
+    async with opening(returning) as mailbox:
+        with pytest.raises((InvalidArgument, InvalidSubmission)):
+            await mailbox.enqueue("t", value)
+        handle = await mailbox.enqueue("t", "go", attempts=1)
+        with pytest.raises(RunUnsuccessful, match="what the run returned cannot be stored"):
+            await handle.result(timeout=30)
+        assert "step 'it' cannot be stored" in refused[0].message
 
 
 async def test_what_no_database_can_keep_is_refused_and_the_question_stays_open(opening: Open) -> None:

@@ -186,6 +186,16 @@ def test_the_commands_send_what_was_said_and_print_what_came(fake: FakePostroom,
         assert (code, printed in out, err) == (0, True, ""), (words, out)
 
 
+@pytest.mark.parametrize("both", [(), ("--cron", "0 9 * * MON", "--every", "1h")])
+def test_neither_or_both_of_line_and_interval_are_refused_in_words_of_the_command_line(
+    fake: FakePostroom, run, both: tuple[str, ...]
+):
+    said = ("--from", "Ana", "--to", "Ada", "--subject", "Plan", "--body", "What?")
+    code, out, err = run("add", "standup", *said, *both)
+    assert (code, out, fake.seen) == (2, "", [])
+    assert 'give --cron "0 9 * * MON", or --every 1h' in err
+
+
 def test_a_span_that_is_none_is_refused_before_anything_is_sent(fake: FakePostroom, run):
     said = ("--from", "Ana", "--to", "Ada", "--subject", "Plan", "--body", "What?")
     code, _, err = run("add", "standup", *said, "--every", "often")

@@ -9,6 +9,7 @@ import typer
 from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.options import HERE, AsJson, Project, project_key, seconds
+from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
     help="Have messages sent again and again: every Monday at 9:00, a message to Ada.",
@@ -88,6 +89,12 @@ def add(  # noqa: PLR0913 - an option an argument
     `postroom schedules add standup --from Ana --to Ada --cron "0 9 * * MON" --zone Europe/Berlin
     --subject "Plan" --body "What is planned this week?"`
     """
+    if (cron is None) == (every is None):
+        raise InvalidArgument(
+            "a schedule has a line of cron or an interval, one of them",
+            value=cron,
+            remedy='give --cron "0 9 * * MON", or --every 1h',
+        )
     asked = {
         "name": name,
         "project": project_key(project),

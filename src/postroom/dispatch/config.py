@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from postroom.contracts.budgets import Budget, same_limits
 from postroom.contracts.clock import milliseconds
@@ -15,6 +18,13 @@ RECONCILE_PAGE = 100
 RECLAIM_PAGE = 100
 REPAIR_QUEUE_LIMIT = 1_024
 _OUTAGE = timedelta(minutes=12)
+_KINDS = {
+    int: "a whole number",
+    timedelta: "a timedelta",
+    bool: "True or False",
+    NoneType: "None",
+}
+"""How the types of settings are called."""
 
 _MORE_THAN_NOTHING = (
     "lease_ms",
@@ -49,7 +59,7 @@ class MailboxConfig:
     """Durations in the name's unit, or `timedelta`.
 
     Raises:
-        ConfigError: a number or a duration is less than it may be.
+        ConfigError: a setting is of another type, or less than it may be.
     """
 
     lease_ms: int = 30_000
@@ -109,6 +119,7 @@ class MailboxConfig:
                     value=repr(given)[:80],
                     remedy=f"write ({kind.__name__}(...),)",
                 )
+        self._refuse_other_types()
         for name in (*_MORE_THAN_NOTHING, *_NOT_NEGATIVE):
             value = getattr(self, name)
             number = value.total_seconds() if isinstance(value, timedelta) else value
@@ -120,6 +131,24 @@ class MailboxConfig:
             raise ConfigError(
                 f"two budgets limit {name} of the same runs for the same time", remedy="leave one of them out"
             )
+
+    def _refuse_other_types(self) -> None:
+        for name, kinds in _kinds().items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                allowed = " or ".join(_KINDS[kind] for kind in kinds)
+                raise ConfigError(
+                    f"{name} must be {allowed}, not {type(value).__name__}",
+                    value=repr(value)[:80],
+                    remedy=f"leave {name} out for its default",
+                )
+
+
+@cache
+def _kinds() -> dict[str, tuple[type[Any], ...]]:
+    """Return the types that each setting may have, those of tuples left out."""
+    hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(MailboxConfig).items()}
+    return {name: kinds for name, kinds in hints.items() if set(kinds) <= set(_KINDS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

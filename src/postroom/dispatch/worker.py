@@ -640,6 +640,8 @@ class _Held:
                 waits_for = step()
             except StopIteration as ended:
                 return cast("AgentRunResult", ended.value)
+            except GeneratorExit as error:  # of the work: nobody has closed it
+                raise ExecutorFailed("the executor raised GeneratorExit") from error
             try:
                 yield waits_for
                 if self._leases.is_late(self._job):
@@ -647,6 +649,9 @@ class _Held:
                     if self._job.lease.end is not None:
                         yield  # the cancellation comes here
                 step = partial(work.send, None)
+            except GeneratorExit:
+                work.close()
+                raise
             except BaseException as error:
                 step = partial(work.throw, error)
 

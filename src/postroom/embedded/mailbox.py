@@ -34,6 +34,7 @@ from postroom.embedded.items import Item
 from postroom.embedded.operators import DeadLetters, Pending, Questions
 from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited
 from postroom.embedded.schedules import RunSchedules
+from postroom.embedded.values import refuse_other_text
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.store import Stores
@@ -215,6 +216,7 @@ class Mailbox:
         Raises:
             UnknownRun: there is none with this id.
         """
+        refuse_other_text("the id of a run", run_id)
         run = await self.stores.threads.load_run(run_id)
         if run is None:
             raise UnknownRun(f"there is no run {run_id!r}", value=run_id)
@@ -222,6 +224,7 @@ class Mailbox:
 
     async def cancel(self, id: str) -> bool:
         """End the run with this id, or what a thread with this id has at work; False when there is none."""
+        refuse_other_text("the id of a run or a thread", id)
         return await self.admin.cancel(id)
 
 

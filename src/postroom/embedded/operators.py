@@ -11,6 +11,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.embedded.handle import RunHandle, open_questions
+from postroom.embedded.values import refuse_other_text
 
 if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
@@ -24,6 +25,7 @@ class Pending:
 
     async def list(self, thread: str) -> tuple[PendingMessage, ...]:
         """Return them in order."""
+        _refuse_other_texts(thread)
         return await self._queue.pending(thread)
 
     async def edit(self, thread: str, id: str, text: str) -> PendingMessage:
@@ -32,6 +34,8 @@ class Pending:
         Raises:
             AlreadyConsumed, UnknownMessage: a run has read it, or there is none.
         """
+        _refuse_other_texts(thread, id)
+        refuse_other_text("the text of a message", text)
         return await self._queue.edit_pending(thread, Message.user(text, id=id))
 
     async def retract(self, thread: str, id: str) -> PendingMessage:
@@ -40,6 +44,7 @@ class Pending:
         Raises:
             AlreadyConsumed, UnknownMessage: a run has read it, or there is none.
         """
+        _refuse_other_texts(thread, id)
         return await self._queue.retract_pending(thread, id)
 
     async def reorder(self, thread: str, ids: Sequence[str]) -> tuple[PendingMessage, ...]:
@@ -48,7 +53,14 @@ class Pending:
         Raises:
             VersionConflict, InvalidRecord: these are not the messages that wait.
         """
+        _refuse_other_texts(thread, *ids)
         return await self._queue.reorder_pending(thread, ids)
+
+
+def _refuse_other_texts(thread: str, *ids: str) -> None:
+    refuse_other_text("the id of a thread", thread)
+    for id in ids:
+        refuse_other_text("the id of a message", id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +141,7 @@ class DeadLetters:
         await self._queue.discard_dead_letter(await self._dispatch_of(run_id))
 
     async def _dispatch_of(self, run_id: str) -> str:
+        refuse_other_text("the id of a run", run_id)
         run = await self._mailbox.stores.threads.load_run(run_id)
         if run is None:
             raise UnknownRun(f"there is no run {run_id!r}", value=run_id)

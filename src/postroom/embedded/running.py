@@ -7,6 +7,7 @@ The result of a step is an event in the log of its run, written with the proof t
 
 import asyncio
 import inspect
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
@@ -19,7 +20,13 @@ from typing import Any, Final, TypeVar, cast
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, StreamReset, TextDelta
 from postroom.contracts.clock import Clock, Timer, milliseconds
-from postroom.contracts.errors import InvalidActivation, InvalidArgument, InvalidStep, PostroomError
+from postroom.contracts.errors import (
+    ExecutorMisbehaved,
+    InvalidActivation,
+    InvalidArgument,
+    InvalidStep,
+    PostroomError,
+)
 from postroom.contracts.events import (
     AppendOptions,
     CanonicalEvent,
@@ -52,6 +59,8 @@ ASK: Final = "ask"
 SLEEP: Final = "sleep"
 _WRITER: Final = "run"
 _PAGE: Final = 500
+_SHOWN_OF_QUESTION: Final = 40
+"""Most characters of a question in the name of its step."""
 _MOST_USED: Final = 2**53
 
 T = TypeVar("T")
@@ -106,6 +115,8 @@ class _Memory:
     usage: Usage = field(default_factory=Usage)
     unnamed: Counter[str] = field(default_factory=Counter)
     """How many of a kind had no name of their own."""
+    is_suspended: bool = False
+    """Whether the function was to unwind: it waits for something."""
 
 
 class Run:
@@ -215,7 +226,8 @@ class Run:
                 "the timeout of a question is a timedelta of more than 0", value=repr(timeout)[:80]
             )
         if name is None:  # not its place: what is asked side by side comes in any order
-            name = self._numbered(f"{ASK}-{sha256(question.encode()).hexdigest()[:12]}")
+            words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
+            name = self._numbered(f"{ASK}-{words}-{sha256(question.encode()).hexdigest()[:8]}")
         nobody = Answer(text="", approved=None, timed_out=True)
         if self._is_done(name):
             return nobody
@@ -230,7 +242,7 @@ class Run:
         until = before.expires_at if before is not None else None
         if until is None and timeout is not None:
             until = now + max(milliseconds(timeout), 1)
-        raise Suspended(
+        raise self._suspended(
             RunWaitingTicket(
                 ticket_id=call_id,
                 tool_call_id=call_id,
@@ -264,7 +276,7 @@ class Run:
         if wakes_at <= now:
             await self._keep(STEP, name, {"name": name, "value": None})
             return
-        raise Suspended(
+        raise self._suspended(
             RunWaitingTicket(
                 ticket_id=call_id,
                 tool_call_id=call_id,
@@ -310,6 +322,10 @@ class Run:
         self._memory.usage += Usage(
             input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros
         )
+
+    def _suspended(self, ticket: RunWaitingTicket) -> Suspended:
+        self._memory.is_suspended = True
+        return Suspended(ticket)
 
     def _numbered(self, kind: str) -> str:
         self._memory.unnamed[kind] += 1
@@ -400,6 +416,12 @@ class FunctionExecutor(RunDispatchExecutor):
                 termination=TerminationReason.suspended(),
                 waiting=state,
                 usage=memory.usage,
+            )
+        if memory.is_suspended:
+            raise ExecutorMisbehaved(
+                "the work went on behind a question or a sleep",
+                value=run_id,
+                remedy="let what `ask` and `sleep` raise pass: catch no BaseException around them",
             )
         return AgentRunResult(
             run_id=run_id, response=as_text(returned), steps=len(memory.used), usage=memory.usage

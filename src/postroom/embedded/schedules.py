@@ -18,7 +18,7 @@ from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.planning import refuse_bad_delivery, validate_run_inputs
 from postroom.embedded.handle import RunHandle
 from postroom.embedded.items import Item
-from postroom.embedded.values import message_of, plain
+from postroom.embedded.values import message_of, plain, refuse_other_text
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 
 RUN: Final = "run"
@@ -102,6 +102,7 @@ class RunSchedules:
             InvalidSchedule, InvalidArgument, InvalidSubmission: it cannot be kept, or not be enqueued.
             DuplicateRecord: there is another of this name, and it is not to be replaced.
         """
+        _text(name)
         Item(
             thread, "", agent=agent, tenant=tenant, limit_key=limit_key, priority=priority, attempts=attempts
         ).request()
@@ -140,30 +141,35 @@ class RunSchedules:
         """Enqueue nothing more until it is resumed.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule, InvalidArgument: there is none of this name, or it is no text.
         """
-        return await self.kept.pause(RUN, name)
+        return await self.kept.pause(RUN, _text(name))
 
     async def resume(self, name: str) -> Schedule:
         """Go on with the next tick; those of the pause are not made up for.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule, InvalidArgument: there is none of this name, or it is no text.
         """
-        return await self.kept.resume(RUN, name)
+        return await self.kept.resume(RUN, _text(name))
 
     async def trigger(self, name: str) -> RunHandle:
         """Enqueue one run now, paused or not, and return its handle; the ticks stay where they are.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule, InvalidArgument: there is none of this name, or it is no text.
         """
-        schedule = await self.kept.named(RUN, name)
+        schedule = await self.kept.named(RUN, _text(name))
         return self._handle(str(schedule.payload["thread"]), await self.kept.trigger(RUN, name))
 
     async def remove(self, name: str) -> bool:
         """Remove a schedule; runs that it has enqueued go on. False when there is none of this name."""
-        return await self.kept.remove(RUN, name)
+        return await self.kept.remove(RUN, _text(name))
+
+
+def _text(name: str) -> str:
+    refuse_other_text("the name of a schedule", name)
+    return name
 
 
 def _refuse_unfit(submission: _Submission) -> None:

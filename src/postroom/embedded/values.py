@@ -1,8 +1,9 @@
 """How what a program hands over is stored and read again: text as it is, anything else as plain JSON data."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from math import isfinite
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -22,8 +23,9 @@ def plain(value: object, what: str) -> Json:
         InvalidArgument: it holds what cannot be stored.
     """
     try:
+        _refuse_same_keys(value)
         found = msgspec.to_builtins(value, str_keys=True)
-        _refuse_infinite(found)
+        _refuse_unwritable(found)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"{what} cannot be stored: {error}",
@@ -33,12 +35,35 @@ def plain(value: object, what: str) -> Json:
     return found
 
 
-def _refuse_infinite(value: Json) -> None:
-    """Refuse numbers that JSON has not, which would be read again as nothing."""
+def _refuse_same_keys(value: object) -> None:
+    """Refuse keys of a dictionary that are one as text: only one of their values would be kept."""
+    parts: Iterable[object] = ()
+    if isinstance(value, dict):
+        if any(type(key) is not str for key in value):
+            names = msgspec.to_builtins(dict.fromkeys(value), str_keys=True)
+            if len(names) < len(value):
+                raise ValueError("two keys of a dictionary are the same as text")
+        parts = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    else:
+        kind = type(value)
+        fields: Iterable[str] = getattr(kind, "__struct_fields__", getattr(kind, "__dataclass_fields__", ()))
+        parts = (getattr(value, name, None) for name in fields)
+    for one in parts:
+        _refuse_same_keys(one)
+
+
+def _refuse_unwritable(value: Json) -> None:
+    """Refuse numbers that JSON has not, which would be read again as nothing, and half of a character."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is no number that JSON has")
-    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _refuse_infinite(one)
+    if isinstance(value, str) and storable(value) != value:
+        raise ValueError("a text holds half of a character")
+    for one in (
+        (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
+        _refuse_unwritable(one)
 
 
 def typed(value: Json, type: type[T], what: str) -> T:
@@ -112,6 +137,8 @@ def as_text(value: Any) -> str:
     Raises:
         InvalidArgument: it cannot be stored.
     """
-    if value is None or isinstance(value, str):
-        return value or ""
+    if isinstance(value, str):
+        return cast("str", plain(value, "what the run returned"))
+    if value is None:
+        return ""
     return msgspec.json.encode(plain(value, "what the run returned")).decode()

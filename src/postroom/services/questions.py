@@ -155,7 +155,7 @@ def _given(run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
 def _stale(number: str, before: GivenAnswer | None) -> StaleDecision:
     if before is None:
         text = f"nothing is asked under the number {number!r}; it may have been answered"
-        return StaleDecision(text, value=number)
+        return StaleDecision(text, value=number, remedy="see `postroom questions list`")
     word = {True: "yes", False: "no"}.get(before.approved, "something else")  # type: ignore[arg-type]
     who = " ".join(part for part in (before.by or "somebody", before.where) if part)
     text = f"question {before.number} was answered already: {who} said {word} at {iso(before.answered_at)}"
