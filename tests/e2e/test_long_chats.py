@@ -14,7 +14,7 @@ import pytest
 
 from e2e.running import RunningServer
 from e2e.strict_model import StrictModel
-from e2e.test_gateway_server import KEY, PATIENCE, configured, on_a_loop_of_its_own
+from e2e.test_gateway_server import KEY, PATIENCE, chat_page, configured, on_a_loop_of_its_own, shown
 
 MESSAGES = int(os.environ.get("POSTROOM_LONG_CHAT", "150"))
 
@@ -112,3 +112,33 @@ def test_a_long_conversation_goes_on_in_a_small_window_and_survives_a_kill_while
     assert all(f"message {one}:" in seen for one in range(1, MESSAGES + 1))
     assert "message 1:" not in "\n".join(one["content"] for one in asked[-1])
     assert "Traceback" not in server.log()
+
+
+def test_a_person_has_the_conversation_compacted_and_undoes_what_was_summed_up(
+    tmp_path: Path, model: StrictModel
+) -> None:
+    with RunningServer(configured(tmp_path, model.url)) as server, chat_page(server) as browser:
+
+        def write(number: int, text: str) -> None:
+            browser.post("/chat/messages", json={"id": f"message-{number}-of-ada", "text": text})
+
+        def answered(text: str) -> None:
+            shown(browser, lambda entry: str(entry.get("text")).startswith(text) and not entry["draft"])
+
+        write(1, "/compact")
+        answered("There is nothing to compact yet.")
+        for number in range(2, 8):
+            write(number, told(number))
+            answered(f"re: message {number}:")
+        write(8, "/compact")
+        answered("Compacted: a summary stands for ")
+        write(9, "which facts do you know?")
+        answered(f"I know: {FACT}")
+        assert "message 3:" not in str(model.bodies[-1]["messages"])
+        write(10, "/search hangs behind")
+        answered("untitled: ")
+        write(11, "/undo 7")
+        answered("Forgotten: 7")
+        write(12, "what is left?")
+        answered("re: what is left?")
+        assert FACT not in str(model.bodies[-1]["messages"])

@@ -339,7 +339,8 @@ def _recent(
 ) -> Conversation:
     newest = summary = runs.messages.summary(thread_id)
     turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
-    if summary is not None and (gone := hidden.union(*(turn.takes_back for turn in turns))):
+    gone = hidden.union(*(turn.takes_back for turn in turns))
+    if summary is not None and (gone or hidden_ids):
         asked = hidden_ids.union(*(turn.asked for turn in runs.threads.turns_named(sorted(gone))))
         broken = runs.messages.first_summary_of(thread_id, sorted(gone), sorted(asked))
         if broken is not None:

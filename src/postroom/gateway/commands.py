@@ -433,7 +433,11 @@ class Commands:
 
     async def _shown_runs(self, session: ChatSession) -> list[RunRecord]:
         hidden = hidden_runs(session, session.thread_id)
-        return [run for run in await self._runs(session.thread_id) if run.run_id not in hidden]
+        runs = [run for run in await self._runs(session.thread_id) if run.run_id not in hidden]
+        ids = [id for run in runs if run.input for id in run.input.trigger_message_ids]
+        asked = await self._threads.load_message_records(session.thread_id, ids)
+        wishes = {one.message_id for one in asked if one.message.asks_to_compact}
+        return [run for run in runs if run.input is None or wishes.isdisjoint(run.input.trigger_message_ids)]
 
     async def _asked_by(self, run: RunRecord) -> list[Message]:
         ids = set(run.input.trigger_message_ids if run.input else ())

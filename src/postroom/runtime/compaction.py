@@ -7,15 +7,26 @@ stay as they are; a later run reads from the summary on.
 from dataclasses import dataclass
 
 from postroom.contracts.agent_events import AgentEvent
+from postroom.contracts.clock import Clock
 from postroom.contracts.conversation import Summary
 from postroom.contracts.errors import ContentFiltered, ContextOverflow, RequestRefused
 from postroom.contracts.inference import InferenceRequest
 from postroom.contracts.messages import Message
 from postroom.contracts.runs import Usage
 from postroom.log import get_logger
+from postroom.runtime.agents import ResolvedAgent
+from postroom.runtime.checkpoint import RunLog
+from postroom.runtime.interrupting import Stop
 from postroom.runtime.model_call import ask
-from postroom.runtime.step_context import StepContext
-from postroom.runtime.window import kept_whole, pieces, room_for_messages, size_of, to_sum_up, tokens_of
+from postroom.runtime.window import (
+    Windows,
+    kept_whole,
+    pieces,
+    room_for_messages,
+    size_of,
+    to_sum_up,
+    tokens_of,
+)
 
 _LOG = get_logger(__name__)
 _PROMPT = (
@@ -63,9 +74,14 @@ class _Silent:
 class Compaction:
     """Keeps what one execution shows to its model within the model's window."""
 
-    def __init__(self, context: StepContext) -> None:
-        """Keep what it works with."""
-        self._with = context
+    def __init__(self, agent: ResolvedAgent, log: RunLog, windows: Windows, stop: Stop, clock: Clock) -> None:
+        """Keep what it works with; `stop` ends what the model is asked."""
+        self._model = agent.model
+        self._spec = agent.spec
+        self._log = log
+        self._windows = windows
+        self._stop = stop
+        self._clock = clock
 
     async def when_full(self, request: InferenceRequest) -> Compacted | None:
         """Sum up older messages when this request takes too much of a window that is known.
@@ -73,8 +89,7 @@ class Compaction:
         Raises:
             InferenceError: the model could not be asked now, or by nobody with these credentials.
         """
-        context, log = self._with, self._with.log
-        spec, windows = context.agent.spec, context.windows
+        spec, windows, log = self._spec, self._windows, self._log
         window = windows.of(spec, log.summary)
         if window is None:
             return None
@@ -90,11 +105,11 @@ class Compaction:
         Raises:
             InferenceError: as of `when_full`.
         """
-        context, spec = self._with, self._with.agent.spec
-        window = context.windows.refused(spec, request, error)
-        besides = context.windows.tokens(spec, tokens_of(request) - size_of(context.log.messages))
-        most = context.windows.estimated(spec, kept_whole(room_for_messages(window, besides)))
-        return await self._sum_up(min(most, size_of(context.log.messages) // 2), window)
+        spec, windows, size = self._spec, self._windows, size_of(self._log.messages)
+        window = windows.refused(spec, request, error)
+        besides = windows.tokens(spec, tokens_of(request) - size)
+        most = windows.estimated(spec, kept_whole(room_for_messages(window, besides)))
+        return await self._sum_up(min(most, size // 2), window)
 
     async def now(self) -> Compacted | None:
         """Sum up all but the newest messages, because somebody wishes it; None: there is nothing to sum up.
@@ -102,15 +117,15 @@ class Compaction:
         Raises:
             InferenceError: as of `when_full`.
         """
-        window = self._with.windows.of(self._with.agent.spec, self._with.log.summary)
-        return await self._sum_up(size_of(self._with.log.messages) // 4, window or _WINDOW_UNKNOWN)
+        window = self._windows.of(self._spec, self._log.summary)
+        return await self._sum_up(size_of(self._log.messages) // 4, window or _WINDOW_UNKNOWN)
 
     async def _sum_up(self, most: int, window: int) -> Compacted | None:
-        context, log = self._with, self._with.log
+        log = self._log
         older = to_sum_up(log.messages, log.run_id, log.asked, most)
         if not older:
             return None
-        summary, compacted = await context.active.stop.run(lambda: self._summary_of(older, window))
+        summary, compacted = await self._stop.run(lambda: self._summary_of(older, window))
         await log.sum_up(summary, older)
         _LOG.info(
             "conversation.compacted",
@@ -126,7 +141,7 @@ class Compaction:
 
         What the model does not sum up, or no shorter than it was, is left out, and counted.
         """
-        before, model = self._with.log.summary, self._with.agent.spec.model
+        before, model = self._log.summary, self._spec.model
         text, usage, done = before.text if before is not None else "", Usage(), 0
         for attempt in (1, 2):
             try:
@@ -152,31 +167,29 @@ class Compaction:
             text=text,
             left_out=left_out + (0 if before is None else before.left_out),
             model=model,
-            window=self._with.windows.of(self._with.agent.spec, before),
+            window=self._windows.of(self._spec, before),
         )
         return summary, Compacted(messages=len(older), left_out=left_out, usage=usage)
 
     def _room(self, window: int, text: str) -> int:
-        spec = self._with.agent.spec
-        most = self._with.windows.estimated(spec, window * _SHARE_OF_REQUEST)
+        most = self._windows.estimated(self._spec, window * _SHARE_OF_REQUEST)
         return max(most - size_of([Message.user(text)]), most // 4, 64)
 
     async def _asked(self, text: str, piece: str, window: int) -> tuple[str, Usage]:
-        context = self._with
-        spec = context.agent.spec
+        spec = self._spec
         told = f"The summary so far:\n{text}\n\nWhat was said next:\n{piece}" if text else piece
         request = InferenceRequest(
             model=spec.model,
             messages=(Message.user(told),),
             system=_PROMPT.format(words=max(int(window * _SHARE_OF_SUMMARY) // 3, 20)),
         )
-        result = await ask(context.agent.model, request, _Silent(), context.clock)
-        context.windows.count(spec, request, result.usage)
+        result = await ask(self._model, request, _Silent(), self._clock)
+        self._windows.count(spec, request, result.usage)
         said = "".join(block.text for block in result.content if block.type == "text")
         return said.strip(), result.usage or Usage()
 
     def _is_shorter(self, said: str, text: str, piece: str, window: int) -> bool:
-        most = self._with.windows.estimated(self._with.agent.spec, window * _SHARE_OF_SUMMARY)
+        most = self._windows.estimated(self._spec, window * _SHARE_OF_SUMMARY)
         size = size_of([Message.user(said)])
         return bool(said) and size <= min(most, size_of([Message.user(text), Message.user(piece)]))
 

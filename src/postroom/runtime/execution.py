@@ -79,7 +79,9 @@ class Execution:
         self._tickets: dict[str, RunWaitingTicket] = {}
         self._steps = 0
         self._usage = Usage()
-        self._compaction = Compaction(context)
+        self._compaction = Compaction(
+            context.agent, context.log, context.windows, context.active.stop, context.clock
+        )
         self._told = ""
         """What a person is to be told behind the answer."""
         self._said = ""

@@ -1,7 +1,10 @@
 """Promises of a thread store about committed messages and what executors keep."""
 
 import asyncio
+from collections.abc import Collection
+from datetime import timedelta
 
+from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.messages import (
     ContentBlock,
     Message,
@@ -11,8 +14,10 @@ from postroom.contracts.messages import (
     ToolCall,
     Visibility,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
+from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, TerminationReason
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.run_given import TOGETHER, Promise, a_thread, said
 
@@ -187,6 +192,62 @@ async def what_was_given_or_read_may_be_changed_without_effect(stores: RunStores
     assert await stores.threads.load_thread_state("t") == {"list": [1]}
 
 
+async def a_summary_stands_for_what_it_covers(stores: RunStores, clock: ManualClock) -> None:
+    """Who reads gets what is behind it; where one of its runs is hidden, the one before it holds."""
+
+    async def exchange(number: int) -> None:
+        clock.advance(timedelta(seconds=1))
+        now = clock.now()
+        run = RunRecord(
+            run_id=f"r{number}",
+            thread_id="t",
+            status=RunStatus.DONE,
+            input=RunMessageInput(thread_id="t", trigger_message_ids=(f"q{number}",)),
+            termination=TerminationReason.natural_end(),
+            created_at=now,
+            started_at=now,
+            finished_at=now,
+            updated_at=now,
+        )
+        answer = replace(
+            Message.assistant(f"answer {number}", id=f"a{number}"),
+            metadata=MessageMetadata(run_id=run.run_id),
+        )
+        asked = Message.user(f"question {number}", id=f"q{number}")
+        await stores.coordinator.commit(ThreadCommit(thread_id="t", messages=(asked, answer), run=run))
+
+    async def seen(**hidden: Collection[str]) -> tuple[str | None, list[str | None], int]:
+        found = await stores.threads.recent_conversation("t", "new", **hidden)
+        text = None if found.summary is None else found.summary.text
+        return text, [message.id for message in found.messages], len(found.turns)
+
+    async def sum_up(number: int, *covered: str) -> None:
+        found = await stores.threads.recent_conversation("t", "new")
+        kept = frozenset(one.id or "" for one in found.messages).difference(covered)
+        summary = Summary(number=number, text=f"summary {number}", since=found.since(kept, "new"))
+        draft = SummaryDraft(summary=summary, covers=covered)
+        await stores.coordinator.commit(ThreadCommit(thread_id="t", summary=draft))
+
+    for number in range(1, 5):
+        await exchange(number)
+    assert await seen() == (None, ["q1", "a1", "q2", "a2", "q3", "a3", "q4", "a4"], 4)
+    await sum_up(1, "q1", "a1")
+    assert await seen() == ("summary 1", ["q2", "a2", "q3", "a3", "q4", "a4"], 3)
+    await sum_up(2, "q2", "a2", "q3")
+    await exchange(5)
+    assert await seen() == ("summary 2", ["a3", "q4", "a4", "q5", "a5"], 3)
+    whole = ["q2", "a2", "q3", "a3", "q4", "a4", "q5", "a5"]
+    assert await seen(hidden_runs=["r2"]) == ("summary 1", whole, 4)
+    assert await seen(hidden_message_ids=["q3"]) == ("summary 1", whole, 4)
+    assert await seen(hidden_runs=["r4"]) == ("summary 2", ["a3", "q4", "a4", "q5", "a5"], 3)
+    assert await seen(hidden_runs=["r1", "r3"]) == (None, ["q1", "a1", *whole], 5)
+    await sum_up(2, "q2", "a2")
+    assert await seen() == ("summary 2", ["q3", "a3", "q4", "a4", "q5", "a5"], 3)
+    assert len(await stores.threads.load_messages("t") or ()) == 10
+    await stores.threads.delete_messages("t")
+    assert await seen() == (None, [], 5)
+
+
 PROMISES: tuple[Promise, ...] = (
     messages_are_numbered_without_gaps,
     a_message_reads_back_as_it_was_committed,
@@ -195,6 +256,7 @@ PROMISES: tuple[Promise, ...] = (
     messages_are_listed_by_what_is_asked,
     a_page_of_messages_has_an_end_and_all_of_them_have_none,
     numbering_goes_on_when_messages_are_deleted,
+    a_summary_stands_for_what_it_covers,
     appending_at_the_same_time_leaves_no_gap,
     what_executors_keep_is_replaced_whole,
     what_was_given_or_read_may_be_changed_without_effect,
