@@ -51,6 +51,7 @@ class Intake:
         self._runner = runner
         self._log = services.stores.intake_log
         self._people = services.people
+        self._sessions = services.sessions
         self._handover = services.handover
         self._notices = services.notices
         self._metrics = services.metrics
@@ -110,7 +111,7 @@ class Intake:
             del self._coming[session_key]
 
     async def edited(self, event: MessageEvent) -> None:
-        """Give a message other words, as long as no run has read it.
+        """Give a message other words, as long as no run has read it; later its sender is told so.
 
         Raises:
             StoreError: it could not be looked up.
@@ -119,12 +120,21 @@ class Intake:
         await self._people.learn(source)
         if not self._people.may_write(source):
             return
-        try:
-            message = await self._log.edit(inbound_key(source, event.message_id), event.to_body())
-        except (AlreadyConsumed, UnknownMessage):
+        key = inbound_key(source, event.message_id)
+        known = await self._log.find(key)
+        if known is None:
             return
-        event.inbound_id = message.inbound_id
-        await self._handover.follow_edit(event, message)
+        event.inbound_id = known.inbound_id
+        try:
+            in_time = await self._handover.follow_edit(event, await self._log.edit(key, event.to_body()))
+        except UnknownMessage:
+            return
+        except AlreadyConsumed:
+            in_time = False
+        # A platform tells of an edit also when only a preview or a reaction came to it.
+        if not in_time and known.body.get("text") != event.text:
+            told = notice_key("edited", known.inbound_id)
+            await self._notices.answer(event, wording.EDITED_TOO_LATE, key=told, is_answer=False)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
         """Take a message back, as long as no run has read it.
@@ -135,6 +145,15 @@ class Intake:
         message = await self._log.find(inbound_key(source, message_id))
         if message is not None and message.status.is_open:
             await self._handover.follow_deletion(message)
+
+    async def moved(self, source: SessionSource, chat_id: str) -> None:
+        """Have a group's sessions go on under its new id.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        moved = await self._sessions.follow(source.platform, source.account, source.chat_id, chat_id)
+        _LOG.info("chat.moved", platform=source.platform.value, sessions=moved)
 
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button and return a note for whoever pressed it."""
