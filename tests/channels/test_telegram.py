@@ -78,6 +78,7 @@ class Kept:
     inbound: list[MessageEvent] = field(default_factory=list)
     edits: list[MessageEvent] = field(default_factory=list)
     presses: list[ButtonPress] = field(default_factory=list)
+    moves: list[tuple[str, str]] = field(default_factory=list)
     failures: list[Exception | None] = field(default_factory=list)
     asked: int = 0
     hold: asyncio.Event | None = None
@@ -97,6 +98,10 @@ class Kept:
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
         raise AssertionError("Telegram tells nothing of deleted messages")
+
+    async def moved(self, source: SessionSource, chat_id: str) -> None:
+        await self._perhaps_fail()
+        self.moves.append((source.chat_id, chat_id))
 
     async def pressed(self, press: ButtonPress) -> str:
         await self._perhaps_fail()
@@ -592,6 +597,35 @@ async def test_another_that_polls_for_a_moment_is_told_of_and_waited_out(
     assert adapter.liveness.state is AdapterState.CONNECTED
     assert adapter.liveness.error is None
     assert adapter.liveness.since == clock.now()
+
+
+async def test_a_group_that_became_a_supergroup_is_followed(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    old, new = {"id": -500, "type": "group", "title": "Team"}, {"id": -100500, "type": "supergroup"}
+    kept.failures = [StoreUnavailable("not now")]
+    fake.feed(
+        update(1, message=message(1, chat=old, migrate_to_chat_id=-100500)),
+        update(2, message=message(1, chat=new, migrate_from_chat_id=-500)),
+    )
+    await until(lambda: kept.asked == 1)
+    assert fake.acknowledged == []
+    assert (await adapter.send("-500", "hello")).success
+    assert fake.sent("sendMessage")[-1]["chat_id"] == -100500
+    await pause_over(clock)
+    await until(lambda: fake.acknowledged == [1, 2])
+    assert kept.moves == [("-500", "-100500")] * 2
+    assert kept.inbound == []
+
+
+async def test_what_is_sent_to_a_group_that_moved_while_nobody_listened_follows_it(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
+) -> None:
+    words = "Bad Request: group chat was upgraded to a supergroup chat"
+    fake.faults["sendMessage"].append(Refusal(400, words, {"migrate_to_chat_id": -100500}))
+    assert (await adapter.send("-500", "hello")).success
+    assert [one["chat_id"] for one in fake.sent("sendMessage")] == [-500, -100500]
+    await until(lambda: kept.moves == [("-500", "-100500")])
 
 
 async def test_a_token_that_is_taken_away_ends_it(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:

@@ -325,6 +325,16 @@ class ChatSessions(Protocol):
         """
         ...
 
+    async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
+        """Give a session, its threads and its open messages another key, for its chat is elsewhere now.
+
+        False: there is no such session, or there is one with the new key; nothing was changed.
+
+        Raises:
+            InvalidRecord: the new key is blank.
+        """
+        ...
+
     async def threads(
         self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
     ) -> tuple[SessionThread, ...]:

@@ -72,6 +72,10 @@ class ChatTables(Protocol):
         """Store a session, or replace the one with its key."""
         ...
 
+    def rename_session(self, session_key: str, session: ChatSession) -> None:
+        """Store a session that had another key; its threads and its open messages follow."""
+        ...
+
     def thread(self, thread_id: str) -> SessionThread | None:
         """Return this thread of a session."""
         ...

@@ -55,6 +55,9 @@ _BLOCKS = {
 }
 
 
+_LONGEST_QUOTE = 2_000
+
+
 class AdmissionKind(StrEnum):
     """What became of a message when it was let in."""
 
@@ -229,16 +232,21 @@ class Handover:
             await self._intake_log.move(inbound_ids, move)
         return tuple(gone)
 
-    async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> None:
-        """Give an edited message its new words on its thread; one on its way gets them on arrival."""
+    async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> bool:
+        """Give an edited message its new words on its thread; one on its way gets them on arrival.
+
+        False: a run has read it.
+        """
         thread_id, source = inbound.thread_id, event.source
         if inbound.status is not InboundStatus.HANDED_OVER or thread_id is None or source is None:
-            return
+            return True
         message = message_of(event, inbound, shared=self._is_of_many(source))
         try:
             await self._run_queue.edit_pending(thread_id, message)
         except (AlreadyConsumed, UnknownMessage):
             _LOG.info("message.edited_too_late", inbound_id=inbound.inbound_id)
+            return False
+        return True
 
     async def follow_deletion(self, inbound: InboundMessage) -> None:
         """Take a deleted message back from its thread, if no run has read it."""
@@ -299,6 +307,12 @@ def _latest(event: MessageEvent, inbound: InboundMessage) -> MessageEvent:
     return event if inbound.revision <= event.revision else MessageEvent.from_body(inbound.body)
 
 
+def _quoted(text: str) -> str:
+    """Return the words that somebody answers to, as they stand before the answer."""
+    short = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+    return "In reply to:\n" + "\n".join(f"> {line}" for line in short.splitlines())
+
+
 def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool) -> Message:
     """Return an inbound message as one of its thread: what was said, by whom, when, and its files."""
     source = event.source
@@ -313,6 +327,8 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool) ->
     }
     name = (source.user_name or source.user_id) if source else None
     words = f"[{name}] {event.text}" if shared and name else event.text
+    if event.reply_to_text:
+        words = f"{_quoted(event.reply_to_text)}\n\n{words}"
     words = with_earlier(words, event.metadata)
     text = ContentBlock(
         text=storable(words), data={key: value for key, value in data.items() if value is not None}

@@ -170,7 +170,7 @@ class Intake:
             del self._coming[session_key]
 
     async def edited(self, event: MessageEvent) -> None:
-        """Give a message other words, as long as no run has read it.
+        """Give a message other words, as long as no run has read it; later its sender is told so.
 
         Raises:
             StoreError: it could not be looked up.
@@ -180,18 +180,25 @@ class Intake:
         if not self._people.may_write(source):
             return
         key = inbound_key(source, event.message_id)
-        before = await self._log.find(key)
-        if before is None:
+        known = await self._log.find(key)
+        if known is None:
             return
+        event.inbound_id = known.inbound_id
         # Other words do not change who answers, nor what was said before them.
-        event.source = replace(source, agent=(before.body.get("source") or {}).get("agent"))
-        event.metadata = {**before.body.get("metadata", {}), **event.metadata}
+        event.source = replace(source, agent=(known.body.get("source") or {}).get("agent"))
+        event.metadata = {**known.body.get("metadata", {}), **event.metadata}
+        if _album_of(event) is not None:  # an edit tells of one file, the message has those of the others too
+            event.media = MessageEvent.from_body(known.body).media
         try:
-            message = await self._log.edit(key, event.to_body())
-        except (AlreadyConsumed, UnknownMessage):
+            in_time = await self._handover.follow_edit(event, await self._log.edit(key, event.to_body()))
+        except UnknownMessage:
             return
-        event.inbound_id = message.inbound_id
-        await self._handover.follow_edit(event, message)
+        except AlreadyConsumed:
+            in_time = False
+        # A platform tells of an edit also when only a preview or a reaction came to it.
+        if not in_time and known.body.get("text") != event.text:
+            told = notice_key("edited", known.inbound_id)
+            await self._notices.answer(event, wording.EDITED_TOO_LATE, key=told, is_answer=False)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
         """Take a message back, as long as no run has read it.
@@ -202,6 +209,15 @@ class Intake:
         message = await self._log.find(inbound_key(source, message_id))
         if message is not None and message.status.is_open:
             await self._handover.follow_deletion(message)
+
+    async def moved(self, source: SessionSource, chat_id: str) -> None:
+        """Have a group's sessions go on under its new id.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        moved = await self._sessions.follow(source.platform, source.account, source.chat_id, chat_id)
+        _LOG.info("chat.moved", platform=source.platform.value, sessions=moved)
 
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button and return a note for whoever pressed it."""

@@ -12,7 +12,7 @@ from postroom.contracts.errors import UnknownThread, VersionConflict
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy
 from postroom.gateway.replies import thread_name
 from postroom.gateway.routes import is_one_of_several, label
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionKey, SessionSource
 
 _TOUCH_AFTER_MS = 30_000
 """A session's last activity is written down no more often than this."""
@@ -129,6 +129,39 @@ class Sessions:
             except VersionConflict:
                 continue
         raise VersionConflict(f"session {key!r} was changed by others {_TRIES} times in a row", value=key)
+
+    async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
+        """Have a group's sessions go on under its new id; return how many did.
+
+        A session that was begun there meanwhile goes on; the earlier one is kept under the old id.
+        """
+        old = SessionKey(platform=platform, chat_type="group", chat_id=chat_id).render()
+        new = SessionKey(platform=platform, chat_type="group", chat_id=new_id).render()
+        moved = 0
+        for session in await self._below(old):
+            if session.source.get("account", "default") == account:
+                there = {**session.source, "chat_id": new_id}
+                moved += await self._store.rename(
+                    session.session_key, new + session.session_key[len(old) :], there
+                )
+        home = await self._store.load(f"home:{platform.value}:{account}")
+        if home is not None and home.source.get("chat_id") == chat_id:
+            there = {**home.source, "chat_id": new_id}
+            await self.changed(home.session_key, lambda one: replace(one, source=there))
+        self._known.clear()
+        self._addresses.clear()
+        return moved
+
+    async def _below(self, key: str) -> list[ChatSession]:
+        """Return the session of a key, and those whose keys go on after it."""
+        first = await self._store.load(key)
+        found, after = [] if first is None else [first], f"{key}:"
+        while page := await self._store.sessions(after=after):
+            found += [one for one in page if one.session_key.startswith(f"{key}:")]
+            after = page[-1].session_key
+            if not after.startswith(f"{key}:"):
+                break
+        return found
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
         """Return the session that a thread belongs to, and where it is; None for one without."""

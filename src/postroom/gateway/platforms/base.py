@@ -104,6 +104,14 @@ class Inbound(Protocol):
         """
         ...
 
+    async def moved(self, source: SessionSource, chat_id: str) -> None:
+        """Take it that a group has another id now, and go on there.
+
+        Raises:
+            StoreError: as for `accept`.
+        """
+        ...
+
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button and return a short note for whoever pressed it.
 

@@ -36,7 +36,7 @@ from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.platforms.telegram_wire import Answer, mended, unreachable
-from postroom.gateway.session import Platform
+from postroom.gateway.session import Platform, SessionSource
 
 if TYPE_CHECKING:
     from postroom.gateway.platforms.telegram_api import File, TelegramApi
@@ -60,6 +60,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.telegram_wire import (
     ALLOWED_UPDATES,
     Me,
+    Moved,
     read_update,
     update_id_of,
 )
@@ -182,6 +183,8 @@ class TelegramAdapter(BasePlatformAdapter):
         self._api: TelegramApi | None = None
         self._options = TelegramOptions.read(config)
         self._random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
+        self._moved: dict[str, str] = {}
+        """The id that each group has now which became a supergroup since the start."""
         self._me: Me | None = None
         self._offset: int | None = None
         """The first update that Telegram has not been told we have."""
@@ -371,6 +374,8 @@ class TelegramAdapter(BasePlatformAdapter):
             found = read_update(update, self._me)
             if isinstance(found, ButtonPress):
                 await self._pressed(found)
+            elif isinstance(found, Moved):
+                await self._follow(found)
             elif found is not None and not found.edited:
                 await self.handle_message(found.event)
             elif found is not None and self._inbound is not None:
@@ -385,6 +390,12 @@ class TelegramAdapter(BasePlatformAdapter):
             _LOG.warning("channel.not_kept", platform=self.platform.value, code=error.code)
             return False
         return True
+
+    async def _follow(self, moved: Moved) -> None:
+        """Go on in the group that a group has become."""
+        self._moved[moved.source.chat_id] = moved.chat_id
+        if self._inbound is not None:
+            await self._inbound.moved(moved.source, moved.chat_id)
 
     async def _pressed(self, press: ButtonPress) -> None:
         if self._inbound is None:
@@ -547,7 +558,23 @@ class TelegramAdapter(BasePlatformAdapter):
         file: "File | None" = None,
         metadata: Metadata | None = None,
     ) -> Answer:
-        """Call a method when it is its turn."""
+        """Call a method when it is its turn; in a group that moved, where it is now."""
+        place = str(fields.get("chat_id", ""))
+        if (now_at := self._moved.get(place)) is not None:
+            fields = {**fields, "chat_id": int(now_at)}
+        answer = await self._call_in_turn(method, fields, file, metadata)
+        if answer.migrate_to is None or self._me is None or now_at is not None:
+            return answer
+        source = SessionSource(platform=self.platform, chat_id=place, chat_type="group", account=self.account)
+        moved = Moved(source=source, chat_id=str(answer.migrate_to))
+        self._moved[place] = moved.chat_id
+        if not self._tasks.closed:
+            self._tasks.start(self._follow(moved), name="follow a group")
+        return await self._call(method, fields, file=file, metadata=metadata)
+
+    async def _call_in_turn(
+        self, method: str, fields: dict[str, Json], file: "File | None", metadata: Metadata | None
+    ) -> Answer:
         is_typing = method == "sendChatAction"
         says = method.startswith(("send", "edit")) and not is_typing
         chat = str(fields["chat_id"]) if says else None

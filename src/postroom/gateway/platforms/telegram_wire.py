@@ -58,6 +58,8 @@ class Answer:
     """None when it was done."""
     error: str = ""
     retry_after_ms: int | None = None
+    migrate_to: int | None = None
+    """The id that the group has now."""
     is_telegram: bool = False
     """Whether Telegram itself said so, and not something that stands before it."""
 
@@ -94,6 +96,7 @@ def read_answer(status: int, body: bytes) -> Answer:
         kind=_kind(status, described.lower(), is_telegram=is_telegram),
         error=described,
         retry_after_ms=_retry_after(told.get("parameters")),
+        migrate_to=_migrate_to(told.get("parameters")),
         is_telegram=is_telegram,
     )
 
@@ -117,6 +120,10 @@ def _retry_after(parameters: Json) -> int | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 86_400:
         return None
     return int(seconds * 1_000)
+
+
+def _migrate_to(parameters: Json) -> int | None:
+    return _number(parameters.get("migrate_to_chat_id")) if isinstance(parameters, dict) else None
 
 
 def unreachable(why: str) -> ServerUnavailable:
@@ -225,6 +232,14 @@ class Posted:
     edited: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A group became a supergroup, which has another id."""
+
+    source: SessionSource
+    chat_id: str
+
+
 def mended(text: str) -> str:
     """Return text that every store and every JSON can hold, as long as it was in UTF-16.
 
@@ -241,7 +256,7 @@ def update_id_of(update: Json) -> int | None:
     return _number(update.get("update_id")) if isinstance(update, dict) else None
 
 
-def read_update(update: Json, me: Me) -> Posted | ButtonPress | None:
+def read_update(update: Json, me: Me) -> Posted | ButtonPress | Moved | None:
     """Return what an update says; None when it is nothing for us, for instance our own message.
 
     Raises:
@@ -251,9 +266,23 @@ def read_update(update: Json, me: Me) -> Posted | ButtonPress | None:
         raise InvalidArgument("an update of Telegram has no number")
     for name in (*MESSAGES, *EDITS):
         if name in update:
+            if (moved := _moved(_object(update, name), me)) is not None:
+                return moved
             event = read_message(_object(update, name), me)
             return None if event is None else Posted(event=event, edited=name in EDITS)
     return _press(_object(update, "callback_query"), me) if "callback_query" in update else None
+
+
+def _moved(message: dict[str, Json], me: Me) -> Moved | None:
+    """Return that a group moved, which Telegram tells in the old one and in the new."""
+    chat, to = message.get("chat"), _id(message.get("migrate_to_chat_id"))
+    here = _id(chat.get("id")) if isinstance(chat, dict) else None
+    old, new = (_id(message.get("migrate_from_chat_id")), here) if to is None else (here, to)
+    if old is None or new is None:
+        return None
+    account = str(me.bot_id)
+    source = SessionSource(platform=Platform.TELEGRAM, chat_id=old, chat_type="group", account=account)
+    return Moved(source=source, chat_id=new)
 
 
 def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:

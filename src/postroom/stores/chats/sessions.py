@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatSessions, SessionThread
 from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionConflict
+from postroom.contracts.messages import Json
 from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats.rows import page, plain, refuse_unfit
 
@@ -58,6 +59,24 @@ class StoredSessions(ChatSessions):
             return _stored(tx, changed)
 
         return await self._store.write(change, key=session.session_key)
+
+    @override
+    async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
+        refuse_unfit(None, session_key=new_key)
+        there = plain(source)
+
+        def change(tx: Transaction) -> bool:
+            tx.lock(*sorted(f"chat_session:{key}" for key in (session_key, new_key)))
+            found = tx.chats.session(session_key)
+            if found is None or tx.chats.session(new_key) is not None:
+                return False
+            moved = replace(
+                found, session_key=new_key, source=there, updated_at=tx.now(), revision=found.revision + 1
+            )
+            tx.chats.rename_session(session_key, moved)
+            return True
+
+        return await self._store.write(change, key=session_key)
 
     @override
     async def threads(

@@ -119,6 +119,14 @@ class SqlChatTables(ChatTables):
         self._tx.run("chats.put_session", rows.of_session(session))
 
     @override
+    def rename_session(self, session_key: str, session: ChatSession) -> None:
+        keys = {"session_key": session_key, "new_key": session.session_key}
+        self._tx.run("chats.take_session_away", {"session_key": session_key})
+        self.put_session(session)
+        self._tx.run("chats.rename_threads", keys)
+        self._tx.run("chats.rename_inbound", keys)
+
+    @override
     def thread(self, thread_id: str) -> SessionThread | None:
         row = self._tx.one("chats.thread", {"thread_id": thread_id})
         return rows.thread(row) if row else None

@@ -91,6 +91,15 @@ SELECT * FROM chat_conversations {index chat_conversations_active}
 SELECT * FROM chat_conversations {index chat_conversations_title}
  WHERE session_key = :session_key AND title = :title AND title IS NOT NULL LIMIT :limit;
 
+-- take_session_away
+DELETE FROM chat_sessions WHERE session_key = :session_key;
+
+-- rename_threads
+UPDATE chat_conversations SET session_key = :new_key WHERE session_key = :session_key;
+
+-- rename_inbound
+UPDATE inbound_messages SET session_key = :new_key WHERE session_key = :session_key AND is_open = 1;
+
 -- put_thread
 INSERT INTO chat_conversations (thread_id, session_key, title, created_at, active_at)
 VALUES (:thread_id, :session_key, :title, :created_at, :active_at)

@@ -159,6 +159,25 @@ async def a_thread_is_given_to_one_session(stores: ChatStores, clock: ManualCloc
     assert [one for one in await stores.sessions.sessions() if one.thread_id == "chat/x"] == answers
 
 
+async def a_session_with_another_key_keeps_its_threads(stores: ChatStores, clock: ManualClock) -> None:
+    """Where there is a session with that key already, both stay as they are."""
+    first = await _on(stores, await stores.sessions.open(session("first", "chat/1")), "chat/2")
+    second = await stores.sessions.open(session("second", "chat/3"))
+    assert not await stores.sessions.rename("first", "second", {"chat_id": "9"})
+    assert not await stores.sessions.rename("unknown", "third", {"chat_id": "9"})
+    with refused(InvalidRecord):
+        await stores.sessions.rename("first", " ", {"chat_id": "9"})
+    assert await stores.sessions.load("first") == first
+    assert await stores.sessions.load("second") == second
+    assert await stores.sessions.rename("first", "third", {"chat_id": "9"})
+    assert await stores.sessions.load("first") is None
+    third = await stores.sessions.load("third")
+    assert third is not None
+    assert (third.thread_id, third.source, third.revision) == ("chat/2", {"chat_id": "9"}, first.revision + 1)
+    assert await _threads(stores, "third") == ["chat/2", "chat/1"]
+    assert await _threads(stores, "first") == []
+
+
 async def a_changed_session_is_stored_as_given(stores: ChatStores, clock: ManualClock) -> None:
     """With the next revision, changed now; when it was made stays."""
     stored = await stores.sessions.open(session(settings={"a": 1}))
@@ -375,6 +394,7 @@ PROMISES: tuple[ChatPromise, ...] = (
     a_title_may_hold_every_character,
     a_thread_of_another_session_is_refused,
     a_thread_is_given_to_one_session,
+    a_session_with_another_key_keeps_its_threads,
     a_changed_session_is_stored_as_given,
     a_change_of_an_unknown_session_is_refused,
     a_change_of_a_former_revision_is_refused,

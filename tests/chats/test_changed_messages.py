@@ -1,0 +1,76 @@
+"""What people change after they said it, what they answer to, and groups that move."""
+
+from dataclasses import replace
+
+from gateway_room import Agent, Room, all_answered, settled
+from postroom.contracts.chat import ChatSession, InboundStatus
+from postroom.gateway import wording
+
+
+async def test_the_message_that_one_replies_to_is_read_by_the_agent(room: Room) -> None:
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("do that", reply_to_message_id="m0", reply_to_text="paint it red\nor blue")
+    await all_answered(room, gateway, 1)
+    assert agent.read == [["In reply to:\n> paint it red\n> or blue\n\ndo that"]]
+
+
+async def test_who_changes_a_message_too_late_is_told_once_and_only_of_other_words(room: Room) -> None:
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    agent.free.clear()
+    said = await channel.say("paint it red")
+    await settled(agent.began(1))
+    changed = channel.message("paint it red", id=said.message_id)
+    await gateway.intake.edited(changed)  # a preview came to it
+    await gateway.intake.edited(channel.message("paint it blue", id=said.message_id))
+    agent.free.set()
+    await all_answered(room, gateway, 1)
+    await gateway.intake.edited(channel.message("paint it green", id=said.message_id))
+    await channel.say("and now?")
+    await all_answered(room, gateway, 2)
+    await settled(room.hurry(gateway), lambda: "re: and now?" in channel.texts())
+    assert channel.texts().count(wording.EDITED_TOO_LATE) == 1
+
+
+async def test_a_message_that_was_never_kept_is_changed_without_a_word(room: Room) -> None:
+    gateway, channel = await room.open(Agent())
+    await gateway.intake.edited(channel.message("never seen"))
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == ["re: hello"]
+
+
+async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room: Room) -> None:
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    for user in ("u1", "u2"):
+        await channel.say("hello", chat="-5", chat_type="group", user=user)
+    await all_answered(room, gateway, 2)
+    before = await room.stores.sessions.load("agent:main:telegram:group:-5:u1")
+    assert before is not None
+    agent.free.clear()
+    await channel.say("a moment", chat="-5", chat_type="group", user="u1")
+    await settled(agent.began(3))
+    source = channel.message("", chat="-5", chat_type="group").source
+    assert source is not None
+    await gateway.intake.moved(replace(source, user_id=None), "-1005")
+    await gateway.intake.moved(replace(source, user_id=None), "-1005")  # told in the old one and in the new
+    agent.free.set()
+    await all_answered(room, gateway, 3)
+    after: ChatSession | None = await room.stores.sessions.load("agent:main:telegram:group:-1005:u1")
+    assert after is not None
+    assert after.thread_id == before.thread_id
+    assert await room.stores.sessions.load("agent:main:telegram:group:-5:u1") is None
+    assert [one.thread_id for one in await room.stores.sessions.threads(after.session_key)] == [
+        before.thread_id
+    ]
+    await channel.say("and here?", chat="-1005", chat_type="group", user="u1")
+    await all_answered(room, gateway, 4)
+    assert [one.chat_id for one in channel.said][-1] == "-1005"
+    assert await room.statuses() == {InboundStatus.DONE: 4}
+    sessions = await room.stores.sessions.sessions()
+    assert sorted(one.session_key for one in sessions) == [
+        "agent:main:telegram:group:-1005:u1",
+        "agent:main:telegram:group:-1005:u2",
+    ]
