@@ -16,14 +16,13 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import CHAT_POLICIES, GatewayConfig
+from postroom.gateway.config import CHAT_POLICIES, DEFAULT_AGENT, GatewayConfig, reachable, short_name
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
 from postroom.gateway.replies import thread_name
-from postroom.gateway.routes import DEFAULT_AGENT, reachable, short_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions, hidden_runs
 
