@@ -126,6 +126,7 @@ class Room:
             clock=self.clock,
             timer=self.clock,
             mail=mail,
+            store=self.runs.store,
         )
         await gateway.start()
         self.relaying.start(relay.serve(asyncio.Event()), name="serve")

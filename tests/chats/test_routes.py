@@ -10,9 +10,8 @@ from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
-from postroom.gateway.config import BusyConfig
+from postroom.gateway.config import BusyConfig, Route
 from postroom.gateway.replies import agent_on
-from postroom.gateway.routes import Route
 from postroom.gateway.session import Platform
 
 GROUP = {"chat": "-100", "chat_type": "group"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from channels.fake_telegram import TOKEN, FakeTelegram, update
 from e2e.running import RunningServer
-from e2e.test_gateway_server import on_a_loop_of_its_own, secret
+from e2e.test_gateway_server import on_a_loop_of_its_own, secret, up
 
 PATIENCE = 20.0
 AGENT = """
@@ -140,3 +140,45 @@ def test_a_question_is_listed_and_answered_from_the_command_line_once(tmp_path: 
 
             assert soon(lambda: told() if len(told()) == 2 else None)[1] == "Left alone."
             assert told()[0].startswith("It is merged.\n\nAda asks before it goes on:")
+
+
+def test_two_agents_of_one_group_answer_each_to_its_name_after_a_restart_and_a_stranger_ends_the_start(
+    tmp_path: Path,
+) -> None:
+    data, yard = tmp_path / "data", tmp_path / "yard"
+    data.mkdir(mode=0o700)
+    yard.mkdir()
+    secret(data, "bot.token", TOKEN)
+    person = {"id": 1, "is_bot": False, "first_name": "Hal"}
+    chat = {"id": -100, "type": "supergroup", "title": "Harbour"}
+    with on_a_loop_of_its_own(lambda: FakeTelegram().serving()) as (fake, loop):
+
+        def told(routes: str) -> None:
+            (data / "gateway.toml").write_text(
+                f'[agent]\nrun = "Ada@{yard}"\n[platforms.telegram]\ntoken_file = "bot.token"\n'
+                f'base_url = "{fake.url}"\nallow = {{ "1" = "owner" }}\n{routes}'
+            )
+
+        told("")
+        server = RunningServer(data)
+        with server, server.line() as line:
+            line.tool("ensure_project", human_key=str(yard))
+            for name in ("Ada", "Bo"):
+                line.tool("register_agent", project_key=str(yard), program="p", model="m", name=name)
+                runner = {"argv": ["sh", "-c", "cat > /dev/null; echo I am $POSTROOM_AGENT"]}
+                body = json.dumps({"project": str(yard), "agent": name, "runner": runner}).encode()
+                headers = {"Content-Type": "application/json"}
+                assert line.request("PUT", "/admin/runners", body=body, headers=headers).status == 200
+        told(f'[[routes]]\nagent = "Bo@{yard}"\nmention = "bo"\n')
+        server.start()
+        for number, text in enumerate(("@bo who are you?", "/queue and you?"), 1):
+            inbound = {"message_id": number, "date": 1, "text": text, "from": person, "chat": chat}
+            feed(fake, loop, update(number, message=inbound))
+        soon(lambda: len(fake.sent("sendMessage")) == 2)
+        assert server.stop() == 0
+        said = {one["text"].replace("\\", "") for one in fake.sent("sendMessage")}
+        assert said == {"Bo: I am Bo", "I am Ada"}
+        told(f'[[routes]]\nagent = "Cy@{yard}"\nmention = "cy"\n')
+        done = up(data)
+        assert done.returncode == 78
+        assert f"there is no agent Cy@{yard}" in done.stderr

@@ -24,7 +24,7 @@ from postroom.app.gateway_platforms import PLATFORMS
 from postroom.app.gateway_wiring import examine, outline
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
-from postroom.gateway.config import BusyPolicy, PlatformConfig, ResetMode
+from postroom.gateway.config import BusyPolicy, PlatformConfig, ResetMode, Route
 from postroom.gateway.platforms import (
     api_server,
     discord_intake,
@@ -36,7 +36,6 @@ from postroom.gateway.platforms import (
     webhook,
 )
 from postroom.gateway.platforms.options import Options
-from postroom.gateway.routes import Route
 from postroom.gateway.session import Platform
 from table_rows import each_row
 

@@ -3,8 +3,9 @@
 import pytest
 
 from postroom.contracts.errors import ConfigError
+from postroom.gateway.config import Route, reachable
 from postroom.gateway.events import MessageEvent
-from postroom.gateway.routes import Route, check_routes, decide, listed, reachable
+from postroom.gateway.routes import check_routes, decide, listed
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 
 ROUTES = (

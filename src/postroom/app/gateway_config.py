@@ -31,9 +31,17 @@ from postroom.app.gateway_secrets import Table, secret_names, take_secret
 from postroom.app.tokens import redact
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-from postroom.gateway.config import BusyConfig, GatewayConfig, HomeChannel, PlatformConfig
+from postroom.gateway.config import (
+    CONDITIONS,
+    DEFAULT_AGENT,
+    BusyConfig,
+    GatewayConfig,
+    HomeChannel,
+    PlatformConfig,
+    Route,
+)
 from postroom.gateway.replies import agent_on
-from postroom.gateway.routes import CONDITIONS, DEFAULT_AGENT, Route, check_routes
+from postroom.gateway.routes import check_routes
 from postroom.gateway.session import Platform
 
 STATE_DIR: Final = "gateway"

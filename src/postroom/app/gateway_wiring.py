@@ -173,6 +173,7 @@ class ChatService:
             timer=timer,
             metrics=GatewayMetrics(registry),
             mail=mail,
+            store=runs.stores.store,
         )
         self.mail_outbox = MailOutbox(self.adapters)
         """Has mail messages delivered to its chats."""

@@ -186,8 +186,9 @@ def routes(
 
 def _decided(data_dir: Path | None, platform: str, place: dict[str, Any], text: str) -> dict[str, object]:
     """Return who answers a message that is for us, and why."""
+    from postroom.gateway.config import DEFAULT_AGENT
     from postroom.gateway.events import MessageEvent
-    from postroom.gateway.routes import DEFAULT_AGENT, decide
+    from postroom.gateway.routes import decide
     from postroom.gateway.session import SessionSource
 
     try:

@@ -16,14 +16,14 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import CHAT_POLICIES, GatewayConfig
+from postroom.gateway.config import CHAT_POLICIES, DEFAULT_AGENT, GatewayConfig, reachable, short_name
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
+from postroom.gateway.reminders import CHAT, Reminders, in_words, span_of
 from postroom.gateway.replies import thread_name
-from postroom.gateway.routes import DEFAULT_AGENT, reachable, short_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions, hidden_runs
 
@@ -70,6 +70,12 @@ COMMANDS = (
         name="approve", usage="[number]", help="say yes to what the agent asks", role=PersonRole.OPERATOR
     ),
     Command(name="deny", usage="[number] [why]", help="say no to it", role=PersonRole.OPERATOR),
+    Command(name="remind", usage="<span> <text>", help="be reminded after this time, for instance 10m"),
+    Command(
+        name="every",
+        usage="[span text | stop number]",
+        help="have the agent do this again and again; alone it lists what is kept for later",
+    ),
     Command(name="reply", usage="<number> <text>", help="answer a message that came to this chat"),
     Command(
         name="background", usage="<text>", aliases=("bg",), help="have this done beside the conversation"
@@ -116,8 +122,10 @@ class Commands:
         threads: ThreadStore,
         clock: Clock,
         mail: ChatDelivery | None = None,
+        reminders: Reminders | None = None,
     ) -> None:
         self._mail = mail
+        self._reminders = reminders
         self._config = config
         self._sessions = sessions
         self._handover = handover
@@ -127,6 +135,8 @@ class Commands:
         self._run_queue = run_queue
         self._threads = threads
         self._handlers: Mapping[str, Callable[[CommandCall], Awaitable[str | None]]] = {
+            "remind": self._remind,
+            "every": self._every,
             "status": self._status,
             "agent": self._agent,
             "stop": self._stop,
@@ -386,6 +396,34 @@ class Commands:
         except PostroomError as error:
             return f"It was not sent: {error.message}."
         return f"Sent to {whom}."
+
+    # Later.
+
+    async def _remind(self, call: CommandCall) -> str:
+        return await self._later(call, once=True)
+
+    async def _every(self, call: CommandCall) -> str:
+        words = call.words.split()
+        if words and words[0].casefold() != "stop":
+            return await self._later(call, once=False)
+        kept = [] if self._reminders is None else await self._reminders.listed(call.key)
+        if not words:
+            lines = [f"{number}. {in_words(one)}" for number, one in enumerate(kept, start=1)]
+            return "\n".join(lines) or "Nothing is kept for later."
+        number = int(words[1]) if len(words) == 2 and words[1].isascii() and words[1].isdecimal() else 0
+        if self._reminders is None or not 0 < number <= len(kept):
+            return "There is nothing of this number; /every lists what is kept."
+        await self._reminders.kept.remove(CHAT, kept[number - 1].name)
+        return f"Removed: {in_words(kept[number - 1])}"
+
+    async def _later(self, call: CommandCall, *, once: bool) -> str:
+        word, _, text = call.words.partition(" ")
+        span = span_of(word)
+        if self._reminders is None or span is None:
+            return wording.WHEN_AND_WHAT
+        key = str(call.event.inbound_id or call.event.message_id)
+        refusal = await self._reminders.add(call.key, call.source, span, text, once=once, key=key)
+        return refusal or f"Kept: {'in' if once else 'every'} {span}."
 
     # Who answers.
 

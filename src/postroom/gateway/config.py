@@ -1,20 +1,29 @@
 """What the gateway is set to: platforms, sessions, what a busy session does with more, and who may write."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from fnmatch import translate
+from functools import lru_cache
 from pathlib import Path
 
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-from postroom.gateway.routes import Route
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 
 CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
 """What a chat may do with a message for a busy session: nobody reads there that an answer is hidden again."""
+
+DEFAULT_AGENT = "default"
+"""What people call the agent of `[agent]`."""
+CONDITIONS = ("platform", "chat", "thread", "type", "sender", "mention", "pattern")
+"""What a route may ask of a message: the place and the sender, then its words."""
+_PLACE = ("platform", "chat", "thread", "type", "sender")
+_WORDS = ("mention", "pattern")
 
 
 class ResetMode(StrEnum):
@@ -105,6 +114,56 @@ class DeliveryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Which agent answers messages of which all this is true; of several values one must be, none is all."""
+
+    agent: str | None = None
+    """As `name@project`, or the name of one of the gateway's own models; None: `[agent]`."""
+    platform: tuple[str, ...] = ()
+    chat: tuple[str, ...] = ()
+    thread: tuple[str, ...] = ()
+    type: tuple[str, ...] = ()
+    sender: tuple[str, ...] = ()
+    mention: tuple[str, ...] = ()
+    """Names that address the agent: `@name` anywhere, or `name:` and `name,` at the beginning."""
+    pattern: tuple[str, ...] = ()
+    """Shell patterns of the whole text, whatever the case: `*deploy*`."""
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether it looks at what a message says; then it also finds messages that are not for us."""
+        return bool(self.mention or self.pattern)
+
+    def covers(self, source: SessionSource) -> bool:
+        """Say whether messages from there, of this sender, can be meant."""
+        found = {
+            "platform": source.platform.value,
+            "chat": source.chat_id,
+            "thread": source.thread_id,
+            "type": source.chat_type,
+            "sender": source.user_id,
+        }
+        return all(found[name] in wanted for name in _PLACE if (wanted := getattr(self, name)))
+
+    def found_in(self, text: str) -> bool:
+        """Say whether a text has the words that the rule looks for."""
+        is_mentioned = not self.mention or any(_naming(name).search(text) for name in self.mention)
+        return is_mentioned and (not self.pattern or any(_like(one).match(text) for one in self.pattern))
+
+    def includes(self, other: "Route") -> bool:
+        """Say whether every message that the other rule finds is found by this one."""
+        pairs = ((_values(self, name), _values(other, name)) for name in (*_PLACE, *_WORDS))
+        return all(not mine or "*" in mine or (its and its <= mine) for mine, its in pairs)
+
+    def __str__(self) -> str:
+        """Return its conditions in one line."""
+        named = ((name, getattr(self, name)) for name in (*_PLACE, *_WORDS))
+        return (
+            ", ".join(f"{name} {' or '.join(values)}" for name, values in named if values) or "all messages"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     """Everything the gateway is set to."""
 
@@ -172,3 +231,45 @@ class GatewayConfig:
         """Return what a busy session of this chat does: its chat's rule, else its platform's, else all."""
         by_platform = self.busy.by_platform.get(platform, self.busy.mode)
         return self.busy.by_chat.get((platform, chat_id), by_platform)
+
+
+def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
+    """Return the agents that the rules let somebody reach there, with whatever words; None is `[agent]`."""
+    found: dict[str | None, None] = {}
+    for rule in routes:
+        if rule.covers(source):
+            found[rule.agent] = None
+            if not rule.reads_words:
+                return tuple(found)
+    return (*(agent for agent in found if agent is not None), None)
+
+
+def short_name(agent: str) -> str:
+    """Return what people call an agent."""
+    return agent.partition("@")[0]
+
+
+def label(agent: str) -> str:
+    """Return the beginning of what an agent says where several may answer."""
+    return f"{short_name(agent)}: "
+
+
+def is_one_of_several(routes: Sequence[Route], source: SessionSource) -> bool:
+    """Say whether people in this group must be told which agent speaks."""
+    return source.agent is not None and source.chat_type != "dm" and len(reachable(routes, source)) > 1
+
+
+def _values(rule: Route, name: str) -> frozenset[str]:
+    values: tuple[str, ...] = getattr(rule, name)
+    return frozenset(value.casefold() if name in _WORDS else value for value in values)
+
+
+@lru_cache(maxsize=1_000)
+def _naming(name: str) -> re.Pattern[str]:
+    word = re.escape(name)
+    return re.compile(rf"(?<![\w@])@{word}(?!\w)|\A\s*{word}[:,]", re.IGNORECASE)
+
+
+@lru_cache(maxsize=1_000)
+def _like(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern), re.IGNORECASE)

@@ -19,6 +19,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.run_ports import OutboxStore, ThreadStore
 from postroom.contracts.run_queue import RunQueue
+from postroom.contracts.transactions import Store
 from postroom.gateway import status
 from postroom.gateway.commands import Commands
 from postroom.gateway.config import GatewayConfig
@@ -29,6 +30,7 @@ from postroom.gateway.metrics import GatewayMetrics, InboundCounts
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.reminders import Reminders
 from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
@@ -62,7 +64,9 @@ class Gateway:
         timer: Timer,
         metrics: GatewayMetrics | None = None,
         mail: ChatDelivery | None = None,
+        store: Store | None = None,
     ) -> None:
+        """Make everything; nothing runs yet. Without a `store` nothing is kept for later."""
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
         self._clock, self._timer = clock, timer
@@ -76,8 +80,18 @@ class Gateway:
             stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
         )
         handover, notices = Handover(run_queue, stores, config), Notices(outbox)
+        self._reminders = None if store is None else Reminders(store, run_queue, self._thread_of)
         commands = Commands(
-            config, presenter.sessions, handover, self.people, notices, run_queue, threads, clock, mail
+            config,
+            presenter.sessions,
+            handover,
+            self.people,
+            notices,
+            run_queue,
+            threads,
+            clock,
+            mail,
+            self._reminders,
         )
         services = self._services(handover, notices, commands)
         self.runner = GatewayRunner(config, services)
@@ -135,6 +149,8 @@ class Gateway:
         for adapter in self._adapters.values():
             self._tasks.start(self._watch(adapter), name=f"watch {adapter.platform.value}")
         self._tasks.start(self._sweep(), name="sweep")
+        if self._reminders is not None:
+            self._tasks.start(self._reminders.kept.serve(), name="reminders")
         await asyncio.to_thread(status.write_pid_file, self.config.state_dir)
         await self._write_status("running")
 
@@ -234,6 +250,14 @@ class Gateway:
                 _LOG.warning("gateway.sweep_failed", reason=error.describe())
 
     # Parts of these.
+
+    async def _thread_of(self, source: SessionSource) -> str | None:
+        """Return the thread of a session, for what its person asked for earlier; None when they may not."""
+        await self.people.learn(source)
+        if not self.people.may_write(source):
+            return None
+        session, _ = await self._presenter.sessions.of(self.config.session_key(source), source)
+        return session.thread_id
 
     async def _wind_down(self) -> None:
         """Let runs end within the time for that, then deliver what is due."""

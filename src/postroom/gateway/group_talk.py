@@ -11,7 +11,6 @@ from itertools import count
 from secrets import token_hex
 
 from postroom.contracts.messages import Json
-from postroom.gateway.events import MessageEvent
 from postroom.gateway.session import SessionSource
 
 MOST_EARLIER = 50
@@ -39,32 +38,32 @@ class GroupTalk:
     """Up to which remark each session has read."""
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
 
-    def heard(self, event: MessageEvent, source: SessionSource) -> None:
+    def heard(self, source: SessionSource, message_id: str | None, text: str) -> None:
         """Remember a message that was addressed to no agent."""
-        if not self.most or not event.text.strip():
+        if not self.most or not text.strip():
             return
         remarks = self._remarks.setdefault(_place(source), deque(maxlen=self.most))
         self._remarks.move_to_end(_place(source))
-        if all(remark.message_id != event.message_id for remark in remarks):
+        if all(remark.message_id != message_id for remark in remarks):
             name = source.user_name or source.user_id or "somebody"
-            text = " ".join(event.text.split())[:_MOST_TEXT]
-            remarks.append(_Remark(next(self._numbers), event.message_id, " ".join(name.split()), text))
+            said = " ".join(text.split())[:_MOST_TEXT]
+            remarks.append(_Remark(next(self._numbers), message_id, " ".join(name.split()), said))
         if len(self._remarks) > _MOST_GROUPS:
             self._remarks.popitem(last=False)
 
-    def add_to(self, event: MessageEvent, source: SessionSource, session_key: str) -> None:
-        """Give a message what was said before it and its session has not read yet."""
+    def unread(self, source: SessionSource, session_key: str) -> dict[str, Json]:
+        """Return what was said there and a session has not read, for the metadata of its next message."""
         remarks = self._remarks.get(_place(source), ())
         after = self._read.get(session_key, 0)
         new = [remark for remark in remarks if remark.number > after]
-        if not new or event.is_command():
-            return
+        if not new:
+            return {}
         self._read[session_key] = new[-1].number
         self._read.move_to_end(session_key)
         if len(self._read) > _MOST_SESSIONS:
             self._read.popitem(last=False)
         said = [f"{remark.name}: {remark.text}" for remark in new]
-        event.metadata[_METADATA] = {"said": said, "mark": token_hex(4)}
+        return {_METADATA: {"said": said, "mark": token_hex(4)}}
 
 
 def with_earlier(words: str, metadata: dict[str, Json]) -> str:

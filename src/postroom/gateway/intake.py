@@ -28,12 +28,12 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.gateway import wording
-from postroom.gateway.config import GatewayConfig
+from postroom.gateway.config import GatewayConfig, reachable
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
 from postroom.gateway.handover import inbound_key
 from postroom.gateway.notices import notice_key
-from postroom.gateway.routes import decide, reachable
+from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
@@ -114,7 +114,8 @@ class Intake:
         if routed is None:
             return
         source = event.source = routed
-        self._group_talk.add_to(event, source, self._config.session_key(source))
+        if not event.is_command():
+            event.metadata |= self._group_talk.unread(source, self._config.session_key(source))
         draft = self._draft(event, source)
         # Otherwise it would overtake another, or the rest of its album.
         is_alone = not self._coming[draft.session_key] and _album_of(event) is None
@@ -134,7 +135,7 @@ class Intake:
         if decision is not None:
             return replace(source, agent=decision.agent)
         if self._people.may(source, PersonRole.VIEWER):
-            self._group_talk.heard(event, source)
+            self._group_talk.heard(source, event.message_id, event.text)
         return None
 
     async def _chosen(self, source: SessionSource) -> str | None:

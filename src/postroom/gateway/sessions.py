@@ -9,9 +9,8 @@ from secrets import token_hex
 from postroom.contracts.chat import ChatSession, ChatStores, SessionThread
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
-from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy
+from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
 from postroom.gateway.replies import thread_name
-from postroom.gateway.routes import is_one_of_several, label
 from postroom.gateway.session import Platform, SessionKey, SessionSource
 
 _TOUCH_AFTER_MS = 30_000

@@ -19,6 +19,7 @@ NOTHING_TO_STOP = "Nothing is at work here."
 EDITED_TOO_LATE = "I had read this before you changed it. Send what is different as a new message."
 DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
 NOT_ALLOWED = "You may not do that here."
+WHEN_AND_WHAT = "Say when and what, with a span from 1m (for /remind 1s) to 366d: /remind 10m Lock the door."
 ONLY_LOOKS = "Not taken: you may look here, with /help and /status, and not write."
 READ_AT_NEXT_STEP = "The agent reads this at its next step."
 READ_TOGETHER = "This is read together with what else you sent."
@@ -104,6 +105,16 @@ def unknown_command(name: str) -> str:
 def agent_gone(agent: str) -> str:
     """Say that the agent that was chosen does not answer any more."""
     return f"{agent}, whom you chose, does not answer here any more; /agent lists who does."
+
+
+def reminder(text: str) -> str:
+    """Say what somebody asked to be reminded of."""
+    return f"Reminder: {text}"
+
+
+def too_many_schedules(most: int) -> str:
+    """Say that nothing more is kept for later."""
+    return f"Not taken: {most} are kept here already; /every stop <number> removes one."
 
 
 BEGAN_ANEW = "A new conversation begins; /resume takes up an earlier one."

@@ -1,0 +1,104 @@
+"""What people ask for later in a chat comes when it is due, once, and only while they may write."""
+
+from datetime import timedelta
+
+import pytest
+
+from gateway_room import CONFIG, Agent, all_answered, settled
+from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.records import replace
+from postroom.gateway import wording
+from postroom.gateway.reminders import CHAT, MOST_SCHEDULES
+from postroom.gateway.session import Platform
+
+
+async def later(room, gateway, span: timedelta) -> int:
+    """Let time pass, and submit what is due then; return how much that was."""
+    room.clock.advance(span)
+    return await gateway._reminders.kept.submit_due()
+
+
+async def test_a_reminder_comes_once_over_a_restart(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("/remind 10m Lock   the door.")
+    await all_answered(room, gateway, 1)
+    await room.close()
+    gateway, channel = await room.open(agent)
+    await channel.say("/every")
+    await all_answered(room, gateway, 2)
+    await settled(lambda: "1. in 0:10:00: Lock   the door." in channel.texts(), room.hurry(gateway))
+    await later(room, gateway, timedelta(minutes=11))
+    await settled(lambda: "Reminder: Lock   the door." in channel.texts(), room.hurry(gateway))
+    assert await later(room, gateway, timedelta(hours=1)) == 0
+    assert channel.texts().count("Reminder: Lock   the door.") == 1
+    assert await gateway._reminders.kept.listed(CHAT) == []
+    assert agent.read == []
+
+
+async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    await channel.say("/every 1d Say what is new.")
+    await all_answered(room, gateway, 2)
+    for times in (1, 2):
+        await later(room, gateway, timedelta(days=1, seconds=1))
+        await settled(
+            lambda times=times: channel.texts().count("re: Say what is new.") == times, room.hurry(gateway)
+        )
+    assert len({one.thread_id for one in agent.activations}) == 1
+    await channel.say("/every stop 1")
+    await all_answered(room, gateway, 3)
+    await settled(
+        lambda: "Removed: every 1 day, 0:00:00: Say what is new." in channel.texts(), room.hurry(gateway)
+    )
+    assert await later(room, gateway, timedelta(days=2)) == 0
+
+
+async def test_who_may_not_write_any_more_is_not_served(room):
+    agent, telegram = Agent(), CONFIG.platforms[Platform.TELEGRAM]
+    gateway, channel = await room.open(agent)
+    await channel.say("/every 1h delete everything", user="u2")
+    await channel.say("/remind 1h boo", user="u2", chat="b")
+    await all_answered(room, gateway, 2)
+    await room.close()
+    only = replace(telegram, allow={"u1": PersonRole.OWNER, "u2": PersonRole.VIEWER})
+    gateway, channel = await room.open(agent, config=replace(CONFIG, platforms={Platform.TELEGRAM: only}))
+    await later(room, gateway, timedelta(hours=2))
+    assert await gateway._reminders.kept.listed(CHAT) == []
+    assert agent.read == []
+    assert not [text for text in channel.texts("b") if text.startswith("Reminder")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "/remind",
+        "/remind soon x",
+        "/remind 10m",
+        "/remind 0m x",
+        "/every 10s x",
+        "/remind 367d x",
+        "/remind 99999999d x",
+    ],
+)
+async def test_a_span_or_words_that_are_none_are_refused_in_one_sentence(room, words):
+    gateway, channel = await room.open(Agent())
+    await channel.say(words)
+    await all_answered(room, gateway, 1)
+    await settled(lambda: channel.texts() == [wording.WHEN_AND_WHAT], room.hurry(gateway))
+    assert await gateway._reminders.kept.listed(CHAT) == []
+
+
+async def test_no_more_than_so_many_stand_in_one_session_and_others_have_their_own(room):
+    gateway, channel = await room.open(Agent())
+    for number in range(MOST_SCHEDULES + 1):
+        await channel.say(f"/remind 1h {number}")
+        await settled(lambda: not gateway.intake.tasks)
+    await channel.say("/every", chat="b")
+    await all_answered(room, gateway, MOST_SCHEDULES + 2)
+    refused = wording.too_many_schedules(MOST_SCHEDULES)
+    await settled(lambda: channel.texts().count(refused) == 1, room.hurry(gateway))
+    await settled(lambda: channel.texts("b") == ["Nothing is kept for later."], room.hurry(gateway))
