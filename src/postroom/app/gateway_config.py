@@ -54,6 +54,10 @@ class AgentConfig:
     max_rounds: int
     silence: timedelta
     api_key: str | None = field(default=None, repr=False)
+    transcription_url: str | None = None
+    """The endpoint that writes down what is said in voice messages; None: nobody does."""
+    transcription_model: str = "whisper-1"
+    transcription_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +159,8 @@ def _agent(source: _Source, told: dict[str, Any] | None) -> AgentConfig:
         )
     rest = dict(told)
     key = take_secret(table, rest, "api_key", source.environment)
-    read = _checked(table, AgentTable, rest, also=secret_names(["api_key"]))
+    voice_key = take_secret(table, rest, "transcription_key", source.environment)
+    read = _checked(table, AgentTable, rest, also=secret_names(["api_key", "transcription_key"]))
     run = _run(table, read)
     return AgentConfig(
         base_url=read.base_url or "",
@@ -166,6 +171,9 @@ def _agent(source: _Source, told: dict[str, Any] | None) -> AgentConfig:
         max_rounds=read.max_rounds,
         silence=read.silence,
         api_key=key,
+        transcription_url=read.transcription_url,
+        transcription_model=read.transcription_model,
+        transcription_key=voice_key,
     )
 
 

@@ -81,6 +81,8 @@ class AgentTable(_Table):
     instructions: Annotated[str, Field(max_length=100_000)] = ""
     max_rounds: Annotated[Count, Field(ge=1, le=1_000)] = 32
     silence: Time = timedelta(minutes=2)
+    transcription_url: Annotated[str, AfterValidator(_address)] | None = None
+    transcription_model: Line = "whisper-1"
 
 
 class BusyTable(_Table):

@@ -20,7 +20,7 @@ from postroom.contracts.agent_events import (
     ToolCallResumed,
 )
 from postroom.contracts.errors import RequestRefused
-from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.files import ChatFile, RunFiles
 from postroom.contracts.inference import InferenceRequest, InferenceResult
 from postroom.contracts.messages import TASKS_UPDATED, Boundary, Message, MessageMetadata, Role, ToolCall
@@ -185,7 +185,8 @@ class Execution:
         spec = self._with.agent.spec
         messages: tuple[Message, ...] = as_seen_by_model(self._log.messages)
         sent: tuple[ChatFile, ...] = ()
-        files = self._with.activation.control.files
+        control = self._with.activation.control
+        files = control.files if isinstance(control, RunControl) else None
         if files is not None:
             messages, sent = await with_files(messages, files)
         request = InferenceRequest(
