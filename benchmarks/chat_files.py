@@ -84,7 +84,7 @@ async def sent_out(store: SqliteStore, file: ChatFile) -> int:
 
 async def measured(store: SqliteStore, size: int) -> bool:
     """Measure both ways and say whether they are within the limit."""
-    await sent_out(store, await taken_in(store, 131_072))  # what is loaded once counts for no file
+    await sent_out(store, await taken_in(store, 20 * 1_048_576 - 65_536))  # what stays, counts for no file
     tracemalloc.start()
     fits = True
     file = None
