@@ -15,11 +15,12 @@ from PIL import Image, ImageOps
 from starlette.applications import Starlette
 
 from channels.fake_telegram import PRIVATE, TOKEN, FakeTelegram, message, update
-from e2e.test_page_in_a_browser import Browser, program
+from e2e.test_page_in_a_browser import PATIENCE, Browser, program
 from e2e.test_web_chat_in_a_browser import picture, said, soon, write
 from executors.room import SERVER, OneRunner
 from gateway_room import settled
 from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.runners import Runner
@@ -78,6 +79,12 @@ class Harbour:
         self.config = GatewayConfig(platforms=platforms, drain=timedelta(0))
         self.web = WebAdapter(platforms[Platform.WEB])
         self.adapters = [TelegramAdapter(platforms[Platform.TELEGRAM]), self.web]
+
+    async def all_answered(self, messages: int) -> None:
+        """Return when so many messages have their answers."""
+        async with asyncio.timeout(PATIENCE):
+            while await self.stores.chat.intake_log.counts() != {InboundStatus.DONE: messages}:
+                await asyncio.sleep(0)
 
     @asynccontextmanager
     async def answered_by(self, agent: Any) -> AsyncIterator[None]:
@@ -194,6 +201,7 @@ async def test_a_photo_is_described_changed_and_sent_back_and_the_page_shows_bot
                 await asyncio.to_thread(
                     soon, window, "document.querySelectorAll('#log .answer').length === 1"
                 )
+                await harbour.all_answered(2)
             for body in endpoint.bodies:
                 [text, image] = body["messages"][-1]["content"]
                 assert text == {"type": "text", "text": "What is this?"}
