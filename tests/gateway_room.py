@@ -90,6 +90,7 @@ class Room:
     clock: ManualClock
     opened: list[tuple[Gateway, Mailbox]] = field(default_factory=list)
     hurried_at: float = 0.0
+    files: ChatFiles | None = None
     relaying: Tasks = field(default_factory=lambda: Tasks("relays"))
 
     async def open(
@@ -107,8 +108,9 @@ class Room:
         relay = Relay(self.runs.store, {})
         sessions = Sessions(self.stores, config, self.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [channel], self.clock, self.clock)
+        files = self.files = ChatFiles(config, self.stores.files, [channel])
         mailbox = Mailbox(
-            ChatExecutor(agent, presenter, ChatFiles(config, self.stores.files, [channel])),
+            ChatExecutor(agent, presenter, files),
             self.runs,
             consumer_id=consumer or f"gateway-{len(self.opened)}",
             effects=ChatEffects(),

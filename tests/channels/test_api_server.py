@@ -421,6 +421,27 @@ async def test_an_image_that_came_along_can_be_fetched(adapter, gateway, client)
         await fetched(adapter, Attachment(kind=MessageType.PHOTO, ref="https://example.org/"), max_bytes=9)
 
 
+async def test_a_file_that_came_along_can_be_fetched(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    url = "data:application/pdf;base64," + base64.b64encode(b"%PDF-1.7").decode()
+    part = {"type": "file", "file": {"filename": "a.pdf", "file_data": url}}
+    assert (await client.post("/v1/chat/completions", json=parts(part))).status_code == 200
+    told = {"type": "input_file", "filename": "a.pdf", "file_data": url}
+    response = {"input": [{"role": "user", "content": [told]}]}
+    assert (await client.post("/v1/responses", json=response)).status_code == 200
+    for event in gateway.accepted:
+        (attachment,) = event.media
+        assert (attachment.kind, attachment.name, attachment.mime) == (
+            MessageType.DOCUMENT,
+            "a.pdf",
+            "application/pdf",
+        )
+        assert await fetched(adapter, attachment, max_bytes=8) == b"%PDF-1.7"
+    for wrong in ({"file_id": "f"}, {"file_data": "https://example.org/a.pdf"}, {"file_data": "data:x,y"}):
+        refused = await client.post("/v1/chat/completions", json=parts({"type": "file", "file": wrong}))
+        assert refused.status_code == 400
+
+
 async def test_text_comes_without_what_no_store_can_hold(adapter, gateway, client) -> None:
     gateway.reply = echoing(adapter)
     body = b'{"messages":[{"role":"user","content":"a\\u0000b\\u0007c"}]}'

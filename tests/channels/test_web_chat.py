@@ -13,7 +13,7 @@ import pytest
 from channels.http_room import FakeGateway, calling, served, unavailable, until
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import Button, Card, MessageType, SendErrorKind
+from postroom.gateway.events import ALL_MEDIA, Button, Card, MessageType, SendErrorKind
 from postroom.gateway.platforms import web_log
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
@@ -573,12 +573,12 @@ def test_settings_that_cannot_be_are_refused_at_once(token, extra) -> None:
     assert TOKEN not in str(refused.value.as_dict())
 
 
-def test_the_page_shows_edits_drafts_and_typing_and_takes_no_files() -> None:
+def test_the_page_shows_edits_drafts_typing_and_files() -> None:
     can = WebAdapter.capabilities
     assert (can.edits, can.streams, can.typing, can.media, can.limit) == (
         True,
         True,
         True,
-        frozenset(),
+        ALL_MEDIA,
         1_000_000,
     )

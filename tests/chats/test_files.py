@@ -8,8 +8,9 @@ import pytest
 from dispatch_room import done
 from gateway_room import CONFIG, Agent, all_answered, settled, tried
 from postroom.contracts.chat import InboundStatus
-from postroom.contracts.errors import InvalidArgument, ServerUnavailable, TooLarge
+from postroom.contracts.errors import InvalidArgument, ProviderFailed, ServerUnavailable, TooLarge
 from postroom.contracts.records import replace
+from postroom.gateway.events import MessageType
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 64
 
@@ -247,3 +248,27 @@ async def test_an_album_that_a_crash_cut_off_is_one_turn_after_the_start(room):
     await all_answered(room, gateway, 2)
     assert agent.read == [["the two"]]
     assert [len(files) for files in agent.got] == [2]
+
+
+async def test_speech_is_written_down_and_a_failing_endpoint_is_contained(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    sound = b"OggS" + b"\0" * 20
+    channel.kept_files |= {"a.ogg": sound, "b.ogg": sound + b"2"}
+    said = {"a.ogg": "good morning\0"}
+
+    async def transcribe(path, file) -> str:
+        if file.name not in said:
+            raise ProviderFailed("the endpoint is down")
+        return said[file.name]
+
+    room.files.transcribe = transcribe
+    for name in ("a.ogg", "b.ogg"):
+        event = channel.message("", files=[name])
+        event.media = (replace(event.media[0], kind=MessageType.VOICE),)
+        await channel.handle_message(event)
+    await all_answered(room, gateway, 2)
+    [[first], [second]] = agent.got
+    assert (first.transcript, first.media_type) == ("good morning", "audio/ogg")
+    assert (second.transcript, second.missing) == (None, None)
+    await settled(lambda: any("could not be written down" in text for text in channel.texts()))

@@ -14,6 +14,7 @@ import pytest
 
 import postroom.runtime.openai_endpoint  # noqa: F401 - loaded before a test's time runs
 from postroom.contracts.activation import InferenceOverride
+from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import (
     ConfigError,
     ContentFiltered,
@@ -29,6 +30,7 @@ from postroom.contracts.errors import (
     StreamInterrupted,
     Unauthorized,
 )
+from postroom.contracts.files import ChatFile
 from postroom.contracts.inference import (
     InferenceReasoningDelta,
     InferenceRequest,
@@ -45,6 +47,7 @@ from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.runs import Usage
 from postroom.contracts.tools import ToolDescriptor
 from postroom.runtime import OpenAICompatibleModel, function_tool
+from postroom.runtime.openai import OpenAITranscriber
 from postroom.runtime.openai_wire import request_body
 from postroom.testing import ManualClock
 from runtime.endpoint import CUT, END, HEAD, SILENCE, FakeEndpoint, chunk, fragment, refusal
@@ -415,3 +418,39 @@ async def test_a_refusal_without_end_is_read_to_its_limit_only() -> None:
     head = b"HTTP/1.1 500 X\r\nContent-Length: 900000000\r\n\r\n"
     with pytest.raises(ProviderFailed, match="answered 500: aaa"):
         await bounded(answered(head + b"a" * 200_000))
+
+
+async def test_speech_is_written_down_by_an_endpoint(tmp_path) -> None:
+    path = tmp_path / "a.ogg"
+    path.write_bytes(b"OggS")
+    file = ChatFile(
+        thread_id="t", message_id="m", position=1, name="a.ogg", media_type="audio/ogg", size=4, sha256="5"
+    )
+    asked: list[bytes] = []
+    answers = [
+        b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{"text":"hello"}',
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n",
+    ]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length:")[2].split()[0])
+        asked.append(head.encode() + await reader.readexactly(length))
+        writer.write(answers[len(asked) - 1])
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    made = await asyncio.to_thread(
+        OpenAITranscriber, url, "key", model="ears", silence_ms=5_000, clock=SystemClock()
+    )
+    assert await made.transcribe(path, file) == "hello"
+    assert asked[0].startswith(b"post /v1/audio/transcriptions ")
+    assert b'filename="a.ogg"' in asked[0]
+    assert b"ears" in asked[0]
+    for kind in (ProviderFailed, Overloaded):
+        with pytest.raises(kind):
+            await made.transcribe(path, file)
+    await made.close()
+    server.close()

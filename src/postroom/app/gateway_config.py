@@ -71,6 +71,10 @@ class AgentConfig:
     context_window: int | None
     silence: timedelta
     api_key: str | None = field(default=None, repr=False)
+    transcription_url: str | None = None
+    """The endpoint that writes down what is said in voice messages; None: nobody does."""
+    transcription_model: str = "whisper-1"
+    transcription_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +274,8 @@ def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = N
         )
     rest = dict(told)
     key = take_secret(table, rest, "api_key", source.environment)
-    read = _checked(table, AgentTable, rest, also=secret_names(["api_key"]))
+    voice_key = take_secret(table, rest, "transcription_key", source.environment)
+    read = _checked(table, AgentTable, rest, also=secret_names(["api_key", "transcription_key"]))
     run = _run(table, read)
     return AgentConfig(
         base_url=read.base_url or "",
@@ -282,6 +287,9 @@ def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = N
         context_window=read.context_window,
         silence=read.silence,
         api_key=key,
+        transcription_url=read.transcription_url,
+        transcription_model=read.transcription_model,
+        transcription_key=voice_key,
     )
 
 

@@ -84,6 +84,8 @@ class AgentTable(_Table):
     max_rounds: Annotated[Count, Field(ge=1, le=1_000)] = 32
     context_window: Annotated[Count, Field(ge=1_000, le=100_000_000)] | None = None
     silence: Time = timedelta(minutes=2)
+    transcription_url: Annotated[str, AfterValidator(_address)] | None = None
+    transcription_model: Line = "whisper-1"
 
 
 def _several(value: object) -> object:

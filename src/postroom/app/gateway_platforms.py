@@ -78,7 +78,9 @@ PLATFORMS: Final[Mapping[Platform, PlatformNames]] = MappingProxyType(
             files=frozenset({"ca_file"}),
         ),
         Platform.WEBHOOK: _names("routes callback_timeout_s", module="webhook", adapter="WebhookAdapter"),
-        Platform.WEB: _names("name people title", module="web", adapter="WebAdapter", at_root=True),
+        Platform.WEB: _names(
+            "name people title", module="web", adapter="WebAdapter", at_root=True, largest_body=20_000_000
+        ),
         Platform.API_SERVER: _names(
             "timeout_s model max_image_bytes",
             module="api_server",

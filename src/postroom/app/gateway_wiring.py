@@ -45,6 +45,7 @@ from postroom.http_api.guard import OpenPath
 from postroom.log import get_logger
 from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
+from postroom.runtime.openai import OpenAITranscriber
 from postroom.services.runs import RunService
 
 _LOG = get_logger(__name__)
@@ -159,7 +160,9 @@ class ChatService:
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._told, self._knows = told, knows
         self._answering = ChatAgents(told, agents, clock, timer)
-        files = ChatFiles(config, chat.files, self.adapters)
+        self._transcriber = _transcriber(told.agent, clock)
+        transcribe = None if self._transcriber is None else self._transcriber.transcribe
+        files = ChatFiles(config, chat.files, self.adapters, transcribe=transcribe)
         runs.serve(CHAT_THREAD, ChatExecutor(self._answering, presenter, files), ChatEffects())
         self.gateway = Gateway(
             config,
@@ -227,6 +230,8 @@ class ChatService:
             await self.gateway.stop()
         finally:
             await self._answering.close()
+            if self._transcriber is not None:
+                await self._transcriber.close()
             await asyncio.to_thread(self._locks.release_all)
             self.state = "stopped"
 
@@ -269,6 +274,7 @@ def examine(told: GatewayFile, settings: Settings) -> None:
     for agent in (told.agent, *told.others.values()):
         if agent.run is None:
             make_model(agent, clock=clock)
+    _transcriber(told.agent, clock)
     _check_paths(told.path, open_paths(adapters), settings.mcp_path)
 
 
@@ -320,6 +326,23 @@ def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
     """
     silence = agent.silence // timedelta(milliseconds=1)
     return OpenAICompatibleModel(agent.base_url, agent.api_key, silence_ms=silence, clock=clock)
+
+
+def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
+    """Make what writes down what is said, where an endpoint for that is set.
+
+    Raises:
+        MissingExtra: its client is not installed.
+    """
+    if agent.transcription_url is None:
+        return None
+    return OpenAITranscriber(
+        agent.transcription_url,
+        agent.transcription_key,
+        model=agent.transcription_model,
+        silence_ms=agent.silence // timedelta(milliseconds=1),
+        clock=clock,
+    )
 
 
 def outline(told: GatewayFile) -> dict[str, Json]:

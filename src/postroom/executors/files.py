@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,9 @@ from typing import Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import PostroomError, StoreError
+from postroom.contracts.executor import PendingBoundary, RunControl
 from postroom.contracts.files import ChatFile, RunFiles
-from postroom.contracts.messages import ContentBlock, Message
+from postroom.contracts.messages import Boundary, ContentBlock, Message
 from postroom.contracts.records import replace
 from postroom.log import get_logger
 
@@ -62,45 +63,97 @@ async def file_room(
     if files is None:
         yield FileRoom(activation=activation, variables={})
         return
-    inbox, outbox = folder / "in", folder / "out"
-    await asyncio.to_thread(_made, folder, inbox, outbox)
+    copies = _Copies(files, folder / "in", folder / "out")
+    await asyncio.to_thread(_made, folder, copies.inbox, copies.outbox)
     try:
-        received: list[tuple[ChatFile, Path]] = []
-        messages = [await _told(one, files, inbox, outbox, received) for one in activation.messages]
+        messages = [await copies.told(message) for message in activation.messages]
+        control = activation.control
+        if isinstance(control, RunControl) and control.pending is not None:
+            control = replace(control, pending=_PendingWithFiles(control.pending, copies))
         yield FileRoom(
-            activation=replace(activation, messages=tuple(messages)),
-            variables={OUTBOX: str(outbox)},
-            received=tuple(received),
-            outbox=outbox,
+            activation=replace(activation, messages=tuple(messages), control=control),
+            variables={OUTBOX: str(copies.outbox)},
+            received=tuple(copies.received),
+            outbox=copies.outbox,
             files=files,
         )
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-async def _told(
-    message: Message,
-    files: RunFiles,
-    inbox: Path,
-    outbox: Path,
-    received: list[tuple[ChatFile, Path]],
-) -> Message:
-    """Return a message that names its files, which are in the folder by then."""
-    found = await files.of(message)
-    if not found:
-        return message
-    lines = ["Files that came with this message:"]
-    for file in found:
+class _Copies:
+    """The files of messages in a folder, each once."""
+
+    def __init__(self, files: RunFiles, inbox: Path, outbox: Path) -> None:
+        self.inbox, self.outbox = inbox, outbox
+        self.received: list[tuple[ChatFile, Path]] = []
+        self._files = files
+        self._told: dict[str, Message] = {}
+
+    async def told(self, message: Message) -> Message:
+        """Return a message that names its files, which are in the folder by then."""
+        known = self._told.get(message.id or "")
+        if known is not None:
+            return known
+        found = await self._files.of(message)
+        if not found:
+            return message
+        lines = ["Files that came with this message:"]
+        for file in found:
+            lines.extend(await self._line(file))
+        lines.append(f"Files that you write into {self.outbox} are sent with your answer.")
+        told = self._told[message.id or ""] = _saying(message, lines)
+        return told
+
+    async def _line(self, file: ChatFile) -> list[str]:
         if file.missing is not None:
-            lines.append(f"- {file.described}: not here, {file.missing}")
-            continue
-        path = inbox / f"{len(received) + 1}-{file.name}"
-        await _copied(file, files, path)
-        received.append((file, path))
-        lines.append(f"- {path} ({file.media_type}, {file.size:,} bytes)")
-        if file.transcript is not None:
-            lines.append(f"  What is said in it: {file.transcript}")
-    lines.append(f"Files that you write into {outbox} are sent with your answer.")
+            return [f"- {file.described}: not here, {file.missing}"]
+        path = self.inbox / f"{len(self.received) + 1}-{file.name}"
+        await _copied(file, self._files, path)
+        self.received.append((file, path))
+        said = [] if file.transcript is None else [f"  What is said in it: {file.transcript}"]
+        return [f"- {path} ({file.media_type}, {file.size:,} bytes)", *said]
+
+
+class _PendingWithFiles:
+    """What waits for a run at work, with the files of it named."""
+
+    def __init__(self, within: PendingBoundary, copies: _Copies) -> None:
+        self._within = within
+        self._copies = copies
+
+    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        waiting = await self._within.waiting(boundary, group=group)
+        return tuple([await self._copies.told(message) for message in waiting])
+
+    async def freeze(
+        self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
+    ) -> tuple[Message, ...]:
+        return await self._within.freeze(boundary, group=group, only=only)
+
+    async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
+        await self._within.stage(boundary, messages)
+
+
+async def without_files(activation: RunActivation) -> RunActivation:
+    """Return the request with its files named as not taken, for an agent that is given none."""
+    control = activation.control
+    if not isinstance(control, RunControl) or control.files is None:
+        return activation
+    messages: list[Message] = []
+    for message in activation.messages:
+        lines: list[str] = []
+        for file in await control.files.of(message):
+            known = file
+            if file.missing is None and file.transcript is None:
+                known = await control.files.not_taken(file, "agents on another server are given no files")
+            said = known.missing if known.transcript is None else f"it says: {known.transcript}"
+            lines.append(f"[The file {known.described} is not here: {said}]")
+        messages.append(_saying(message, lines) if lines else message)
+    return replace(activation, messages=tuple(messages))
+
+
+def _saying(message: Message, lines: Sequence[str]) -> Message:
     space = "\n\n" if message.text().strip() else ""
     return replace(message, content=(*message.content, ContentBlock(text=space + "\n".join(lines))))
 

@@ -8,10 +8,7 @@ Nothing is unpacked, and no name that a sender wrote is used as a path.
 """
 
 import asyncio
-import os
-import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote
@@ -21,7 +18,6 @@ from typing_extensions import override
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import InputError, PostroomError, ServerUnavailable, StoreError, TooLarge
 from postroom.contracts.files import (
-    SNIFFED_BYTES,
     ChatFile,
     FileContent,
     FileStore,
@@ -37,16 +33,14 @@ from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, MessageType
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_of
+from postroom.gateway.spooling import MOST_FILES, head_of, pieces_of, spooled, too_large
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
-MOST_FILES = 20
-"""Files of one message, or left by one run."""
 MOST_TRANSCRIPT = 100_000
 """Characters of what is said in one file."""
 _TRIES = 3
 """Executions of a run that a file is waited for."""
-_BATCH = 256 * 1024
 _SCAN_SECONDS = 120.0
 _KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
@@ -139,8 +133,8 @@ class FilesOfRun(RunFiles):
 
     @override
     async def leave(self, path: Path, position: int) -> ChatFile:
-        async with spooled(_read(path), most=self._files.most()) as found:
-            head = await asyncio.to_thread(_head, found.path)
+        async with spooled(pieces_of(path), most=self._files.most()) as found:
+            head = await asyncio.to_thread(head_of, found.path)
             media_type = media_type_of(head, path.name)
             file = ChatFile(
                 thread_id=self._thread_id,
@@ -191,7 +185,7 @@ class FilesOfRun(RunFiles):
             raise ServerUnavailable("its channel is not connected here")
         most = self._files.most()
         if file.size > most:
-            raise _too_large(file.size, most)
+            raise too_large(file.size, most)
         attachment = Attachment(
             kind=_KINDS.get(block.type, MessageType.DOCUMENT),
             ref=block.data["ref"],
@@ -205,11 +199,11 @@ class FilesOfRun(RunFiles):
 
     async def _checked(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
         """Look what a file is, and keep it with its bytes."""
-        head = await asyncio.to_thread(_head, found.path)
+        head = await asyncio.to_thread(head_of, found.path)
         media_type = media_type_of(head, block.data.get("name"), is_sound=block.type == "audio")
         most = self._files.most(media_type)
         if found.size > most:
-            raise _too_large(found.size, most)
+            raise too_large(found.size, most)
         if (refusal := await self._files.scan(found.path)) is not None:
             raise TooLarge(refusal)
         known = replace(
@@ -259,56 +253,3 @@ def content_of(file: ChatFile, store: FileStore) -> FileContent:
     """Return a stored file's bytes."""
     sha256 = file.sha256 or ""
     return FileContent(size=file.size, sha256=sha256, pieces=lambda: store.content(sha256))
-
-
-@asynccontextmanager
-async def spooled(pieces: AsyncIterator[bytes], *, most: int) -> AsyncIterator[SpooledFile]:
-    """Write what comes to a private file, which is removed behind the block; little of it is in memory.
-
-    Raises:
-        TooLarge: more than `most` bytes came.
-    """
-    handle, name = await asyncio.to_thread(tempfile.mkstemp, prefix="postroom-file-")
-    path, hashed, size = Path(name), sha256(), 0
-    held = bytearray()
-    try:
-        with os.fdopen(handle, "wb", buffering=0) as file:
-            async for piece in pieces:
-                size += len(piece)
-                if size > most:
-                    raise _too_large(size, most)
-                held += piece
-                if len(held) >= _BATCH:
-                    await asyncio.to_thread(_write, file.write, hashed.update, held)
-                    held = bytearray()
-            await asyncio.to_thread(_write, file.write, hashed.update, held)
-        yield SpooledFile(path=path, sha256=hashed.hexdigest(), size=size)
-    finally:
-        if isinstance(pieces, AsyncGenerator):
-            await pieces.aclose()
-        await asyncio.to_thread(path.unlink, missing_ok=True)
-
-
-def _write(
-    write: Callable[[bytearray], object], note: Callable[[bytearray], object], held: bytearray
-) -> None:
-    note(held)
-    write(held)
-
-
-async def _read(path: Path) -> AsyncIterator[bytes]:
-    """Yield a plain file's bytes; a link is not followed."""
-    handle = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(handle, "rb") as file:
-        while piece := await asyncio.to_thread(file.read, _BATCH):
-            yield piece
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(SNIFFED_BYTES)
-
-
-def _too_large(size: int, most: int) -> TooLarge:
-    why = f"it has {size:,} bytes, {most:,} are the most" if most else "files of its kind are not taken"
-    return TooLarge(why, value=size)

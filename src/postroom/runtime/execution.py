@@ -20,7 +20,7 @@ from postroom.contracts.agent_events import (
     ToolCallResumed,
 )
 from postroom.contracts.errors import ContextOverflow, RequestRefused
-from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.files import ChatFile, RunFiles
 from postroom.contracts.inference import InferenceRequest, InferenceResult
 from postroom.contracts.messages import TASKS_UPDATED, Boundary, Message, MessageMetadata, Role, ToolCall
@@ -228,7 +228,8 @@ class Execution:
         )
 
     async def _asked_model(self) -> InferenceResult:
-        request, files = self._request(), self._with.activation.control.files
+        request, control = self._request(), self._with.activation.control
+        files = control.files if isinstance(control, RunControl) else None
         asked, sent = request, tuple[ChatFile, ...]()
         if files is not None:
             messages, sent = await with_files(request.messages, files, most_words=self._most_words())

@@ -1,10 +1,13 @@
 """A model behind any endpoint that speaks the OpenAI chat protocol, streamed."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.contracts.errors import InferenceTimeout, StreamInterrupted
+from postroom.contracts.files import ChatFile
 from postroom.contracts.inference import InferencePiece, InferenceRequest, InferenceStop
 from postroom.runtime.openai_wire import Assembly, request_body
 
@@ -59,6 +62,40 @@ class OpenAICompatibleModel:
             if not answer.finished:
                 raise
         yield InferenceStop(result=answer.result())
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._endpoint.close()
+
+
+class OpenAITranscriber:
+    """Writes down what is said, by an endpoint of the OpenAI protocol; made and closed as a model is.
+
+    Raises:
+        MissingExtra: the SDK is not installed.
+        ConfigError: `base_url` is no address.
+    """
+
+    def __init__(
+        self, base_url: str, api_key: str | None, *, model: str, silence_ms: int, clock: Clock
+    ) -> None:
+        from postroom.runtime.openai_endpoint import Endpoint  # an extra, and slow to import
+
+        self._endpoint = Endpoint(base_url, api_key, silence_ms=silence_ms)
+        self._model = model
+        self._clock = clock
+
+    async def transcribe(self, path: Path, file: ChatFile) -> str:
+        """Return what is said in a file.
+
+        Raises:
+            InferenceError: by kind.
+        """
+        sound = await asyncio.to_thread(path.read_bytes)
+        now = self._clock.now()
+        return await self._endpoint.transcribe(
+            sound, name=file.name, media_type=file.media_type, model=self._model, now=now
+        )
 
     async def close(self) -> None:
         """Close the connections."""

@@ -202,6 +202,32 @@ class Endpoint:
         except (ValueError, RecursionError) as error:
             raise ProviderFailed("the model's endpoint sent what is no JSON") from error
 
+    async def transcribe(self, sound: bytes, *, name: str, media_type: str, model: str, now: int) -> str:
+        """Return what is said in a sound file.
+
+        Raises:
+            InferenceError: the endpoint refused, could not be reached, or answered something else.
+        """
+        try:
+            told = await self._client.audio.transcriptions.create(
+                model=model, file=(name, sound, media_type), extra_headers=self._headers
+            )
+        except openai.APITimeoutError as error:
+            raise InferenceTimeout("the transcription endpoint was silent for too long") from error
+        except openai.APIConnectionError as error:
+            cause = self._hidden(error.__cause__ or error)
+            raise ProviderFailed(f"the transcription endpoint cannot be reached: {cause}") from error
+        except openai.APIStatusError as error:
+            raise self._told(
+                failure_of(error.status_code, error.response.headers, error.body, now=now)
+            ) from None
+        except (openai.APIError, ValueError, RecursionError) as error:
+            raise ProviderFailed("the transcription endpoint sent what is no answer") from error
+        text = getattr(told, "text", None)
+        if not isinstance(text, str):
+            raise ProviderFailed("the transcription endpoint sent what is no answer")
+        return text
+
     def _told(self, failure: InferenceError) -> InferenceError:
         """Return the failure without the key, which some endpoints repeat in what they say."""
         failure.message = self._hidden(failure.message)

@@ -192,7 +192,7 @@ class ProgramExecutor(RunDispatchExecutor):
         ):
             work = Work(
                 activation=room.activation,
-                control=control,
+                control=room.activation.control,
                 active=active,
                 runner=runner,
                 sink=sink,

@@ -42,6 +42,7 @@ from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.signing import Proof, proof_of
 from postroom.contracts.transactions import Transaction
 from postroom.executors.activations import identity_of, prompt_of
+from postroom.executors.files import without_files
 from postroom.executors.remote.client import RemoteClient, check_installed
 from postroom.executors.remote.wire import Result, cancel_body, judge, result_of, run_body
 from postroom.log import get_logger
@@ -143,6 +144,7 @@ class RemoteExecutor(RunDispatchExecutor):
         await asyncio.to_thread(check_installed)  # the first time this loads the library: it takes a while
         runner = await self._runner_of(identity.agent_id)
         base = runner.callback(self._address())
+        activation = await without_files(activation)
         body = run_body(identity, runner, prompt_of(activation), base=base)
         execution = _Execution(identity, dispatch_id, await self._secret_of(runner))
         await self._enter(execution)

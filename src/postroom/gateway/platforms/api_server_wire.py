@@ -27,6 +27,8 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
 _RESPONSE_ID: Final = re.compile(r"resp_[0-9a-f]{48}")
 _IMAGE: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")
 _TEXT_PARTS: Final = frozenset({"text", "input_text"})
+_FILE: Final = re.compile(r"data:([\w.+-]{1,64}/[\w.+-]{1,100});base64,([A-Za-z0-9+/]*={0,2})", re.ASCII)
+_FILE_PARTS: Final = frozenset({"file", "input_file"})
 _IMAGE_PARTS: Final = frozenset({"image_url", "input_image"})
 _NO_USAGE: Final = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _NO_RESPONSE_USAGE: Final = {
@@ -199,10 +201,12 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
             texts.append(_text(part.get("text"), where))
         elif kind in _IMAGE_PARTS:
             media.append(_image(part.get("image_url"), where, image_bytes))
+        elif kind in _FILE_PARTS:
+            media.append(_file(part, where, image_bytes))
         else:
-            raise wrong("only parts of text and images are understood", where)
+            raise wrong("only parts of text, images and files are understood", where)
     if len(media) > MOST_IMAGES:
-        raise wrong(f"there are more than {MOST_IMAGES} images", param)
+        raise wrong(f"there are more than {MOST_IMAGES} images and files", param)
     text = clean("\n".join(texts))
     if not text.strip() and not media:
         raise wrong("there is nothing in the user's last message", param)
@@ -223,15 +227,31 @@ def _image(told: Json, where: str, limit: int) -> Attachment:
         raise wrong("an image must come along as a data: address; nothing is fetched", where)
     if len(url) > limit * 4 // 3 + 64:
         raise wrong(f"an image is larger than {limit} bytes", where, "image_too_large")
-    content, mime = decoded(url)
+    content, mime = decoded(url) if _IMAGE.fullmatch(url) else (None, None)
     if content is None or len(content) > limit:
         raise wrong(f"an image is no PNG, JPEG, GIF or WebP in base64 of at most {limit} bytes", where)
     return Attachment(kind=MessageType.PHOTO, ref=url, mime=mime, size=len(content))
 
 
+def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
+    """Return a file that came along: `file` of chat completions, or `input_file` of responses."""
+    told = part.get("file") if part.get("type") == "file" else part
+    url = told.get("file_data") if isinstance(told, Mapping) else None
+    if not isinstance(url, str) or not url.startswith("data:"):
+        raise wrong("a file must come along in file_data as a data: address; nothing is fetched", where)
+    if len(url) > limit * 4 // 3 + 200:
+        raise wrong(f"a file is larger than {limit} bytes", where, "file_too_large")
+    content, mime = decoded(url)
+    if content is None or len(content) > limit:
+        raise wrong(f"a file is not in base64 of at most {limit} bytes", where)
+    name = told.get("filename") if isinstance(told, Mapping) else None
+    name = name if isinstance(name, str) else None
+    return Attachment(kind=MessageType.DOCUMENT, ref=url, mime=mime, name=name, size=len(content))
+
+
 def decoded(ref: str) -> tuple[bytes | None, str | None]:
-    """Return the bytes of an image that is its own address, and its type; nothing when it is none."""
-    found = _IMAGE.fullmatch(ref)
+    """Return the bytes of a file that is its own address, and its type; nothing when it is none."""
+    found = _FILE.fullmatch(ref)
     if found is None:
         return None, None
     try:

@@ -20,22 +20,36 @@ are kept in memory for pages that open or come back; after a restart they are go
 from the conversation.
 """
 
+import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, ClassVar, Final
+from urllib.parse import quote
 
 from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.clock import Clock, Timer, milliseconds
+from postroom.contracts.errors import TooLarge
+from postroom.contracts.files import FileContent, FileStore, media_type_of, safe_name
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import ButtonPress, Card, MessageEvent, MessageType, SendErrorKind, SendResult
+from postroom.gateway.events import (
+    ALL_MEDIA,
+    Attachment,
+    ButtonPress,
+    Card,
+    MessageEvent,
+    MessageType,
+    SendErrorKind,
+    SendResult,
+)
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
@@ -47,7 +61,7 @@ from postroom.gateway.platforms.http_adapter import (
 )
 from postroom.gateway.platforms.options import Options
 from postroom.gateway.platforms.safe_text import clean
-from postroom.gateway.platforms.web_log import ChatLog, Entry
+from postroom.gateway.platforms.web_log import ChatLog, Entry, ShownFile
 from postroom.gateway.platforms.web_pages import (
     SESSION_LIFE,
     Visitors,
@@ -59,11 +73,17 @@ from postroom.gateway.platforms.web_pages import (
     token_in_form,
 )
 from postroom.gateway.session import Platform, SessionSource
+from postroom.gateway.spooling import MOST_FILES, head_of, spooled
 from postroom.sse import SseResponse
 
 LARGEST_BODY: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024
 LONGEST_MESSAGE: Final = 100_000
+MOST_UPLOADED: Final = 100
+LARGEST_FILE: Final = 20_000_000
+_UPLOAD_SECONDS: Final = 600
+_SHOWN_INLINE: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_KINDS: Final = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 _MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
@@ -88,11 +108,12 @@ class WebAdapter(HttpAdapter):
     platform: ClassVar = Platform.WEB
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
-        # The interval only bounds how often the page is told. Files are not taken or shown by it yet.
+        # The interval only bounds how often the page is told.
         limit=NO_LIMIT,
         edits=True,
         streams=True,
         typing=True,
+        media=ALL_MEDIA,
         min_edit_interval_ms=100,
     )
 
@@ -106,6 +127,8 @@ class WebAdapter(HttpAdapter):
         self._visitors = Visitors(people, self._clock)
         epoch = secrets.token_hex(4)
         self._logs = {name: ChatLog(epoch) for name in people}
+        self._uploaded: dict[str, OrderedDict[str, ShownFile]] = {name: OrderedDict() for name in people}
+        """Files that were uploaded and are not in a message yet, the newest of them."""
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the page and what its script calls."""
@@ -117,6 +140,8 @@ class WebAdapter(HttpAdapter):
             Route("/chat/messages", self._serve(self._take), methods=["POST"]),
             Route("/chat/messages/{id}", self._serve(self._edit), methods=["PUT"]),
             Route("/chat/messages/{id}", self._serve(self._take_back), methods=["DELETE"]),
+            Route("/chat/files", self._serve(self._upload), methods=["POST"]),
+            Route("/chat/files/{sha256}", self._serve(self._file), methods=["GET"]),
             Route("/chat/buttons", self._serve(self._press), methods=["POST"]),
             Route("/chat/events", self._serve(self._events), methods=["GET"]),
         )
@@ -173,12 +198,109 @@ class WebAdapter(HttpAdapter):
 
     async def _take(self, request: Request) -> Response:
         name, data = await self._read(request)
-        event = self._event(name, data.get("id"), data.get("text"))
+        files = self._sent_with(name, data.get("files", []))
+        event = self._event(name, data.get("id"), data.get("text"), has_files=bool(files))
+        event.media = tuple(map(_attachment, files))
         await self._keep(event)
         log, message_id = self._logs[name], str(event.message_id)
         if log.find(message_id) is None:
-            log.put(Entry(entry_id=message_id, kind="message", text=event.text, at=self._clock.now()))
+            entry = Entry(
+                entry_id=message_id, kind="message", text=event.text, at=self._clock.now(), files=files
+            )
+            log.put(entry)
         return json_response({"id": message_id, "state": "kept"}, 202)
+
+    async def _upload(self, request: Request) -> Response:
+        """Keep a file that is to be sent; the message that names it comes behind it."""
+        require_own_page(request)
+        name = self._who(request)
+        told = request.query_params.get("name", "")
+        most = LARGEST_FILE
+        try:
+            async with asyncio.timeout(_UPLOAD_SECONDS), spooled(request.stream(), most=most) as found:
+                head = await asyncio.to_thread(head_of, found.path)
+                media_type = media_type_of(head, told)
+                await self._store().put_bytes(found)
+        except TooLarge as error:
+            raise Refused(413, "too_large", error.message) from error
+        except TimeoutError as error:
+            raise Refused(408, "too_slow", "the file did not come in time") from error
+        file = ShownFile(
+            sha256=found.sha256,
+            name=safe_name(told, media_type, 1),
+            media_type=media_type,
+            size=found.size,
+        )
+        uploaded = self._uploaded[name]
+        uploaded[file.sha256] = file
+        while len(uploaded) > MOST_UPLOADED:
+            uploaded.popitem(last=False)
+        shown = {"id": file.sha256, "name": file.name, "type": file.media_type, "size": file.size}
+        return json_response(shown, 201)
+
+    async def _file(self, request: Request) -> Response:
+        """Give a file that this person's chat shows; only pictures that cannot act are shown by a browser."""
+        name, sha256 = self._who(request), request.path_params["sha256"]
+        file = self._known(name, sha256)
+        if file is None:
+            raise Refused(404, "not_found", "this chat shows no such file")
+        way = "inline" if file.media_type in _SHOWN_INLINE else "attachment"
+        headers = {
+            "Content-Disposition": f"{way}; filename*=UTF-8''{quote(file.name, safe='')}",
+            "Content-Length": str(file.size),
+            "Content-Security-Policy": "default-src 'none'; sandbox",
+            "X-Content-Type-Options": "nosniff",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "private, max-age=3600",
+        }
+        media_type = file.media_type if way == "inline" else "application/octet-stream"
+        return StreamingResponse(self._store().content(sha256), media_type=media_type, headers=headers)
+
+    def _sent_with(self, name: str, ids: Json) -> tuple[ShownFile, ...]:
+        """Return the files that a message names: just uploaded, or shown by this chat already."""
+        if not isinstance(ids, list) or len(ids) > MOST_FILES or not all(isinstance(one, str) for one in ids):
+            raise Refused(400, "malformed", f"`files` is a list of at most {MOST_FILES} ids")
+        known = [self._known(name, one) for one in ids]
+        if None in known:
+            raise Refused(400, "unknown_file", "a file is not here any more; choose it again")
+        return tuple(file for file in known if file is not None)
+
+    def _known(self, name: str, sha256: str) -> ShownFile | None:
+        """Return a file that a person has uploaded, or was shown."""
+        return self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
+
+    def _store(self) -> FileStore:
+        if self.files is None:
+            raise Refused(503, "unavailable", "files are not taken at the moment", retry_after=2)
+        return self.files
+
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield a file that was uploaded: it is in the store."""
+        if attachment.size is not None and attachment.size > max_bytes:
+            raise TooLarge(f"it is larger than {max_bytes:,} bytes", value=attachment.size)
+        async for piece in self._store().content(attachment.ref):
+            yield piece
+
+    async def send_media(
+        self,
+        chat_id: str,
+        attachment: Attachment,
+        data: FileContent,
+        caption: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Show a file, which is in the store."""
+        log = self._logs.get(chat_id)
+        if log is None:
+            return _nobody()
+        entry_id = _entry_id(metadata)
+        mime = attachment.mime or "application/octet-stream"
+        file = ShownFile(sha256=data.sha256, name=attachment.name or "file", media_type=mime, size=data.size)
+        entry = Entry(
+            entry_id=entry_id, kind="answer", text=caption or "", at=self._clock.now(), files=(file,)
+        )
+        log.put(entry)
+        return self._shown(entry_id)
 
     async def _edit(self, request: Request) -> Response:
         name, data = await self._read(request)
@@ -223,8 +345,8 @@ class WebAdapter(HttpAdapter):
         )
         return SseResponse(events, left=lambda: log.leave(watcher))
 
-    def _event(self, name: str, message_id: Json, text: Json) -> MessageEvent:
-        if not isinstance(text, str) or not text.strip():
+    def _event(self, name: str, message_id: Json, text: Json, *, has_files: bool = False) -> MessageEvent:
+        if not isinstance(text, str) or not (text.strip() or has_files):
             raise Refused(400, "malformed", "there is no text in it")
         if len(text) > LONGEST_MESSAGE:
             raise Refused(413, "too_large", f"the text is longer than {LONGEST_MESSAGE} characters")
@@ -317,6 +439,11 @@ class WebAdapter(HttpAdapter):
     def _shown(self, entry_id: str) -> SendResult:
         self._said()
         return SendResult.sent(entry_id)
+
+
+def _attachment(file: ShownFile) -> Attachment:
+    kind = _KINDS.get(file.media_type.partition("/")[0], MessageType.DOCUMENT)
+    return Attachment(kind=kind, ref=file.sha256, mime=file.media_type, name=file.name, size=file.size)
 
 
 def _nobody() -> SendResult:

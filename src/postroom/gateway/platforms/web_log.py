@@ -26,6 +26,16 @@ _EVENT_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFile:
+    """A file that an entry shows; its bytes are in the store."""
+
+    sha256: str
+    name: str
+    media_type: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One thing that the chat shows."""
 
@@ -46,6 +56,7 @@ class Entry:
     said_as: str = ""
     """Of an answer: the id it was given when it was said, whatever place it took."""
     buttons: tuple[tuple[str, str], ...] = ()
+    files: tuple["ShownFile", ...] = ()
 
     def shown(self) -> dict[str, Any]:
         """Return what the page is told."""
@@ -60,6 +71,10 @@ class Entry:
             "edited": self.edited,
             "answered": self.answered,
             "buttons": [{"label": label, "value": value} for label, value in self.buttons],
+            "files": [
+                {"id": file.sha256, "name": file.name, "type": file.media_type, "size": file.size}
+                for file in self.files
+            ],
         }
 
 
@@ -91,6 +106,11 @@ class ChatLog:
     def find(self, entry_id: str) -> Entry | None:
         """Return an entry as it stands."""
         return self._entries.get(entry_id)
+
+    def file(self, sha256: str) -> ShownFile | None:
+        """Return a file that some entry shows."""
+        shown = (file for entry in self._entries.values() for file in entry.files)
+        return next((file for file in shown if file.sha256 == sha256), None)
 
     def put(self, entry: Entry) -> None:
         """Show an entry: a new one at the end, one that is known in its place."""

@@ -109,11 +109,12 @@ function show(data) {
   let shown = entries.get(data.id);
   if (!shown) {
     shown = { data, element: element("li"), body: element("div", "body"), choices: element("div", "choices") };
+    shown.files = element("div", "files");
     shown.note = element("p", "note");
     shown.note.setAttribute("role", "status");
     shown.meta = element("p", "meta");
     const bubble = element("div", "bubble");
-    bubble.append(shown.body, shown.choices, shown.note);
+    bubble.append(shown.body, shown.files, shown.choices, shown.note);
     shown.element.append(bubble, shown.meta);
     shown.element.dataset.id = data.id;
     entries.set(data.id, shown);
@@ -130,6 +131,7 @@ function show(data) {
   if (data.state) classes.push(data.state);
   shown.element.className = classes.join(" ");
   shown.element.setAttribute("aria-busy", data.draft ? "true" : "false");
+  showFiles(shown);
   showMeta(shown);
   showChoices(shown);
   showNote(shown, shown.note.textContent);
@@ -139,6 +141,92 @@ function show(data) {
   if (stays || data.state === "sending") scroll.scrollTop = scroll.scrollHeight;
   else if (data.kind !== "message") part("newest").hidden = false;
 }
+
+/* Files */
+
+const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+const MOST_FILES = 20;
+let chosen = []; // what was uploaded and is not sent yet
+
+const size = (bytes) => (bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
+function fileLink(file) {
+  const made = element("a", "file");
+  made.href = `${base}/files/${encodeURIComponent(file.id)}`;
+  if (PICTURES.includes(file.type)) {
+    const picture = element("img");
+    picture.src = made.href;
+    picture.alt = file.name;
+    picture.addEventListener("load", () => {
+      if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 400) scroll.scrollTop = scroll.scrollHeight;
+    });
+    made.target = "_blank";
+    made.rel = "noopener";
+    made.append(picture);
+  } else {
+    made.download = file.name;
+    made.append(element("span", "file-name", file.name), element("span", "file-size", size(file.size)));
+  }
+  return made;
+}
+
+function showFiles(shown) {
+  const files = shown.data.gone ? [] : shown.data.files || [];
+  const key = JSON.stringify(files);
+  if (shown.filesKey === key) return;
+  shown.filesKey = key;
+  shown.files.replaceChildren(...files.map(fileLink));
+}
+
+function showChosen(note) {
+  const made = chosen.map((file) => {
+    const one = element("li", "", file.name);
+    one.append(button("Remove", "quiet", () => {
+      chosen = chosen.filter((other) => other !== file);
+      showChosen();
+      text.focus();
+    }));
+    return one;
+  });
+  if (note) made.push(element("li", "note", note));
+  part("chosen").replaceChildren(...made);
+  part("chosen").hidden = !made.length;
+}
+
+async function upload(files) {
+  let note = "";
+  for (const file of files) {
+    if (chosen.length >= MOST_FILES) {
+      note = `${MOST_FILES} files are the most.`;
+      break;
+    }
+    showChosen(`Uploading ${file.name}…`);
+    try {
+      const address = `${base}/files?name=${encodeURIComponent(file.name)}`;
+      const answer = await fetch(address, { method: "POST", headers: { "X-Postroom": "1" }, body: file });
+      if (answer.status === 401) return location.reload();
+      const told = await answer.json();
+      if (answer.ok) chosen.push(told);
+      else note = `${file.name} was not taken: ${told.error.message}`;
+    } catch {
+      note = `${file.name} was not taken: the server cannot be reached`;
+    }
+  }
+  showChosen(note);
+  text.focus();
+}
+
+part("attach").addEventListener("click", () => part("file").click());
+part("file").addEventListener("change", async () => {
+  await upload([...part("file").files]);
+  part("file").value = "";
+});
+text.addEventListener("paste", (event) => {
+  if (event.clipboardData.files.length) {
+    event.preventDefault();
+    upload([...event.clipboardData.files]);
+  }
+});
 
 function button(label, className, act) {
   const made = element("button", className, label);
@@ -211,7 +299,7 @@ async function call(method, path, body) {
 
 function remember() {
   const unsent = [...entries.values()].filter(({ data }) => data.state === "sending" || data.state === "failed");
-  sessionStorage.setItem(UNSENT, JSON.stringify(unsent.map(({ data }) => ({ id: data.id, text: data.text, at: data.at }))));
+  sessionStorage.setItem(UNSENT, JSON.stringify(unsent.map(({ data }) => ({ id: data.id, text: data.text, at: data.at, files: data.files }))));
 }
 
 function stand(id, fields) {
@@ -225,14 +313,15 @@ function deliver(id) {
   queue = queue.then(async () => {
     const shown = entries.get(id);
     if (!shown || shown.data.state !== "sending") return;
-    const { ok, reason } = await call("POST", "/messages", { id, text: shown.data.text });
+    const files = (shown.data.files || []).map((file) => file.id);
+    const { ok, reason } = await call("POST", "/messages", { id, text: shown.data.text, files });
     if (entries.get(id).data.state === "sending") stand(id, ok ? { state: "kept" } : { state: "failed", reason });
   });
 }
 
-function say(said) {
+function say(said, files) {
   const id = newId();
-  show({ id, kind: "message", text: said, at: Date.now(), order: Infinity, state: "sending" });
+  show({ id, kind: "message", text: said, files, at: Date.now(), order: Infinity, state: "sending" });
   deliver(id);
 }
 
@@ -288,11 +377,14 @@ function grow() {
 part("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const said = text.value.trim();
-  if (!said) return;
+  if (!said && (editing || !chosen.length)) return;
   const id = editing;
   leaveEditing();
-  if (id) change(id, said);
-  else say(said);
+  if (id) return change(id, said);
+  const files = chosen;
+  chosen = [];
+  showChosen();
+  say(said, files);
 });
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -398,8 +490,8 @@ async function listen() {
   }
 }
 
-for (const { id, text: said, at } of JSON.parse(sessionStorage.getItem(UNSENT) || "[]")) {
-  show({ id, kind: "message", text: said, at, order: Infinity, state: "failed", reason: "not sent" });
+for (const { id, text: said, at, files } of JSON.parse(sessionStorage.getItem(UNSENT) || "[]")) {
+  show({ id, kind: "message", text: said, at, files, order: Infinity, state: "failed", reason: "not sent" });
 }
 grow();
 listen();

@@ -1,0 +1,71 @@
+"""Private files on the disk, in which bytes are while nobody knows yet what they are."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+
+from postroom.contracts.errors import TooLarge
+from postroom.contracts.files import SNIFFED_BYTES, SpooledFile
+
+MOST_FILES = 20
+"""Files of one message."""
+_BATCH = 256 * 1024
+
+
+@asynccontextmanager
+async def spooled(pieces: AsyncIterator[bytes], *, most: int) -> AsyncIterator[SpooledFile]:
+    """Write what comes to a private file, which is removed behind the block; little of it is in memory.
+
+    Raises:
+        TooLarge: more than `most` bytes came.
+    """
+    handle, name = await asyncio.to_thread(tempfile.mkstemp, prefix="postroom-file-")
+    path, hashed, size = Path(name), sha256(), 0
+    held = bytearray()
+    try:
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            async for piece in pieces:
+                size += len(piece)
+                if size > most:
+                    raise too_large(size, most)
+                held += piece
+                if len(held) >= _BATCH:
+                    await asyncio.to_thread(_write, file.write, hashed.update, held)
+                    held = bytearray()
+            await asyncio.to_thread(_write, file.write, hashed.update, held)
+        yield SpooledFile(path=path, sha256=hashed.hexdigest(), size=size)
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+
+
+def _write(
+    write: Callable[[bytearray], object], note: Callable[[bytearray], object], held: bytearray
+) -> None:
+    note(held)
+    write(held)
+
+
+async def pieces_of(path: Path) -> AsyncIterator[bytes]:
+    """Yield a plain file's bytes; a link is not followed."""
+    handle = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        while piece := await asyncio.to_thread(file.read, _BATCH):
+            yield piece
+
+
+def head_of(path: Path) -> bytes:
+    """Return the first bytes of a file, by which its type is told."""
+    with path.open("rb") as file:
+        return file.read(SNIFFED_BYTES)
+
+
+def too_large(size: int, most: int) -> TooLarge:
+    """Return that a file has more bytes than may be."""
+    why = f"it has {size:,} bytes, {most:,} are the most" if most else "files of its kind are not taken"
+    return TooLarge(why, value=size)
