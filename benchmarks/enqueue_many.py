@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from benchmarks.figures import Table, median, ms, size, timed
@@ -54,7 +55,7 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sql, name)
 
-    def run(self, statement: str, values: Mapping[str, Any]) -> None:
+    def run(self, statement: str, values: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Write a row."""
         self._rows.setdefault(statement, []).append(dict(values))
         self._sql.run(statement, values)
