@@ -110,7 +110,7 @@ class Room:
         presenter = StreamingPresenter(config.streaming, sessions, [channel], self.clock, self.clock)
         files = self.files = ChatFiles(config, self.stores.files, [channel])
         mailbox = Mailbox(
-            ChatExecutor(agent, presenter, files),
+            ChatExecutor(agent, presenter, files.of_run),
             self.runs,
             consumer_id=consumer or f"gateway-{len(self.opened)}",
             effects=ChatEffects(),

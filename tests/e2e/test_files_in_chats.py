@@ -92,7 +92,7 @@ class Harbour:
         sessions = Sessions(chat, config, self.clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, self.clock, self.timer)
         files = ChatFiles(config, chat.files, self.adapters)
-        executor = ChatExecutor(agent, presenter, files)
+        executor = ChatExecutor(agent, presenter, files.of_run)
         mailbox = Mailbox(executor, self.stores, consumer_id="harbour", effects=ChatEffects())
         relay = Relay(self.stores.store, {})
         gateway = Gateway(

@@ -163,7 +163,7 @@ class ChatService:
         self._transcriber = _transcriber(told.agent, clock)
         transcribe = None if self._transcriber is None else self._transcriber.transcribe
         files = ChatFiles(config, chat.files, self.adapters, transcribe=transcribe)
-        runs.serve(CHAT_THREAD, ChatExecutor(self._answering, presenter, files), ChatEffects())
+        runs.serve(CHAT_THREAD, ChatExecutor(self._answering, presenter, files.of_run), ChatEffects())
         self.gateway = Gateway(
             config,
             stores=chat,

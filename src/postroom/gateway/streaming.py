@@ -18,6 +18,7 @@ from postroom.contracts.agent_events import AgentEvent, EventSink, RunRetrying, 
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunControl, RunDispatchExecutor
+from postroom.contracts.files import RunFiles
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.gateway.admission import SessionGuard
@@ -25,7 +26,6 @@ from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
 from postroom.gateway.drafts import Draft, Edit, Show, Step
 from postroom.gateway.events import SendErrorKind
-from postroom.gateway.files import ChatFiles
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import is_chat, target_of
 from postroom.gateway.session import SessionSource
@@ -35,6 +35,8 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 _TYPING_EVERY_MS = 4_000
 _MOST_SHOWN = 1_000
+FilesOf = Callable[[RunActivation], RunFiles]
+"""Gives the files of a run."""
 
 
 @dataclass(slots=True)
@@ -231,7 +233,7 @@ class ChatExecutor(ExecutorAround):
     """Runs what the executor within runs, and shows runs of chats while they execute."""
 
     def __init__(
-        self, within: RunDispatchExecutor, presenter: StreamingPresenter, files: ChatFiles | None = None
+        self, within: RunDispatchExecutor, presenter: StreamingPresenter, files: FilesOf | None = None
     ) -> None:
         super().__init__(within)
         self._presenter = presenter
@@ -255,7 +257,7 @@ class ChatExecutor(ExecutorAround):
         control = activation.control
         if self._files is None or not isinstance(control, RunControl):
             return activation
-        return replace(activation, control=replace(control, files=self._files.of_run(activation)))
+        return replace(activation, control=replace(control, files=self._files(activation)))
 
     async def _without_hidden(self, activation: RunActivation) -> RunActivation:
         """Return the request with what was undone on its thread out of its sight."""

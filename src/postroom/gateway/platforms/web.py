@@ -76,11 +76,11 @@ from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.spooling import MOST_FILES, head_of, spooled
 from postroom.sse import SseResponse
 
-LARGEST_BODY: Final = 1024 * 1024
+LARGEST_JSON: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024
 LONGEST_MESSAGE: Final = 100_000
 MOST_UPLOADED: Final = 100
-LARGEST_FILE: Final = 20_000_000
+LARGEST_BODY: Final = 20_000_000
 _UPLOAD_SECONDS: Final = 600
 _SHOWN_INLINE: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _KINDS: Final = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
@@ -192,7 +192,7 @@ class WebAdapter(HttpAdapter):
         require_own_page(request)
         name = self._who(request)
         require_json(request)
-        return name, parse_object(await read_body(request, LARGEST_BODY))
+        return name, parse_object(await read_body(request, LARGEST_JSON))
 
     # What comes in.
 
@@ -215,7 +215,7 @@ class WebAdapter(HttpAdapter):
         require_own_page(request)
         name = self._who(request)
         told = request.query_params.get("name", "")
-        most = LARGEST_FILE
+        most = LARGEST_BODY
         try:
             async with asyncio.timeout(_UPLOAD_SECONDS), spooled(request.stream(), most=most) as found:
                 head = await asyncio.to_thread(head_of, found.path)
