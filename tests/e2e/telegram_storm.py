@@ -72,16 +72,16 @@ class Limits:
     refused: list[int] = field(default_factory=list)
     said: list[int] = field(default_factory=list)
     penalties: int = 0
-    is_used_up: bool = False
-    """Whether somebody else's calls were counted, which is done when ours begin."""
+    began: int | None = None
+    """When we first said something; just before, somebody else had used everything up."""
 
     def refusal(self, call: Call) -> Refusal | None:
         if call.method in ("getMe", "getUpdates", "getWebhookInfo"):
             return None
         now, chat = self.clock.now(), str(call.fields.get("chat_id", ""))
         says = call.method.startswith(("send", "edit")) and call.method != "sendChatAction"
-        if says and not self.is_used_up:
-            self.is_used_up = True
+        if says and self.began is None:
+            self.began = now
             self.calls["bot", ""].extend([now] * 30)
             self.calls["group", str(GROUP["id"])].extend([now] * 20)
         scopes = [("bot", "", 30, 1_000)]
@@ -137,7 +137,7 @@ class Agent(RunDispatchExecutor):
 
 @dataclass
 class Figures:
-    """What came of it; instants in milliseconds since the beginning."""
+    """What came of it, in milliseconds since the beginning; refusals since the first call."""
 
     asked: int
     answers: Counter[str]
@@ -154,12 +154,12 @@ async def storm(folder: Path, *, waves: int, speed: float) -> Figures:
     """Let the storm pass, and say what came of it."""
     clock = HurriedTime(speed)
     fake = StrictTelegram(Limits(clock))
-    store = SqliteStore.open(folder / "storm.db", purpose="gateway", clock=clock)
+    store = await asyncio.to_thread(SqliteStore.open, folder / "storm.db", purpose="gateway", clock=clock)
     try:
         async with fake.serving():
             return await _served(fake, store, clock, waves)
     finally:
-        store.close()
+        await asyncio.to_thread(store.close)
 
 
 async def _served(fake: StrictTelegram, store: SqliteStore, clock: HurriedTime, waves: int) -> Figures:
@@ -222,7 +222,7 @@ async def _asked(fake: StrictTelegram, runs: Any, clock: HurriedTime, waves: int
             wanted = {name for name in expected if name.startswith("g") is is_group}
             if is_group not in done and wanted <= answers.keys():
                 done[is_group] = now
-        if len(done) == 2 or now > (waves + 8) * MINUTE_MS:
+        if len(done) == 2 or now > (waves + 40) * MINUTE_MS:
             break
         await clock.sleep(500)
     await clock.sleep(3_000)  # a repetition would come now
@@ -231,7 +231,7 @@ async def _asked(fake: StrictTelegram, runs: Any, clock: HurriedTime, waves: int
     return Figures(
         asked=len(expected),
         answers=_answers(fake),
-        refused=[at - began for at in limits.refused],
+        refused=[at - (limits.began or 0) for at in limits.refused],
         penalties=limits.penalties,
         calls=Counter(call.method for call in fake.calls),
         chats_ms=done.get(False, -1),

@@ -231,6 +231,7 @@ def test_a_channel_is_told_with_what_came_in_last(subtests: pytest.Subtests) -> 
         with subtests.test(state=state, expected=expected):
             told = {
                 "state": state,
+                "since": 1_699_999_000_000,
                 "inbound_at": None,
                 "outbound_at": None,
                 "error_code": None,
@@ -238,6 +239,7 @@ def test_a_channel_is_told_with_what_came_in_last(subtests: pytest.Subtests) -> 
             }
             silent = _channel("slack", told, 1_700_000_000_000)
             assert (silent.state, "nothing has come in yet" in silent.detail) == (expected, True)
+            assert f"{state} since 2023-11-14T21:56:40.000Z" in silent.detail
             heard = {**told, "inbound_at": 1_699_999_700_000, "error_code": "e_code", "error": "no route"}
             loud = _channel("slack", heard, 1_700_000_000_000)
             assert "5 minutes ago" in loud.detail

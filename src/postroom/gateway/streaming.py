@@ -167,8 +167,8 @@ class StreamingPresenter:
                     metadata = send_metadata(source, answers=list(run.answers), draft=True)
                     if self._tasks.closed:
                         return
-                    taking = self._take_step(adapter, source.chat_id, shown, step, metadata)
-                    shown.step = self._tasks.start(taking, name="draft")
+                    showing = self._take_step(adapter, source.chat_id, shown, step, metadata)
+                    shown.step = self._tasks.start(showing, name="draft")
                     step = await asyncio.shield(shown.step)
 
     def _fresh(self, capabilities: ChannelCapabilities) -> Shown:
