@@ -308,6 +308,7 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool) ->
         "message_id": event.message_id,
         "reply_to": event.reply_to_text,
         "time": event.timestamp,
+        "caller": event.metadata.get("caller"),
     }
     name = (source.user_name or source.user_id) if source else None
     words = f"[{name}] {event.text}" if shared and name else event.text
