@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-import msgspec
-
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.messages import ContentBlock, Json, Message, Role, ToolCall, Visibility
-from postroom.contracts.records import Record
+from postroom.contracts.records import Record, as_plain, from_plain
 from postroom.contracts.runs import Usage
 from postroom.contracts.tools import ToolDescriptor
 
@@ -34,13 +32,13 @@ class CallerRequest(Record, frozen=True, kw_only=True):
 
     def as_data(self) -> dict[str, Json]:
         """Return it as an entry of a block's data; nothing where nothing is asked."""
-        return {} if self == CallerRequest() else {_KEY: msgspec.to_builtins(self)}
+        return {} if self == CallerRequest() else {_KEY: as_plain(self)}
 
     @classmethod
     def of(cls, message: Message) -> "CallerRequest":
         """Return what came with a message; one that brought nothing asks nothing."""
         told = message.content[0].data.get(_KEY) if message.content else None
-        return cls() if told is None else msgspec.convert(told, cls)
+        return cls() if told is None else from_plain(told, cls)
 
     @classmethod
     def newest(cls, messages: Iterable[Message]) -> "CallerRequest":

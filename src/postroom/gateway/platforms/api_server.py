@@ -50,7 +50,7 @@ from postroom.gateway.platforms.api_server_answers import (
     response_events,
 )
 from postroom.gateway.platforms.api_server_conversation import decoded, wrong
-from postroom.gateway.platforms.api_server_repeats import Repeats
+from postroom.gateway.platforms.api_server_repeats import Repeats, is_again
 from postroom.gateway.platforms.api_server_shapes import (
     Answer,
     ChatShape,
@@ -86,8 +86,6 @@ LARGEST_BODY: Final = 10_000_000
 LEAST_KEY: Final = 16
 SESSION_HEADER: Final = "X-Postroom-Session"
 KEY_HEADER: Final = "Idempotency-Key"
-RETRY_HEADER: Final = "X-Stainless-Retry-Count"
-"""In it OpenAI's clients count how often they ask again."""
 
 
 class ApiServerOptions(Options, frozen=True):
@@ -182,13 +180,7 @@ class ApiServerAdapter(HttpAdapter):
         asked = await self._read(request, read_response)
         wait, headers = await self._ask(request, asked)
         exchange = wait.exchange
-        shape = ResponseShape(
-            response_id=response_id_of(exchange.chat_id, exchange.message_id),
-            chat_id=exchange.chat_id,
-            model=self._model,
-            created=exchange.since // 1000,
-            asked=asked.shown,
-        )
+        shape = self._response_shape(exchange.chat_id, exchange.message_id, exchange.since, asked.shown)
         if asked.stream:
             return SseResponse(response_events(wait, shape), headers, left=lambda: self._leave(wait))
         return json_response(shape.whole(await self._answer(request, wait)), headers=headers)
@@ -205,14 +197,17 @@ class ApiServerAdapter(HttpAdapter):
             return json_response({"id": response_id, "object": "response", "deleted": True})
         exchange = self._exchanges.find(chat_id, message_id)
         answer = None if exchange is None else exchange.answer
-        shape = ResponseShape(
-            response_id=response_id,
-            chat_id=chat_id,
-            model=self._model,
-            created=known.received_at // 1000,
-            asked=known.event.metadata["response"],
-        )
-        return json_response(shape.whole(answer or _answer_in(known)))
+        shown = known.event.metadata["response"]
+        shape = self._response_shape(chat_id, message_id, known.received_at, shown)
+        if answer is None and known.answer is not None:
+            answer = Answer.of(known.answer, known.details)
+        return json_response(shape.whole(answer))
+
+    def _response_shape(
+        self, chat_id: str, message_id: str, since: int, shown: Mapping[str, Any]
+    ) -> ResponseShape:
+        response_id = response_id_of(chat_id, message_id)
+        return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
 
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
         """Return the message that a response is of; None where it is not to be shown."""
@@ -262,7 +257,7 @@ class ApiServerAdapter(HttpAdapter):
         told = f"{session}\0{asked.fingerprint}"
         key = idempotency_key(request.headers.get(KEY_HEADER))
         if key is None:
-            key = await self._repeats.key_of(session, digest(told), is_again=_is_again(request))
+            key = await self._repeats.key_of(session, digest(told), is_again=is_again(request.headers))
         chat_id = session or own_session(key)
         wait = self._exchanges.ask(chat_id, key, asked.fingerprint)
         try:
@@ -318,7 +313,11 @@ class ApiServerAdapter(HttpAdapter):
 
     async def _answer(self, request: Request, wait: Wait) -> Answer:
         """Return the final answer, unless the client goes away or its time is up."""
-        left = None if wait.exchange.is_final else self._tasks.start(_left(request, wait), name="client")
+        left = (
+            None
+            if wait.exchange.is_final
+            else self._tasks.start(wait.end_with(request.receive), name="client")
+        )
         try:
             return await wait.answer()
         finally:
@@ -398,20 +397,5 @@ def _answered(metadata: Mapping[str, Any] | None, reply_to: str | None) -> list[
     return [str(one) for one in told] if told else [] if reply_to is None else [reply_to]
 
 
-def _answer_in(known: KnownMessage) -> Answer | None:
-    return None if known.answer is None else Answer.of(known.answer, known.details)
-
-
-def _is_again(request: Request) -> bool:
-    return request.headers.get(RETRY_HEADER, "0") not in ("", "0")
-
-
 def _is_final(metadata: Mapping[str, Any] | None) -> bool:
     return bool((metadata or {}).get("final"))
-
-
-async def _left(request: Request, wait: Wait) -> None:
-    """End the wait when the client goes away; what it asked goes on."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    wait.end(Refused(503, "client_left", "the client went away"))

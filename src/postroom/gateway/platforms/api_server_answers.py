@@ -13,6 +13,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
+from starlette.types import Receive
+
 from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.platforms.api_server_shapes import Answer, ResponseShape, error_body
 from postroom.gateway.platforms.http_adapter import Refused
@@ -112,6 +114,12 @@ class Wait:
         """Let it wait no longer."""
         self._ended = refusal
         self.wake()
+
+    async def end_with(self, receive: Receive) -> None:
+        """End it when the client goes away; what it asked goes on."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.end(Refused(503, "client_left", "the client went away"))
 
     async def answer(self) -> Answer:
         """Return the answer when it is final.

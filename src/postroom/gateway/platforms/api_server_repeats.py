@@ -1,6 +1,6 @@
 """Requests that are asked again: found by their key, or by what they say, in memory and in the store."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Final
 
@@ -12,6 +12,11 @@ from postroom.gateway.platforms.http_adapter import Refused
 
 RETRIED_WITHIN_MS: Final = 3_600_000
 """How long a request without a key may be one that is asked again; clients wait for ten minutes and more."""
+
+
+def is_again(headers: Mapping[str, str]) -> bool:
+    """Say whether a request counts itself as one that is asked again, as OpenAI's clients do."""
+    return headers.get("X-Stainless-Retry-Count", "0") not in ("", "0")
 
 
 class Repeats:

@@ -151,7 +151,7 @@ def _response_usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ResponseShape:
     """The forms of one response."""
 
