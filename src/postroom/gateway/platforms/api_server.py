@@ -383,10 +383,9 @@ class ApiServerAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Let a part of an answer grow."""
-        answered, final = _answered(metadata, None), _is_final(metadata)
-        if not self._exchanges.edited(
-            chat_id, answered, message_id, content, final=final, details=metadata or {}
-        ):
+        told, answered = metadata or {}, _answered(metadata, None)
+        final = _is_final(metadata)
+        if not self._exchanges.edited(chat_id, answered, message_id, content, final=final, details=told):
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft is kept no longer")
         self._said()
         return SendResult.sent(message_id)
