@@ -15,7 +15,7 @@ from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendE
 from postroom.gateway.platforms import api_server_answers
 from postroom.gateway.platforms.api_server import ApiServerAdapter
 from postroom.gateway.platforms.api_server_answers import Exchanges
-from postroom.gateway.platforms.api_server_wire import response_id_of
+from postroom.gateway.platforms.api_server_ids import response_id_of
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.testing import ManualClock

@@ -31,7 +31,7 @@ from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.handover import inbound_key
-from postroom.gateway.notices import REFUSED, notice_key
+from postroom.gateway.notices import notice_key
 from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.replies import Reply, ReplyKind, answer_of
 from postroom.gateway.run import GatewayRunner, Services
@@ -192,7 +192,9 @@ class Intake:
         thread_id = message.thread_id or ""
         if message.status in (InboundStatus.REJECTED, InboundStatus.RETRACTED):
             why = message.reason or message.status.value
-            return Reply(kind=ReplyKind.NOTICE, thread_id=thread_id, text=why, error=f"{REFUSED}: {why}")
+            return Reply(
+                kind=ReplyKind.NOTICE, thread_id=thread_id, text=why, error=f"{wording.REFUSED}: {why}"
+            )
         for run in await self._threads.latest_runs(thread_id) if thread_id else ():
             if run.input is not None and message.thread_message_id in run.input.trigger_message_ids:
                 return answer_of(run)

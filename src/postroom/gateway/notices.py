@@ -5,11 +5,10 @@ from postroom.contracts.run_ports import OutboxStore
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
+from postroom.gateway.wording import REFUSED
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
-REFUSED = "refused"
-"""Begins the error of a message that no run has read."""
 
 
 class Notices:

@@ -41,6 +41,7 @@ from postroom.gateway import wording
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
+from postroom.gateway.platforms import api_server_ids as ids
 from postroom.gateway.platforms.api_server_answers import (
     SIGN_OF_LIFE,
     Exchange,
@@ -60,13 +61,9 @@ from postroom.gateway.platforms.api_server_shapes import (
 )
 from postroom.gateway.platforms.api_server_wire import (
     Asked,
-    digest,
     idempotency_key,
-    own_session,
     read_chat,
     read_response,
-    read_response_id,
-    response_id_of,
     session_name,
 )
 from postroom.gateway.platforms.base import KnownMessage, Metadata
@@ -165,9 +162,9 @@ class ApiServerAdapter(HttpAdapter):
         asked = await self._read(request, read_chat)
         wait, headers = await self._ask(request, asked)
         exchange = wait.exchange
-        response_id = response_id_of(exchange.chat_id, exchange.message_id)
+        response_id = ids.response_id_of(exchange.chat_id, exchange.message_id)
         shape = ChatShape(
-            completion_id=f"chatcmpl-{digest(response_id)}",
+            completion_id=f"chatcmpl-{ids.digest(response_id)}",
             model=self._model,
             created=self._clock.now() // 1000,
         )
@@ -206,12 +203,12 @@ class ApiServerAdapter(HttpAdapter):
     def _response_shape(
         self, chat_id: str, message_id: str, since: int, shown: Mapping[str, Any]
     ) -> ResponseShape:
-        response_id = response_id_of(chat_id, message_id)
+        response_id = ids.response_id_of(chat_id, message_id)
         return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
 
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
         """Return the message that a response is of; None where it is not to be shown."""
-        names = read_response_id(response_id)
+        names = ids.read_response_id(response_id)
         known = None if names is None else await self._look_up(*names)
         if names is None or known is None or known.is_forgotten or "response" not in known.event.metadata:
             return None
@@ -257,8 +254,8 @@ class ApiServerAdapter(HttpAdapter):
         told = f"{session}\0{asked.fingerprint}"
         key = idempotency_key(request.headers.get(KEY_HEADER))
         if key is None:
-            key = await self._repeats.key_of(session, digest(told), is_again=is_again(request.headers))
-        chat_id = session or own_session(key)
+            key = await self._repeats.key_of(session, ids.digest(told), is_again=is_again(request.headers))
+        chat_id = session or ids.own_session(key)
         wait = self._exchanges.ask(chat_id, key, asked.fingerprint)
         try:
             if not await self._repeats.is_known(wait.exchange, asked.fingerprint):

@@ -17,7 +17,7 @@ from starlette.types import Receive
 
 from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.platforms.api_server_shapes import Answer, ResponseShape, error_body
-from postroom.gateway.platforms.http_adapter import Refused
+from postroom.gateway.platforms.refused import Refused
 
 SIGN_OF_LIFE: Final = ": waiting\n\n"
 

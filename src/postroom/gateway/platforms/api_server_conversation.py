@@ -11,7 +11,7 @@ import msgspec
 from postroom.contracts.messages import ContentBlock, Json, Message, Role, ToolCall
 from postroom.contracts.records import replace
 from postroom.gateway.events import Attachment, MessageType
-from postroom.gateway.platforms.http_adapter import Refused
+from postroom.gateway.platforms.refused import Refused
 from postroom.gateway.platforms.safe_text import clean
 
 LONGEST_PART: Final = 64 * 1024

@@ -6,9 +6,9 @@ from typing import Final
 
 from postroom.contracts.clock import Clock
 from postroom.gateway.platforms.api_server_answers import Exchange, Exchanges
-from postroom.gateway.platforms.api_server_wire import own_session
+from postroom.gateway.platforms.api_server_ids import own_session
 from postroom.gateway.platforms.base import KnownMessage
-from postroom.gateway.platforms.http_adapter import Refused
+from postroom.gateway.platforms.refused import Refused
 
 RETRIED_WITHIN_MS: Final = 3_600_000
 """How long a request without a key may be one that is asked again; clients wait for ten minutes and more."""

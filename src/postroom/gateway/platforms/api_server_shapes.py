@@ -10,9 +10,9 @@ import msgspec
 
 from postroom.contracts import errors
 from postroom.contracts.messages import Json, ToolCall
-from postroom.gateway.notices import REFUSED
-from postroom.gateway.platforms.api_server_wire import digest
-from postroom.gateway.platforms.http_adapter import Refused
+from postroom.gateway.platforms.api_server_ids import digest
+from postroom.gateway.platforms.refused import Refused
+from postroom.gateway.wording import REFUSED
 
 
 def error_body(refusal: Refused) -> dict[str, Any]:

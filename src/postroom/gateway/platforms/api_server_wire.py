@@ -4,8 +4,6 @@ Without a session a request tells its whole conversation; in one the conversatio
 its last message and results of tools are new. Tools and settings go to the model.
 """
 
-import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -20,11 +18,11 @@ from postroom.contracts.messages import Json, Message
 from postroom.contracts.tools import ToolDescriptor
 from postroom.gateway.events import Attachment
 from postroom.gateway.platforms.api_server_conversation import read_conversation, wrong
-from postroom.gateway.platforms.http_adapter import Refused
+from postroom.gateway.platforms.api_server_ids import KEY, SESSION
+from postroom.gateway.platforms.refused import Refused
 
 MOST_TOOLS: Final = 128
 LONGEST_SESSION: Final = 200
-_SESSION: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}")
 _TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PASSED_ON: Final = (
     "tool_choice",
@@ -52,8 +50,6 @@ _NOT_IN_RESPONSES: Final = {
     "top_logprobs": "",
     "max_tool_calls": "",
 }
-_KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
-_RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,1400}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +231,7 @@ def session_name(told: Json, param: str | None) -> str | None:
     """
     if told is None or told == "":
         return None
-    if not isinstance(told, str) or not _SESSION.fullmatch(told):
+    if not isinstance(told, str) or not SESSION.fullmatch(told):
         raise wrong(f"a session's name is a line of 1 to {LONGEST_SESSION} characters", param)
     return told
 
@@ -248,43 +244,11 @@ def idempotency_key(told: str | None) -> str | None:
     """
     if told is None:
         return None
-    if not _KEY.fullmatch(told):
+    if not KEY.fullmatch(told):
         raise wrong(
             "an Idempotency-Key is 1 to 200 characters of ASCII without spaces", code="invalid_header"
         )
     return told
-
-
-def response_id_of(chat_id: str, message_id: str) -> str:
-    """Return the id of the response to a message. It says which message that is, so that no list is kept."""
-    names = [message_id] if chat_id == own_session(message_id) else [message_id, chat_id]
-    told = "\0".join(names).encode()
-    return f"resp_{base64.urlsafe_b64encode(told).decode().rstrip('=')}"
-
-
-def read_response_id(response_id: str) -> tuple[str, str] | None:
-    """Return the session and the message that a response is of; None where it is no such id."""
-    told = response_id.removeprefix("resp_")
-    if told == response_id or not _RESPONSE_ID.fullmatch(told):
-        return None
-    try:
-        names = base64.urlsafe_b64decode(told + "=" * (-len(told) % 4)).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return None
-    message_id, _, chat_id = names.partition("\0")
-    chat_id = chat_id or own_session(message_id)
-    is_one = _KEY.fullmatch(message_id) and _SESSION.fullmatch(chat_id)
-    return (chat_id, message_id) if is_one and response_id_of(chat_id, message_id) == response_id else None
-
-
-def own_session(key: str) -> str:
-    """Return the session of a request that names none: one of its own, the same each time it is repeated."""
-    return f"once-{digest(key)}"
-
-
-def digest(*parts: str) -> str:
-    """Return 48 characters that stand for these texts, the same each time."""
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:48]
 
 
 def _flag(data: Mapping[str, Json], name: str, *, default: bool) -> bool:
