@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clients raise-clients test-clients clients-table clean help
+.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clients libraries raise-clients test-clients clients-table clean help
 
 install: $(STAMP) ## make the environment in .venv; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -95,12 +95,19 @@ peers: ## install the queues that benchmarks run beside ours, in .venv-peers
 	npm install --prefix .clients --no-audit --no-fund --loglevel=error --fetch-retries=5
 	@touch $@
 
-clients: .clients/.installed ## install the real clients that tests drive, from npm in .clients
+.venv-clients/.installed: tests/real_clients/requirements.txt
+	$(PYTHON) -m venv --clear .venv-clients
+	.venv-clients/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+libraries: .venv-clients/.installed ## install the Python libraries that speak to our API, in .venv-clients
+
+clients: .clients/.installed libraries ## install the real clients that tests drive: from npm in .clients, from PyPI
 
 raise-clients: ## pin the newest version of each real client; prints old and new
 	@$(PYTHON) tests/real_clients/raising.py
 
-test-clients: $(STAMP) .clients/.installed ## drive the real clients against a scripted model
+test-clients: $(STAMP) .clients/.installed libraries ## drive the real clients against a scripted model
 	$(DRIVE_CLIENTS)
 
 clients-table: $(STAMP) .clients/.installed ## drive them and write docs/clients.md from that run

@@ -12,6 +12,7 @@ from starlette.routing import Mount
 
 from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.session import SessionSource
 
@@ -26,6 +27,7 @@ class FakeGateway:
         self.edits: list[MessageEvent] = []
         self.deletions: list[tuple[str, str]] = []
         self.presses: list[ButtonPress] = []
+        self.forgotten: list[tuple[str, str]] = []
         self.failure: Exception | None = None
         self.reply: Reply | None = None
         self.arrived = asyncio.Event()
@@ -54,6 +56,18 @@ class FakeGateway:
             raise self.failure
         self.presses.append(press)
         return f"noted: {press.value}"
+
+    async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
+        if self.failure is not None:
+            raise self.failure
+        names = source.chat_id, message_id
+        found = next((e for e in self.accepted if (e.source.chat_id, e.message_id) == names), None)
+        if found is None:
+            return None
+        return KnownMessage(event=found, received_at=found.timestamp, is_forgotten=names in self.forgotten)
+
+    async def forget_answer(self, source: SessionSource, message_id: str) -> None:
+        self.forgotten.append((source.chat_id, message_id))
 
     async def inbound(self, count: int) -> list[MessageEvent]:
         """Return what was handed over once it is so much."""

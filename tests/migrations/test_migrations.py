@@ -91,9 +91,9 @@ def test_the_shipped_steps_lead_to_the_recorded_schema(path: Path) -> None:
     )
 
 
-def test_the_shipped_steps_are_numbered_once_each() -> None:
+def test_the_shipped_steps_are_numbered_without_gaps() -> None:
     steps = shipped_migrations("sqlite")
-    assert len({step.version for step in steps}) == len(steps)
+    assert [step.version for step in steps] == list(range(1, len(steps) + 1))
     assert all(step.sql.strip() for step in steps)
 
 

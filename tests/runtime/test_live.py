@@ -77,7 +77,7 @@ async def test_a_message_is_read_at_the_next_step_and_kept_once(id: str, pending
 
 
 @pytest.mark.parametrize("pending", [True, False])
-async def test_a_message_that_comes_with_the_answer_keeps_the_run_going(pending: bool) -> None:
+async def test_a_message_that_comes_with_the_answer_is_answered_and_no_answer_is_lost(pending: bool) -> None:
     room = Room(script=[InferenceResult.text("first"), InferenceResult.text("second")])
     if pending:
         room.with_pending()
@@ -89,7 +89,7 @@ async def test_a_message_that_comes_with_the_answer_keeps_the_run_going(pending:
             assert room.runtime.send_messages("r1", [Message.user("and this?")])
 
     room.sink.emit = emit
-    assert (await room.execute()).response == "second"
+    assert (await room.execute()).response == "first\n\nsecond"
     assert [text for _, text in await room.texts()] == ["go", "first", "and this?", "second"]
 
 
@@ -295,7 +295,7 @@ async def test_a_hint_that_comes_while_the_run_ends_is_not_lost() -> None:
         return came
 
     room.pending.freeze = late
-    assert (await room.execute()).response == "second"
+    assert (await room.execute()).response == "first\n\nsecond"
     assert await threads.pending_messages("t1") == ()
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from postroom.contracts.errors import InvalidActivation
 from postroom.contracts.messages import Json, Message, SeqRange
-from postroom.contracts.records import Record, replace
+from postroom.contracts.records import Record, field, replace
 from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 
@@ -106,6 +106,8 @@ class InferenceOverride(Record, frozen=True, kw_only=True):
     max_tokens: int | None = None
     top_p: float | None = None
     reasoning_effort: str | None = None
+    more: dict[str, Json] = field(default_factory=dict)
+    """Other fields of the endpoint's own request, such as `response_format` or `tool_choice`, as they are."""
 
 
 class RunOptions(Record, frozen=True, kw_only=True):

@@ -4,15 +4,56 @@ A stream that ends without a stop reason was cut off: an adapter raises StreamIn
 passes half an answer off as a whole one.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from postroom.contracts.activation import InferenceOverride
-from postroom.contracts.messages import ContentBlock, Message, ToolCall
+from postroom.contracts.messages import ContentBlock, Json, Message, Role, ToolCall, Visibility
+from postroom.contracts.records import Record, as_plain, from_plain
 from postroom.contracts.runs import Usage
 from postroom.contracts.tools import ToolDescriptor
+
+_KEY = "caller"
+
+
+class CallerRequest(Record, frozen=True, kw_only=True):
+    """What a program that calls a model sends with its message; it goes along in the message's first block.
+
+    `context` is what was said before, as the caller tells it, or the results of tools that it was asked for.
+    A call of one of its `tools` ends the run: it is made by the caller, whose next message brings the result.
+    """
+
+    instructions: str = ""
+    context: tuple[Message, ...] = ()
+    tools: tuple[ToolDescriptor, ...] = ()
+    overrides: InferenceOverride | None = None
+
+    def as_data(self) -> dict[str, Json]:
+        """Return it as an entry of a block's data; nothing where nothing is asked."""
+        return {} if self == CallerRequest() else {_KEY: as_plain(self)}
+
+    @classmethod
+    def of(cls, message: Message) -> "CallerRequest":
+        """Return what came with a message; one that brought nothing asks nothing."""
+        told = message.content[0].data.get(_KEY) if message.content else None
+        return cls() if told is None else from_plain(told, cls)
+
+    @classmethod
+    def newest(cls, messages: Iterable[Message]) -> "CallerRequest":
+        """Return what came with the newest message that somebody sent: it counts from then on."""
+        asked = [one for one in messages if one.role is Role.USER and one.visibility is Visibility.ALL]
+        return cls.of(asked[-1]) if asked else cls()
+
+
+CALLER_TOOLS = "caller_tools"
+"""The reason for which a run ends that asks its caller to use tools; the detail holds the calls, as JSON."""
+
+
+def with_context(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return a conversation with what callers told of it where they told it."""
+    return tuple(one for message in messages for one in (*CallerRequest.of(message).context, message))
 
 
 class StopReason(StrEnum):

@@ -29,3 +29,17 @@ def replace(record: R, **changes: Any) -> R:
         return msgspec.structs.replace(record, **changes)
     copied: R = dataclasses.replace(record, **changes)  # type: ignore[type-var]
     return copied
+
+
+def as_plain(record: Any) -> Any:
+    """Return a record as plain JSON data."""
+    return msgspec.to_builtins(record)
+
+
+def from_plain(told: Any, kind: type[R]) -> R:
+    """Return the record that plain JSON data is.
+
+    Raises:
+        ValueError: it is none of that kind.
+    """
+    return msgspec.convert(told, kind)

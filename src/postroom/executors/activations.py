@@ -5,8 +5,9 @@ import uuid
 from postroom.contracts import executor
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import RunIdentity
-from postroom.contracts.errors import InvalidActivation
-from postroom.contracts.messages import storable
+from postroom.contracts.errors import InvalidActivation, InvalidArgument
+from postroom.contracts.inference import CallerRequest
+from postroom.contracts.messages import Message, storable
 
 
 def identity_of(activation: RunActivation) -> RunIdentity:
@@ -17,12 +18,34 @@ def identity_of(activation: RunActivation) -> RunIdentity:
 def prompt_of(activation: RunActivation) -> str:
     """Return what the run was asked: the texts of its messages, a blank line between two.
 
+    What a caller told of the conversation stands before its message.
+
     Raises:
         InvalidActivation: there is no text in them.
+        InvalidArgument: the caller asks for what only models do.
     """
-    texts = [text for message in activation.messages if (text := message.text()).strip()]
+    texts = [text for message in activation.messages for text in _told(message) if text.strip()]
     if not texts:
         raise InvalidActivation(
             f"run {activation.run_id!r} was asked nothing that it can be told", value=activation.run_id
         )
     return storable("\n\n".join(texts))
+
+
+def _told(message: Message) -> tuple[str, ...]:
+    asked = CallerRequest.of(message)
+    more = asked.overrides.more if asked.overrides else {}
+    for name in ("tools", "tool_choice", "response_format"):
+        if asked.tools if name == "tools" else name in more:
+            raise InvalidArgument(
+                f"`{name}` is for agents that are models; this one is a program",
+                value=name,
+                remedy=f"leave {name} out",
+            )
+    context = (f"{one.role}: {one.text()}" for one in asked.context if one.text())
+    earlier = "\n\n".join(context)
+    return (
+        asked.instructions,
+        f"Said before in this conversation:\n\n{earlier}" if earlier else "",
+        message.text(),
+    )

@@ -73,6 +73,8 @@ class OutgoingMessage:
     """A draft that could not be kept up: it is taken back when the text is there."""
     files_sent: int = 0
     """How many of the files that the run has left are known to have arrived."""
+    details: Mapping[str, Json] = field(default_factory=dict)
+    """What the channel is told with the last part."""
     is_under_way: bool = False
     """Whether a part is on its way; found so at the next try, nobody knows whether it has arrived."""
 
@@ -102,11 +104,13 @@ class OutgoingMessage:
 
     async def _send_part(self, adapter: BasePlatformAdapter, number: int) -> SendResult:
         part, source = self.parts[number], self.address.source
+        is_last = number == len(self.parts) - 1
         metadata = send_metadata(
             source,
             dedupe_key=f"{self.key}/{number}",
             answers=list(self.address.answers),
-            final=number == len(self.parts) - 1,
+            final=is_last,
+            **(self.details if is_last else {}),
         )
         if number == 0 and self.draft_id is not None:
             result = await adapter.edit_message(source.chat_id, self.draft_id, part, metadata)
@@ -270,7 +274,8 @@ class Delivery:
             text = self._sessions.label(address.source) + text
         if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
-        outgoing = OutgoingMessage(row.outbox_id, address, list(parts_of(text, adapter)))
+        parts = list(parts_of(text, adapter))
+        outgoing = OutgoingMessage(row.outbox_id, address, parts, details=reply.details)
         shown = self._presenter.take_shown(reply.run_id) if reply.run_id else None
         if shown is not None:
             await shown.settled()

@@ -95,7 +95,7 @@ class Gateway:
         )
         services = self._services(handover, notices, commands)
         self.runner = GatewayRunner(config, services)
-        self.intake = Intake(config, self.runner, services, clock)
+        self.intake = Intake(config, self.runner, services, threads, clock)
 
     def _services(self, handover: Handover, notices: Notices, commands: Commands) -> Services:
         return Services(

@@ -324,6 +324,7 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool) ->
         "reply_to": event.reply_to_text,
         "time": event.timestamp,
         "command": event.metadata.get("command"),
+        "caller": event.metadata.get("caller"),
     }
     name = (source.user_name or source.user_id) if source else None
     words = f"[{name}] {event.text}" if shared and name else event.text

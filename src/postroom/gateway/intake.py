@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from postroom.contracts.chat import (
+    ChatSession,
     InboundDraft,
     InboundMessage,
     InboundMove,
@@ -27,12 +28,15 @@ from postroom.contracts.errors import (
     TooLarge,
     UnknownMessage,
 )
+from postroom.contracts.run_ports import ThreadStore
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig, reachable
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
 from postroom.gateway.handover import inbound_key
 from postroom.gateway.notices import notice_key
+from postroom.gateway.platforms.base import KnownMessage
+from postroom.gateway.replies import Reply, ReplyKind, answer_of
 from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource
@@ -41,6 +45,7 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 MOST_TEXT = 1_000_000
 """Characters of one message."""
+_FORGOTTEN = "forgotten_answers"
 _LEFT_BEHIND_MS = 60_000
 """After which a message that still waits counts as left by a process that died."""
 
@@ -73,9 +78,16 @@ class Intake:
     """Where adapters hand messages over to."""
 
     def __init__(
-        self, config: GatewayConfig, runner: GatewayRunner, services: Services, clock: Clock
+        self,
+        config: GatewayConfig,
+        runner: GatewayRunner,
+        services: Services,
+        threads: ThreadStore,
+        clock: Clock,
     ) -> None:
         self._config = config
+        self._threads = threads
+        self._sessions = services.sessions
         self._runner = runner
         self._log = services.stores.intake_log
         self._people = services.people
@@ -225,6 +237,53 @@ class Intake:
         await self._people.learn(press.source)
         return await self._runner.pressed(press)
 
+    async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
+        """Return a message that was kept, with its answer when there is one; None when it is not known.
+
+        Raises:
+            StoreError: it could not be looked up.
+        """
+        message = await self._log.find(inbound_key(source, message_id))
+        if message is None:
+            return None
+        answer = None if message.status.is_open else await self._answer_to(message)
+        session = await self._sessions.load(message.session_key)
+        return KnownMessage(
+            event=MessageEvent.from_body(message.body, inbound_id=message.inbound_id),
+            received_at=message.received_at,
+            answer=None if answer is None else answer.text,
+            details={} if answer is None else answer.details,
+            is_forgotten=session is not None and message_id in session.settings.get(_FORGOTTEN, ()),
+        )
+
+    async def forget_answer(self, source: SessionSource, message_id: str) -> None:
+        """Have the answer to a message not be shown any more; the conversation keeps it.
+
+        Raises:
+            StoreError: it could not be stored.
+            UnknownThread: the message began no session.
+        """
+        key = self._draft(MessageEvent(message_id=message_id), source).session_key
+
+        def forgotten(session: ChatSession) -> ChatSession:
+            ids = [one for one in session.settings.get(_FORGOTTEN, ()) if one != message_id]
+            return replace(session, settings={**session.settings, _FORGOTTEN: [*ids, message_id]})
+
+        await self._sessions.changed(key, forgotten)
+
+    async def _answer_to(self, message: InboundMessage) -> Reply:
+        """Return what a message that is not open any more was answered."""
+        thread_id = message.thread_id or ""
+        if message.status in (InboundStatus.REJECTED, InboundStatus.RETRACTED):
+            why = message.reason or message.status.value
+            return Reply(
+                kind=ReplyKind.NOTICE, thread_id=thread_id, text=why, error=f"{wording.REFUSED}: {why}"
+            )
+        for run in await self._threads.latest_runs(thread_id) if thread_id else ():
+            if run.input is not None and message.thread_message_id in run.input.trigger_message_ids:
+                return answer_of(run)
+        return Reply(kind=ReplyKind.NOTICE, thread_id=thread_id, text=wording.NO_ANSWER)
+
     # What was left behind.
 
     async def recover(self) -> int:
@@ -267,7 +326,7 @@ class Intake:
         most = self._config.max_message_age
         if self._clock.now() - message.received_at > milliseconds(most):
             notice = wording.too_old(int(most.total_seconds() // 60))
-            await self._notices.answer(event, notice, key=notice_key("told", message.inbound_id))
+            await self._notices.refuse(event, notice, key=notice_key("told", message.inbound_id))
             await self._reject(message.inbound_id, notice)
             return False
         if event.source is not None:

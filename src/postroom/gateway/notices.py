@@ -5,6 +5,7 @@ from postroom.contracts.run_ports import OutboxStore
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
+from postroom.gateway.wording import REFUSED
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -16,10 +17,19 @@ class Notices:
     def __init__(self, outbox: OutboxStore) -> None:
         self._outbox = outbox
 
-    async def tell(self, source: SessionSource, text: str, *, key: str, answers: str | None = None) -> None:
+    async def tell(
+        self,
+        source: SessionSource,
+        text: str,
+        *,
+        key: str,
+        answers: str | None = None,
+        error: str | None = None,
+    ) -> None:
         """Have something said in a chat, once a `key`; the first words count.
 
-        `answers` is the platform's id of the message that has its answer by it.
+        `answers` is the platform's id of the message that has its answer by it; `error` says that the message
+        was refused, and why.
 
         Raises:
             StoreError: it could not be kept.
@@ -30,8 +40,19 @@ class Notices:
             text=text,
             source=source.to_dict(),
             answers=() if answers is None else (answers,),
+            error=error,
         )
         await self._enqueue(reply, key)
+
+    async def refuse(self, event: MessageEvent, text: str, *, key: str) -> None:
+        """Tell the sender of an inbound message that it is refused, once a `key`.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        if event.source is not None:
+            error = f"{REFUSED}: {text}"
+            await self.tell(event.source, text, key=key, answers=event.message_id, error=error)
 
     async def answer(self, event: MessageEvent, text: str, *, key: str, is_answer: bool = True) -> None:
         """Tell the sender of an inbound message something, once a `key`.

@@ -15,12 +15,15 @@ import msgspec
 from postroom.contracts.accepting import Accept
 from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
-from postroom.contracts.messages import Json, Message
+from postroom.contracts.inference import CALLER_TOOLS
+from postroom.contracts.messages import Json, Message, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
 from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
 
+_LONGEST_ERROR = 1_000
+_ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
 _EARLIER_NAMES = {"lines": "inbound_ids", "place": "source", "message": "mail_key", "letter": "mail_key"}
 """What earlier versions called parts of a stored reply."""
 
@@ -60,6 +63,12 @@ class Reply:
     """The inbound messages that have their answer by it; of a question, those that its run has read."""
     failed: str | None = None
     """Why those messages were not done, when they were not."""
+    error: str | None = None
+    """Why there is no answer, as it was recorded, for a channel whose callers are told so by a status."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """The tools that the caller is asked to use: the answer is not complete without their results."""
+    usage: tuple[int, int] = (0, 0)
+    """The tokens that its run has read and written."""
     questions: tuple[Question, ...] = ()
     source: dict[str, Json] | None = None
     """Where it goes, when it is not where the thread's session is."""
@@ -80,6 +89,16 @@ class Reply:
             max_attempts=NO_END,
             order_key=None if self.kind is ReplyKind.NOTICE else self.thread_id,
         )
+
+    @property
+    def details(self) -> dict[str, Json]:
+        """What a channel is told of an answer besides its text; see `Metadata`."""
+        told: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
+        if self.error is not None:
+            told["error"] = self.error
+        if self.tool_calls:
+            told |= {"tool_calls": msgspec.to_builtins(self.tool_calls), "text": self.text}
+        return told
 
     @classmethod
     def of(cls, row: OutboxMessage) -> "Reply":
@@ -136,6 +155,28 @@ def question_number(run_id: str, ticket: RunWaitingTicket) -> str:
     return sha256(told.encode()).hexdigest()[:6]
 
 
+def answer_of(run: RunRecord) -> Reply:
+    """Return what the end of a run says in its chat."""
+    reason = run.termination
+    failed = reason is not None and reason.type is TerminationKind.ERROR
+    calls: tuple[ToolCall, ...] = ()
+    if reason is not None and reason.value == CALLER_TOOLS and reason.detail:
+        calls = tuple(msgspec.json.decode(reason.detail, type=list[ToolCall]))
+    says_nothing = not run.final_output and reason is not None and reason.type in _ENDED_EARLY
+    text = wording.end_of(run)
+    return Reply(
+        kind=ReplyKind.ANSWER,
+        thread_id=run.thread_id,
+        run_id=run.run_id,
+        text=(run.final_output or "") if calls else text,
+        inbound_ids=_inbound_ids_of(run),
+        failed=text if failed else None,
+        error=(reason.value or text)[:_LONGEST_ERROR] if reason and (failed or says_nothing) else None,
+        tool_calls=calls,
+        usage=(run.usage.input_tokens, run.usage.output_tokens),
+    )
+
+
 class ChatEffects:
     """Has the ends of chats' runs told in their chats; those of other threads cause nothing here."""
 
@@ -163,21 +204,10 @@ class ChatEffects:
         """Return the answer of a run that is done, or the questions of one that waits."""
         if not is_chat(run.thread_id):
             return ()
-        reply = self._question(run) if run.status is RunStatus.WAITING else self._answer(run)
+        reply = self._question(run) if run.status is RunStatus.WAITING else answer_of(run)
         if reply is None:
             return ()
         return (reply.draft(f"{reply.kind}/{run.run_id}/{run.dispatch_id}"),)
-
-    def _answer(self, run: RunRecord) -> Reply:
-        failed = run.termination is not None and run.termination.type is TerminationKind.ERROR
-        return Reply(
-            kind=ReplyKind.ANSWER,
-            thread_id=run.thread_id,
-            run_id=run.run_id,
-            text=wording.end_of(run),
-            inbound_ids=_inbound_ids_of(run),
-            failed=wording.end_of(run) if failed else None,
-        )
 
     def _question(self, run: RunRecord) -> Reply | None:
         waiting = run.waiting

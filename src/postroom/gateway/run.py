@@ -273,7 +273,7 @@ class GatewayRunner:
         if text is None:
             return
         if admission.kind is AdmissionKind.REJECTED:
-            await services.notices.answer(event, text, key=notice_key("rejected", event.inbound_id))
+            await services.notices.refuse(event, text, key=notice_key("rejected", event.inbound_id))
             await self._close(event, InboundStatus.REJECTED, reason=text)
         elif source.platform not in _ASK_AND_WAIT and services.acknowledgements.is_due(key):
             key = notice_key("ack", event.inbound_id)

@@ -14,7 +14,14 @@ from urllib.parse import unquote
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.agent_events import AgentEvent, EventSink, RunRetrying, StreamReset, TextDelta
+from postroom.contracts.agent_events import (
+    AgentEvent,
+    EventSink,
+    RunRetrying,
+    StepEnd,
+    StreamReset,
+    TextDelta,
+)
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunControl, RunDispatchExecutor
@@ -154,14 +161,18 @@ class StreamingPresenter:
     async def _draw(self, adapter: BasePlatformAdapter, source: SessionSource, run: RunInChat) -> None:
         """Show the answer as it grows, no more often than the platform likes."""
         shown, label = self._fresh(adapter.capabilities), self.sessions.label(source)
+        between, is_begun = "", False
         while True:
             event = await run.deltas.get()
             if isinstance(event, StreamReset | RunRetrying):
                 shown, label = self._fresh(adapter.capabilities), self.sessions.label(source)
                 self.forget(run.run_id)
+                between, is_begun = "", False
+            elif isinstance(event, StepEnd):
+                between = "\n\n" if is_begun else ""
             elif isinstance(event, TextDelta):
-                step = shown.draft.add(label + event.delta, now=self._clock.now())
-                label = ""
+                step = shown.draft.add(label + between + event.delta, now=self._clock.now())
+                label, between, is_begun = "", "", True
                 while step is not None:
                     self._remember(run.run_id, shown)
                     metadata = send_metadata(source, answers=list(run.answers), draft=True)
@@ -224,7 +235,7 @@ class _DeltaSink:
 
     async def emit(self, event: AgentEvent) -> None:
         """Take an event; never waits for a reader and never fails."""
-        if isinstance(event, TextDelta | StreamReset | RunRetrying):
+        if isinstance(event, TextDelta | StreamReset | StepEnd | RunRetrying):
             self._deltas.put_nowait(event)
         await self._sink.emit(event)
 

@@ -116,4 +116,5 @@ def merged(own: InferenceOverride | None, asked: InferenceOverride | None) -> In
         max_tokens=own.max_tokens if asked.max_tokens is None else asked.max_tokens,
         top_p=own.top_p if asked.top_p is None else asked.top_p,
         reasoning_effort=asked.reasoning_effort or own.reasoning_effort,
+        more={**own.more, **asked.more},
     )

@@ -101,6 +101,20 @@ def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
     return last if is_output_of(last, run_id) else None
 
 
+def earlier_answers(messages: Sequence[Message], run_id: str) -> tuple[str, ...]:
+    """Return what the run had answered when somebody spoke again, and it went on."""
+    told: list[str] = []
+    answer = ""
+    for message in messages:
+        if is_output_of(message, run_id):
+            is_answer = message.role is Role.ASSISTANT and not message.tool_calls
+            answer = message.text() if is_answer else ""
+        elif answer and message.role is Role.USER and message.visibility is Visibility.ALL:
+            told.append(answer)
+            answer = ""
+    return tuple(told)
+
+
 KEY = "postroom.runtime"
 
 

@@ -10,6 +10,8 @@ Each step is committed before the next begins; what a crash cuts off is done aga
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from postroom.contracts.agent_events import (
     RunFinish,
     RunStart,
@@ -22,7 +24,13 @@ from postroom.contracts.agent_events import (
 from postroom.contracts.errors import ContextOverflow, RequestRefused
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.files import ChatFile, RunFiles
-from postroom.contracts.inference import InferenceRequest, InferenceResult
+from postroom.contracts.inference import (
+    CALLER_TOOLS,
+    CallerRequest,
+    InferenceRequest,
+    InferenceResult,
+    with_context,
+)
 from postroom.contracts.messages import TASKS_UPDATED, Boundary, Message, MessageMetadata, Role, ToolCall
 from postroom.contracts.records import replace
 from postroom.contracts.runs import (
@@ -35,7 +43,7 @@ from postroom.contracts.runs import (
     Usage,
     WaitingReason,
 )
-from postroom.contracts.tools import ToolCallResume, ToolResult, ToolStatus
+from postroom.contracts.tools import ToolCallResume, ToolDescriptor, ToolResult, ToolStatus
 from postroom.runtime.agents import merged
 from postroom.runtime.calls import (
     Answers,
@@ -54,6 +62,7 @@ from postroom.runtime.checkpoint import (
     as_seen_by_model,
     by_call,
     calls_left,
+    earlier_answers,
     has_input_after,
     is_output_of,
     running,
@@ -195,7 +204,14 @@ class Execution:
             await self._make_anew(calls)
 
     async def _make_anew(self, calls: Sequence[ToolCall]) -> None:
-        await self._make(calls, [CallRequest(call=call) for call in calls], Answers())
+        theirs = {tool.name for tool in self._caller_tools()}
+        ours = [call for call in calls if call.name not in theirs]
+        await self._make(ours, [CallRequest(call=call) for call in ours], Answers())
+        if not self._tickets and (asked := [call for call in calls if call.name in theirs]):
+            detail = msgspec.json.encode(asked).decode()
+            raise Interrupted(
+                TerminationReason(type=TerminationKind.BEHAVIOR_REQUESTED, value=CALLER_TOOLS, detail=detail)
+            )
         await self._checkpoint(self._waiting_on_tickets() if self._tickets else running)
 
     async def _compact(self) -> AgentRunResult:
@@ -217,14 +233,20 @@ class Execution:
         self._log.spent += usage
         self._usage += usage
 
+    def _caller_tools(self) -> tuple[ToolDescriptor, ...]:
+        """Return the tools that the caller has; of two with one name, ours counts."""
+        asked = CallerRequest.newest(self._log.messages)
+        return tuple(tool for tool in asked.tools if tool.name not in self._with.calls.tools)
+
     def _request(self) -> InferenceRequest:
-        spec = self._with.agent.spec
+        spec, asked = self._with.agent.spec, CallerRequest.newest(self._log.messages)
+        own = merged(spec.overrides, self._with.activation.options.overrides)
         return InferenceRequest(
             model=spec.model,
-            messages=(*shown(self._log.summary), *as_seen_by_model(self._log.messages)),
-            system=spec.system_prompt,
-            tools=self._with.calls.descriptors(),
-            overrides=merged(spec.overrides, self._with.activation.options.overrides),
+            messages=(*shown(self._log.summary), *as_seen_by_model(with_context(self._log.messages))),
+            system="\n\n".join(filter(None, (spec.system_prompt, asked.instructions))),
+            tools=(*self._with.calls.descriptors(), *self._caller_tools()),
+            overrides=merged(own, asked.overrides),
         )
 
     async def _asked_model(self) -> InferenceResult:
@@ -374,6 +396,8 @@ class Execution:
                     return await self._finish(TerminationReason.natural_end())
             elif self._active.close():
                 return await self._end(TerminationReason.natural_end())
+        if earlier_answers(self._log.messages, self._log.run_id):
+            self._said = ""
         return None
 
     async def _end_by(self, reason: TerminationReason) -> AgentRunResult:
@@ -385,6 +409,10 @@ class Execution:
         self._tickets = {}
         self._log.state = RuntimeState(run_id=self._log.run_id)
         now = self._with.clock.now()
+
+        # One behind which somebody spoke is an answer like the last: nobody else delivers it.
+        earlier = earlier_answers(self._log.messages, self._log.run_id)
+        self._said = "\n\n".join(filter(None, (*earlier, self._said)))
 
         def ended(record: RunRecord) -> RunRecord:
             done = record.ended(termination, now=max(now, record.updated_at))

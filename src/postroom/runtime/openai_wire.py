@@ -61,6 +61,7 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
             token_limit_field: wishes.max_tokens,
         }
         body |= {name: value for name, value in asked.items() if value is not None}
+        body |= wishes.more
     return body
 
 

@@ -11,14 +11,16 @@
 | `max_image_bytes` | 1000000 | how large an image may be; up to 5000000 |
 
 A session is named by the header `X-Postroom-Session`, or in the body by `conversation`, `user` or
-`previous_response_id`; without, each request is a session of its own. Who has the key may speak in every
-session. The conversation is ours: of `messages` or `input` only the user's last message is read.
-Instructions, tools and settings of models are not used, whatever `model` is named; usage is always 0.
+`previous_response_id`; in one the conversation is ours: of `messages` or `input` the user's last message and
+results of tools are read. Without, each request tells its whole conversation. Who has the key may speak in
+every session. Instructions, tools and settings go to agents that are models; others refuse `tools`,
+`tool_choice` and `response_format` by name.
 
 `Idempotency-Key` names the message: with the same key the same answer is given, or waited for, and nothing is
-asked twice. Each answer and each time-out (504) tells the key to ask again with. A client that goes away ends
-nothing. Answers are kept in memory, the newest 2,000 and 20 million characters of them, responses that can be
-fetched the newest 100; after a restart an old key waits for an answer that was given already.
+asked twice. Without a key, a request like one of the last hour whose caller went away without the answer is
+that one again. Each answer and each time-out (504) tells the key to ask again with. A client that leaves ends
+nothing. What was asked and answered is looked up in the store where it is not in memory: the same holds
+after a restart, for as long as inbound messages are kept.
 """
 
 import asyncio
@@ -35,34 +37,36 @@ from starlette.routing import BaseRoute, Route
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.signing import same_secret
+from postroom.gateway import wording
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
+from postroom.gateway.platforms import api_server_ids as ids
 from postroom.gateway.platforms.api_server_answers import (
     SIGN_OF_LIFE,
+    Exchange,
     Exchanges,
-    Responses,
     Wait,
     data_event,
     response_events,
 )
-from postroom.gateway.platforms.api_server_wire import (
-    Asked,
+from postroom.gateway.platforms.api_server_conversation import decoded, wrong
+from postroom.gateway.platforms.api_server_repeats import Repeats, is_again
+from postroom.gateway.platforms.api_server_shapes import (
+    Answer,
     ChatShape,
     ResponseShape,
-    decoded,
     error_body,
+    model_named,
+)
+from postroom.gateway.platforms.api_server_wire import (
+    Asked,
     idempotency_key,
-    is_response_id,
-    models,
-    own_session,
     read_chat,
     read_response,
-    response_id_of,
     session_name,
-    wrong,
 )
-from postroom.gateway.platforms.base import Metadata
+from postroom.gateway.platforms.base import KnownMessage, Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
     Refused,
@@ -120,7 +124,7 @@ class ApiServerAdapter(HttpAdapter):
         self._model = options.model
         self._created = self._clock.now() // 1000
         self._exchanges = Exchanges()
-        self._responses = Responses()
+        self._repeats = Repeats(self._exchanges, self._look_up, self._clock)
         self._deadlines: dict[Wait, asyncio.Task[None]] = {}
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -130,6 +134,7 @@ class ApiServerAdapter(HttpAdapter):
             Route("/v1/responses", self._serve(self._respond), methods=["POST"]),
             Route("/v1/responses/{id}", self._serve(self._stored), methods=["GET", "DELETE"]),
             Route("/v1/models", self._serve(self._list_models), methods=["GET"]),
+            Route("/v1/models/{id:path}", self._serve(self._one_model), methods=["GET"]),
         )
 
     async def disconnect(self) -> None:
@@ -157,9 +162,9 @@ class ApiServerAdapter(HttpAdapter):
         asked = await self._read(request, read_chat)
         wait, headers = await self._ask(request, asked)
         exchange = wait.exchange
-        response_id = response_id_of(exchange.chat_id, exchange.message_id)
+        response_id = ids.response_id_of(exchange.chat_id, exchange.message_id)
         shape = ChatShape(
-            completion_id=f"chatcmpl-{response_id.removeprefix('resp_')}",
+            completion_id=f"chatcmpl-{ids.digest(response_id)}",
             model=self._model,
             created=self._clock.now() // 1000,
         )
@@ -172,38 +177,62 @@ class ApiServerAdapter(HttpAdapter):
         asked = await self._read(request, read_response)
         wait, headers = await self._ask(request, asked)
         exchange = wait.exchange
-        shape = ResponseShape(
-            response_id=response_id_of(exchange.chat_id, exchange.message_id),
-            chat_id=exchange.chat_id,
-            model=self._model,
-            created=self._clock.now() // 1000,
-            previous=asked.previous,
-            names_conversation=asked.names_conversation,
-            store=asked.store,
-            metadata=asked.metadata,
-        )
-        if asked.store:
-            self._responses.keep(shape, exchange)
+        shape = self._response_shape(exchange.chat_id, exchange.message_id, exchange.since, asked.shown)
         if asked.stream:
             return SseResponse(response_events(wait, shape), headers, left=lambda: self._leave(wait))
-        text = await self._answer(request, wait)
-        return json_response(shape.whole("completed", text), headers=headers)
+        return json_response(shape.whole(await self._answer(request, wait)), headers=headers)
 
     async def _stored(self, request: Request) -> Response:
         self._check_key(request)
         response_id = request.path_params["id"]
-        found = self._responses.show(response_id) if is_response_id(response_id) else None
+        found = await self._response(response_id)
         if found is None:
-            body = error_body(Refused(404, "not_found", "there is no such response, or it is kept no longer"))
-            return json_response(body, 404)
+            raise Refused(404, "not_found", "there is no such response, or it is kept no longer")
+        chat_id, message_id, known = found
         if request.method == "DELETE":
-            self._responses.drop(response_id)
+            await self._receiver().forget_answer(self._source(chat_id), message_id)
             return json_response({"id": response_id, "object": "response", "deleted": True})
-        return json_response(found)
+        exchange = self._exchanges.find(chat_id, message_id)
+        answer = None if exchange is None else exchange.answer
+        shown = known.event.metadata["response"]
+        shape = self._response_shape(chat_id, message_id, known.received_at, shown)
+        if answer is None and known.answer is not None:
+            answer = Answer.of(known.answer, known.details)
+        return json_response(shape.whole(answer))
+
+    def _response_shape(
+        self, chat_id: str, message_id: str, since: int, shown: Mapping[str, Any]
+    ) -> ResponseShape:
+        response_id = ids.response_id_of(chat_id, message_id)
+        return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
+
+    async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
+        """Return the message that a response is of; None where it is not to be shown."""
+        names = ids.read_response_id(response_id)
+        known = None if names is None else await self._look_up(*names)
+        if names is None or known is None or known.is_forgotten or "response" not in known.event.metadata:
+            return None
+        return *names, known
+
+    async def _look_up(self, chat_id: str, message_id: str) -> KnownMessage | None:
+        return await self._receiver().look_up(self._source(chat_id), message_id)
+
+    def _source(self, chat_id: str) -> SessionSource:
+        return SessionSource(
+            platform=self.platform, chat_id=chat_id, user_id="api", user_name="API", chat_type="dm"
+        )
 
     async def _list_models(self, request: Request) -> Response:
         self._check_key(request)
-        return json_response(models(self._model, self._created))
+        return json_response({"object": "list", "data": [model_named(self._model, self._created)]})
+
+    async def _one_model(self, request: Request) -> Response:
+        self._check_key(request)
+        if request.path_params["id"] != self._model:
+            raise Refused(
+                404, "model_not_found", f"there is no such model; there is {self._model!r}", param="model"
+            )
+        return json_response(model_named(self._model, self._created))
 
     def _check_key(self, request: Request) -> None:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -217,18 +246,23 @@ class ApiServerAdapter(HttpAdapter):
         self._check_key(request)
         require_json(request)
         body = await read_body(request, LARGEST_BODY)
-        return reader(parse_object(body), image_bytes=self._options.max_image_bytes)
+        return reader(parse_object(body), model=self._model, image_bytes=self._options.max_image_bytes)
 
     async def _ask(self, request: Request, asked: Asked) -> tuple[Wait, dict[str, str]]:
         """Hand the message over and begin to wait for its answer."""
-        key = idempotency_key(request.headers.get(KEY_HEADER)) or f"once-{secrets.token_hex(16)}"
-        chat_id = self._session_of(request, asked) or own_session(key)
+        session = await self._session_of(request, asked)
+        told = f"{session}\0{asked.fingerprint}"
+        key = idempotency_key(request.headers.get(KEY_HEADER))
+        if key is None:
+            key = await self._repeats.key_of(session, ids.digest(told), is_again=is_again(request.headers))
+        chat_id = session or ids.own_session(key)
         wait = self._exchanges.ask(chat_id, key, asked.fingerprint)
         try:
+            if not await self._repeats.is_known(wait.exchange, asked.fingerprint):
+                await self._keep(self._event(wait.exchange, asked, in_session=session is not None))
             if wait.exchange.is_final:
                 self._leave(wait)
             else:
-                await self._keep(self._event(chat_id, key, asked))
                 self._deadlines[wait] = self._tasks.start(self._expire(wait), name="deadline")
         except BaseException:
             self._leave(wait)
@@ -237,34 +271,36 @@ class ApiServerAdapter(HttpAdapter):
         headers = {KEY_HEADER: key}
         return wait, headers | ({SESSION_HEADER: chat_id} if chat_id.isascii() else {})
 
-    def _session_of(self, request: Request, asked: Asked) -> str | None:
+    async def _session_of(self, request: Request, asked: Asked) -> str | None:
         header = session_name(request.headers.get(SESSION_HEADER), None)
         if header is not None and not header.isascii():
             raise wrong(f"{SESSION_HEADER} holds ASCII only; name other sessions in the body")
         if asked.previous is None:
             return header or asked.session
-        chat_id = self._responses.chat_of(asked.previous)
-        if chat_id is None:
+        found = await self._response(asked.previous)
+        if found is None:
             raise wrong(
-                "the previous response is not known any more; name a `conversation` to go on for ever",
+                "the previous response is not known; name a `conversation` to go on for ever",
                 "previous_response_id",
                 "previous_response_not_found",
             )
-        if header not in (None, chat_id):
+        if header not in (None, found[0]):
             raise wrong(f"the previous response is of another session than {SESSION_HEADER}")
-        return chat_id
+        return found[0]
 
-    def _event(self, chat_id: str, key: str, asked: Asked) -> MessageEvent:
-        source = SessionSource(
-            platform=self.platform, chat_id=chat_id, user_id="api", user_name="API", chat_type="dm"
-        )
+    def _event(self, exchange: Exchange, asked: Asked, *, in_session: bool) -> MessageEvent:
+        metadata: dict[str, Any] = {"fingerprint": asked.fingerprint}
+        metadata |= asked.caller(in_session=in_session).as_data()
+        if asked.store:
+            metadata["response"] = dict(asked.shown)
         event = MessageEvent(
             text=asked.text,
             message_type=MessageType.PHOTO if asked.media else MessageType.TEXT,
             media=asked.media,
-            source=source,
-            message_id=key,
+            source=self._source(exchange.chat_id),
+            message_id=exchange.message_id,
             timestamp=self._clock.now(),
+            metadata=metadata,
         )
         if event.is_command():
             event.message_type = MessageType.COMMAND
@@ -272,9 +308,13 @@ class ApiServerAdapter(HttpAdapter):
 
     # Who waits.
 
-    async def _answer(self, request: Request, wait: Wait) -> str:
+    async def _answer(self, request: Request, wait: Wait) -> Answer:
         """Return the final answer, unless the client goes away or its time is up."""
-        left = None if wait.exchange.is_final else self._tasks.start(_left(request, wait), name="client")
+        left = (
+            None
+            if wait.exchange.is_final
+            else self._tasks.start(wait.end_with(request.receive), name="client")
+        )
         try:
             return await wait.answer()
         finally:
@@ -291,7 +331,7 @@ class ApiServerAdapter(HttpAdapter):
         except Refused as refusal:
             yield data_event(error_body(refusal))
             return
-        for piece in shape.end(include_usage=include_usage):
+        for piece in shape.end(wait.collected(), include_usage=include_usage):
             yield data_event(piece)
         yield "data: [DONE]\n\n"
 
@@ -329,7 +369,10 @@ class ApiServerAdapter(HttpAdapter):
         """Give a part of an answer to who waits for it; where nobody waits, it stays in the conversation."""
         part_id = f"msg_{secrets.token_hex(12)}"
         answered = _answered(metadata, reply_to)
-        self._exchanges.answered(chat_id, answered, part_id, content, final=_is_final(metadata))
+        text = content.removeprefix(f"{wording.POSSIBLE_DUPLICATE}\n")  # who asks by a key has it once
+        self._exchanges.answered(
+            chat_id, answered, part_id, text, final=_is_final(metadata), details=metadata or {}
+        )
         self._said()
         return SendResult.sent(part_id)
 
@@ -337,7 +380,9 @@ class ApiServerAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Let a part of an answer grow."""
-        if not self._exchanges.edited(chat_id, message_id, content, final=_is_final(metadata)):
+        told, answered = metadata or {}, _answered(metadata, None)
+        final = _is_final(metadata)
+        if not self._exchanges.edited(chat_id, answered, message_id, content, final=final, details=told):
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft is kept no longer")
         self._said()
         return SendResult.sent(message_id)
@@ -350,10 +395,3 @@ def _answered(metadata: Mapping[str, Any] | None, reply_to: str | None) -> list[
 
 def _is_final(metadata: Mapping[str, Any] | None) -> bool:
     return bool((metadata or {}).get("final"))
-
-
-async def _left(request: Request, wait: Wait) -> None:
-    """End the wait when the client goes away; what it asked goes on."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    wait.end(Refused(503, "client_left", "the client went away"))

@@ -8,15 +8,17 @@ An answer only ever grows while it is read as a stream: what was sent cannot be 
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final
 
-from postroom.gateway.drafts import grows_from, settled
-from postroom.gateway.platforms.api_server_wire import ResponseShape, error_body
-from postroom.gateway.platforms.http_adapter import Refused
+from starlette.types import Receive
 
-MOST_RESPONSES: Final = 100
+from postroom.gateway.drafts import grows_from, settled
+from postroom.gateway.platforms.api_server_shapes import Answer, ResponseShape, error_body
+from postroom.gateway.platforms.refused import Refused
+
 SIGN_OF_LIFE: Final = ": waiting\n\n"
 
 
@@ -24,6 +26,7 @@ MOST_WAITING: Final = 1_000
 MOST_EXCHANGES: Final = 2_000
 MOST_CHARACTERS: Final = 20_000_000
 _BETWEEN: Final = "\n\n"
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Exchange:
@@ -34,11 +37,19 @@ class Exchange:
         self.message_id = message_id
         self.fingerprint: str | None = None
         """What the message said; None when nobody of this process asked it."""
-        self.is_final = False
+        self.answer: Answer | None = None
+        """The answer, when it is whole."""
+        self.since = 0
+        """When it was asked first, as far as that is known here."""
+        self.is_collected = False
+        """Whether a caller was given the answer."""
         self.waits: set[Wait] = set()
-        self.is_stored = False
-        """Whether a response that can be fetched shows it."""
         self._parts: list[tuple[str, str]] = []
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the answer is whole."""
+        return self.answer is not None
 
     @property
     def text(self) -> str:
@@ -53,29 +64,30 @@ class Exchange:
     @property
     def sure(self) -> str:
         """What of it will not change any more."""
-        return self.text if self.is_final else settled(self.text)
+        return self.answer.text if self.answer is not None else settled(self.text)
 
     def holds(self, part_id: str) -> bool:
         """Say whether a part of the answer has this id."""
         return any(known == part_id for known, _ in self._parts)
 
-    def add(self, part_id: str, text: str, *, final: bool) -> None:
+    def add(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
         """Take another part, or the last one grown; after the final part nothing changes."""
         if self.is_final:
             return
         if self._parts and grows_from(self._parts[-1][1], text):
             self._parts.pop()
         self._parts.append((part_id, text))
-        self._told(final=final)
+        self._told(final, details)
 
-    def replace(self, part_id: str, text: str, *, final: bool) -> None:
+    def replace(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
         """Take other words of a part."""
         if not self.is_final:
             self._parts = [(known, text if known == part_id else old) for known, old in self._parts]
-            self._told(final=final)
+            self._told(final, details)
 
-    def _told(self, *, final: bool) -> None:
-        self.is_final = final
+    def _told(self, final: bool, details: Mapping[str, Any]) -> None:
+        if final:
+            self.answer = Answer.of(self.text, details)
         for wait in self.waits:
             wait.wake()
 
@@ -103,28 +115,48 @@ class Wait:
         self._ended = refusal
         self.wake()
 
-    async def answer(self) -> str:
+    async def end_with(self, receive: Receive) -> None:
+        """End it when the client goes away; what it asked goes on."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.end(Refused(503, "client_left", "the client went away"))
+
+    async def answer(self) -> Answer:
         """Return the answer when it is final.
 
         Raises:
-            Refused: it was not waited for any longer.
+            Refused: it was not waited for any longer, or there is none.
         """
-        while not self.exchange.is_final:
+        while self.exchange.answer is None:
             await self._next()
-        return self.exchange.text
+        return self.collected()
+
+    def collected(self) -> Answer:
+        """Return the answer that is whole: its caller has it then.
+
+        Raises:
+            Refused: there is none.
+        """
+        answer = self.exchange.answer or Answer(text="")
+        self.exchange.is_collected = True
+        if answer.failure is not None:
+            raise answer.failure
+        return answer
 
     async def deltas(self) -> AsyncGenerator[str]:
         """Yield the answer piece by piece as it grows, and nothing from time to time as a sign of life.
 
         Raises:
-            Refused: it was not waited for any longer.
+            Refused: it was not waited for any longer, or there is none.
         """
         told = ""
         while True:
             final, sure = self.exchange.is_final, self.exchange.sure
+            if final:
+                self.collected()
             new = sure[len(told) :] if sure.startswith(told) else ""
-            if final and not sure.startswith(told):
-                new = f"{_BETWEEN}{sure}"  # what was shown is no beginning of it
+            if final and not sure.startswith(told) and not told.endswith(sure):
+                new = f"{_BETWEEN}{sure}"  # what was shown is no beginning of it, nor ends with it
             if new:
                 told = sure
                 yield new
@@ -184,18 +216,41 @@ class Exchanges:
             self._exchanges.pop((exchange.chat_id, exchange.message_id), None)
 
     def answered(
-        self, chat_id: str, message_ids: Iterable[str], part_id: str, text: str, *, final: bool
+        self,
+        chat_id: str,
+        message_ids: Iterable[str],
+        part_id: str,
+        text: str,
+        *,
+        final: bool,
+        details: Mapping[str, Any] = _NOTHING,
     ) -> None:
         """Take a part of the answer to messages of a chat, whether anybody waits or not."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._opened(chat_id, message_id)
-            exchange.add(part_id, text, final=final)
+            exchange.add(part_id, text, final=final, details=details)
 
-    def edited(self, chat_id: str, part_id: str, text: str, *, final: bool) -> bool:
-        """Take other words of a part that was sent before, and say whether it is known."""
+    def edited(
+        self,
+        chat_id: str,
+        message_ids: Iterable[str],
+        part_id: str,
+        text: str,
+        *,
+        final: bool,
+        details: Mapping[str, Any] = _NOTHING,
+    ) -> bool:
+        """Take other words of a part that was sent before, and say whether it is known.
+
+        A message that its run has read since then has its answer by it too.
+        """
         found = [one for one in self._exchanges.values() if one.chat_id == chat_id and one.holds(part_id)]
         for exchange in found:
-            exchange.replace(part_id, text, final=final)
+            exchange.replace(part_id, text, final=final, details=details)
+        if found:
+            shown = {one.message_id for one in found}
+            others = [one for one in message_ids if one not in shown]
+            self.answered(chat_id, others, part_id, text, final=final, details=details)
         return bool(found)
 
     def find(self, chat_id: str, message_id: str) -> Exchange | None:
@@ -224,44 +279,9 @@ class Exchanges:
         for key, exchange in list(self._exchanges.items()):
             if len(self._exchanges) <= MOST_EXCHANGES and characters <= MOST_CHARACTERS:
                 return
-            if not exchange.waits and not exchange.is_stored:
+            if not exchange.waits:
                 del self._exchanges[key]
                 characters -= exchange.size
-
-
-class Responses:
-    """The newest 100 responses; they are gone after a restart, the conversation is not."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[ResponseShape, Exchange]] = OrderedDict()
-
-    def keep(self, shape: ResponseShape, exchange: Exchange) -> None:
-        """Keep a response whose answer may still come; the oldest falls away."""
-        self._kept[shape.response_id] = (shape, exchange)
-        self._kept.move_to_end(shape.response_id)
-        exchange.is_stored = True
-        while len(self._kept) > MOST_RESPONSES:
-            self.drop(next(iter(self._kept)))
-
-    def drop(self, response_id: str) -> bool:
-        """Forget a response and say whether it was known."""
-        found = self._kept.pop(response_id, None)
-        if found is not None:
-            found[1].is_stored = False
-        return found is not None
-
-    def chat_of(self, response_id: str) -> str | None:
-        """Return the session that a response belongs to."""
-        found = self._kept.get(response_id)
-        return None if found is None else found[0].chat_id
-
-    def show(self, response_id: str) -> dict[str, Any] | None:
-        """Return a response as it stands."""
-        found = self._kept.get(response_id)
-        if found is None:
-            return None
-        shape, exchange = found
-        return shape.whole("completed", exchange.text) if exchange.is_final else shape.whole("in_progress")
 
 
 def data_event(data: Mapping[str, Any]) -> str:
@@ -269,36 +289,71 @@ def data_event(data: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(data)}\n\n"
 
 
-async def response_events(wait: Wait, shape: ResponseShape) -> AsyncGenerator[str]:
-    """Yield the events of a response; one that is waited for in vain ends with `error`."""
-    count = 0
+class _ResponseEvents:
+    """The events of one response, numbered."""
 
-    def event(kind: str, **told: Any) -> str:
-        nonlocal count
-        data = {"type": kind, **told, "sequence_number": count}
-        count += 1
+    def __init__(self, shape: ResponseShape) -> None:
+        self.text = ""
+        self._shape = shape
+        self._place = {"item_id": shape.item_id, "output_index": 0, "content_index": 0}
+        self._has_message = False
+        self._count = 0
+
+    def event(self, kind: str, **told: Any) -> str:
+        """Return an event."""
+        data = {"type": kind, **told, "sequence_number": self._count}
+        self._count += 1
         return f"event: {kind}\n{data_event(data)}"
 
-    place = {"item_id": shape.item_id, "output_index": 0, "content_index": 0}
-    told: list[str] = []
-    yield event("response.created", response=shape.whole("in_progress"))
-    yield event("response.in_progress", response=shape.whole("in_progress"))
-    yield event("response.output_item.added", output_index=0, item=shape.item([], "in_progress"))
-    yield event("response.content_part.added", **place, part=shape.part(""))
+    def said(self, delta: str) -> Iterator[str]:
+        """Yield what tells more of the text; its message begins with the first."""
+        shape = self._shape
+        if not self._has_message:
+            self._has_message = True
+            yield self.event("response.output_item.added", output_index=0, item=shape.item([], "in_progress"))
+            yield self.event("response.content_part.added", **self._place, part=shape.part(""))
+        self.text += delta
+        if delta:
+            yield self.event("response.output_text.delta", **self._place, delta=delta, logprobs=[])
+
+    def ended(self, answer: Answer) -> Iterator[str]:
+        """Yield what tells that the answer is whole, and the calls in it."""
+        if not self._has_message and not answer.calls:
+            yield from self.said("")
+        shape, part = self._shape, self._shape.part(self.text)
+        if self._has_message:
+            yield self.event("response.output_text.done", **self._place, text=self.text, logprobs=[])
+            yield self.event("response.content_part.done", **self._place, part=part)
+            item = shape.item([part], "completed")
+            yield self.event("response.output_item.done", output_index=0, item=item)
+        for index, call in enumerate(answer.calls, start=int(self._has_message)):
+            whole, began = shape.call(call), shape.call(call, "in_progress")
+            place = {"output_index": index, "item_id": whole["id"]}
+            arguments = whole["arguments"]
+            yield self.event("response.output_item.added", output_index=index, item=began)
+            yield self.event("response.function_call_arguments.delta", **place, delta=arguments)
+            kind = "response.function_call_arguments.done"
+            yield self.event(kind, **place, name=call.name, arguments=arguments)
+            yield self.event("response.output_item.done", output_index=index, item=whole)
+        yield self.event("response.completed", response=shape.whole(replace(answer, text=self.text)))
+
+
+async def response_events(wait: Wait, shape: ResponseShape) -> AsyncGenerator[str]:
+    """Yield the events of a response; at the end one that failed says so, one waited for in vain `error`."""
+    events = _ResponseEvents(shape)
+    yield events.event("response.created", response=shape.whole())
+    yield events.event("response.in_progress", response=shape.whole())
     try:
         async with aclosing(wait.deltas()) as deltas:
             async for delta in deltas:
-                if not delta:
-                    yield SIGN_OF_LIFE
-                    continue
-                told.append(delta)
-                yield event("response.output_text.delta", **place, delta=delta, logprobs=[])
+                for one in events.said(delta) if delta else (SIGN_OF_LIFE,):
+                    yield one
     except Refused as refusal:
-        yield event("error", **error_body(refusal)["error"])
+        answer = wait.exchange.answer
+        if answer is not None:
+            yield events.event("response.failed", response=shape.whole(answer))
+        else:
+            yield events.event("error", **error_body(refusal)["error"])
         return
-    text = "".join(told)
-    yield event("response.output_text.done", **place, text=text, logprobs=[])
-    yield event("response.content_part.done", **place, part=shape.part(text))
-    item = shape.item([shape.part(text)], "completed")
-    yield event("response.output_item.done", output_index=0, item=item)
-    yield event("response.completed", response=shape.whole("completed", text))
+    for one in events.ended(wait.collected()):
+        yield one

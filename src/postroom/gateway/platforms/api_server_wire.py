@@ -1,42 +1,54 @@
 """The OpenAI protocol as values: what a request asks, and the shapes of answers. Pure functions.
 
-The conversation lives with us: of a request's messages only the last one of the user is new. What else a
-request says, such as instructions, tools or a temperature, is for models and not used.
+Without a session a request tells its whole conversation; in one the conversation is ours, and of the request
+its last message and results of tools are new. Tools and settings go to the model.
 """
 
-import base64
-import binascii
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from postroom.contracts.messages import Json
-from postroom.gateway.events import Attachment, MessageType
-from postroom.gateway.platforms.http_adapter import Refused
-from postroom.gateway.platforms.safe_text import clean
+import msgspec
 
-LONGEST_PART: Final = 64 * 1024
-"""Bytes of one part of text."""
-MOST_PARTS: Final = 1_000
-MOST_IMAGES: Final = 8
+from postroom.contracts.activation import InferenceOverride
+from postroom.contracts.inference import CallerRequest
+from postroom.contracts.messages import Json, Message
+from postroom.contracts.tools import ToolDescriptor
+from postroom.gateway.events import Attachment
+from postroom.gateway.platforms.api_server_conversation import read_conversation, wrong
+from postroom.gateway.platforms.api_server_ids import KEY, SESSION
+from postroom.gateway.platforms.refused import Refused
+
+MOST_TOOLS: Final = 128
 LONGEST_SESSION: Final = 200
-_SESSION: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}")
-_KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
-_RESPONSE_ID: Final = re.compile(r"resp_[0-9a-f]{48}")
-_IMAGE: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")
-_TEXT_PARTS: Final = frozenset({"text", "input_text"})
-_FILE: Final = re.compile(r"data:([\w.+-]{1,64}/[\w.+-]{1,100});base64,([A-Za-z0-9+/]*={0,2})", re.ASCII)
-_FILE_PARTS: Final = frozenset({"file", "input_file"})
-_IMAGE_PARTS: Final = frozenset({"image_url", "input_image"})
-_NO_USAGE: Final = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-_NO_RESPONSE_USAGE: Final = {
-    "input_tokens": 0,
-    "input_tokens_details": {"cached_tokens": 0},
-    "output_tokens": 0,
-    "output_tokens_details": {"reasoning_tokens": 0},
-    "total_tokens": 0,
+_TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PASSED_ON: Final = (
+    "tool_choice",
+    "response_format",
+    "parallel_tool_calls",
+    "stop",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "verbosity",
+)
+_NOT_IN_CHAT: Final = {
+    "functions": "; send `tools`",
+    "function_call": "; send `tool_choice`",
+    "logprobs": "",
+    "top_logprobs": "",
+    "audio": "",
+    "prediction": "",
+    "web_search_options": "",
+}
+_NOT_IN_RESPONSES: Final = {
+    "background": "; the answer goes on when you hang up",
+    "prompt": "; send `instructions`",
+    "top_logprobs": "",
+    "max_tool_calls": "",
 }
 
 
@@ -45,7 +57,15 @@ class Asked:
     """What a request asks."""
 
     text: str
+    """The user's last message; empty where a tool's result comes last."""
     media: tuple[Attachment, ...] = ()
+    earlier: tuple[Message, ...] = ()
+    """What the request tells of the conversation before that."""
+    results: tuple[Message, ...] = ()
+    """Those of them that are results of tools which the last answer asked for."""
+    instructions: str = ""
+    tools: tuple[ToolDescriptor, ...] = ()
+    overrides: InferenceOverride | None = None
     stream: bool = False
     include_usage: bool = False
     session: str | None = None
@@ -53,69 +73,154 @@ class Asked:
     previous: str | None = None
     """The response that this one continues."""
     store: bool = True
-    names_conversation: bool = False
-    metadata: Mapping[str, Json] = field(default_factory=dict)
+    shown: Mapping[str, Json] = field(default_factory=dict)
+    """What a response shows again of it."""
 
     @property
     def fingerprint(self) -> str:
         """What two requests under one key must have in common."""
-        told = "\0".join((self.text, *(one.ref for one in self.media)))
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+        told = msgspec.json.encode(
+            (
+                self.text,
+                self.media,
+                self.earlier,
+                self.instructions,
+                self.tools,
+                self.overrides,
+                self.previous,
+            )
+        )
+        return hashlib.sha256(told).hexdigest()
+
+    def caller(self, *, in_session: bool) -> CallerRequest:
+        """Return what goes along with the message; in a session the conversation is ours."""
+        return CallerRequest(
+            instructions=self.instructions,
+            context=self.results if in_session else self.earlier,
+            tools=self.tools,
+            overrides=self.overrides,
+        )
 
 
-def wrong(message: str, param: str | None = None, code: str = "invalid_value") -> Refused:
-    """Return the refusal of a request that is wrong as it stands."""
-    return Refused(400, code, message, param=param)
-
-
-def read_chat(data: Mapping[str, Json], *, image_bytes: int) -> Asked:
+def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Asked:
     """Return what a chat completion asks.
 
     Raises:
-        Refused: it is none.
+        Refused: it is none, or asks for what there is not.
     """
-    messages = data.get("messages")
+    _check(data, model, _NOT_IN_CHAT)
     if data.get("n") not in (None, 1):
         raise wrong("only one choice is made: `n` must be 1", "n")
     options = data.get("stream_options")
-    text, media = _last_of_user(messages, "messages", image_bytes)
+    more = {name: data[name] for name in _PASSED_ON if data.get(name) is not None}
+    limit = data.get("max_completion_tokens")
     return Asked(
-        text=text,
-        media=media,
+        **read_conversation(data.get("messages"), "messages", image_bytes),
+        tools=_tools(data.get("tools"), lambda one: one.get("function")),
+        overrides=_overrides(data, data.get("max_tokens") if limit is None else limit, more),
         stream=_flag(data, "stream", default=False),
         include_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
         session=_conversation(data) or session_name(data.get("user"), "user"),
     )
 
 
-def read_response(data: Mapping[str, Json], *, image_bytes: int) -> Asked:
+def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Asked:
     """Return what a request for a response asks.
 
     Raises:
-        Refused: it is none.
+        Refused: it is none, or asks for what there is not.
     """
-    told = data.get("input")
+    _check(data, model, _NOT_IN_RESPONSES)
+    told, instructions = data.get("input"), data.get("instructions")
     messages = [{"role": "user", "content": told}] if isinstance(told, str) else told
-    text, media = _last_of_user(messages, "input", image_bytes)
+    said = read_conversation(messages, "input", image_bytes)
+    if instructions is not None and not isinstance(instructions, str):
+        raise wrong("`instructions` are no text", "instructions")
+    said["instructions"] = "\n\n".join(filter(None, (instructions, said["instructions"])))
     previous = data.get("previous_response_id")
     if previous is not None and not isinstance(previous, str):
         raise wrong("`previous_response_id` is no text", "previous_response_id")
     conversation = _conversation(data)
     if previous is not None and conversation is not None:
         raise wrong("give `previous_response_id` or `conversation`, not both", "conversation")
-    if data.get("background"):
-        raise wrong("`background` is not supported; the answer goes on when you hang up", "background")
-    metadata = data.get("metadata")
+    metadata, reasoning = data.get("metadata"), data.get("reasoning")
+    if metadata is not None and (not isinstance(metadata, Mapping) or len(metadata) > 16):
+        raise wrong("`metadata` holds at most 16 entries", "metadata")
+    effort = reasoning.get("effort") if isinstance(reasoning, Mapping) else None
     return Asked(
-        text=text,
-        media=media,
+        **said,
+        tools=_tools(data.get("tools"), lambda one: one),
+        overrides=_overrides(
+            {**data, "reasoning_effort": effort}, data.get("max_output_tokens"), _passed_on(data)
+        ),
         stream=_flag(data, "stream", default=False),
         session=conversation or (session_name(data.get("user"), "user") if previous is None else None),
         previous=previous,
         store=_flag(data, "store", default=True),
-        names_conversation=conversation is not None,
-        metadata=metadata if isinstance(metadata, Mapping) and len(metadata) <= 16 else {},
+        shown=echoed(data),
     )
+
+
+def _check(data: Mapping[str, Json], model: str, absent: Mapping[str, str]) -> None:
+    """Refuse what there is not, by name."""
+    named = data.get("model")
+    if named is not None and named != model:
+        told = f"there is no model {str(named)[:100]!r}; there is {model!r}"
+        raise Refused(404, "model_not_found", told, param="model")
+    for name, instead in absent.items():
+        if data.get(name) not in (None, False, [], {}):
+            raise wrong(f"`{name}` is not supported{instead}", name, "unsupported_parameter")
+
+
+def _overrides(data: Mapping[str, Json], limit: Json, more: dict[str, Json]) -> InferenceOverride | None:
+    told = {name: data.get(name) for name in ("temperature", "top_p", "reasoning_effort")}
+    told |= {"max_tokens": limit, "more": more}
+    try:
+        made = msgspec.convert(
+            {name: one for name, one in told.items() if one is not None}, InferenceOverride
+        )
+    except msgspec.ValidationError as error:
+        raise wrong(f"a setting of the model is wrong: {error}") from error
+    return None if made == InferenceOverride() else made
+
+
+def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tuple[ToolDescriptor, ...]:
+    if told is None:
+        return ()
+    if not isinstance(told, list) or len(told) > MOST_TOOLS:
+        raise wrong(f"`tools` is no list of at most {MOST_TOOLS} tools", "tools")
+    made: list[ToolDescriptor] = []
+    for index, one in enumerate(told):
+        where = f"tools[{index}]"
+        if not isinstance(one, Mapping) or one.get("type") != "function":
+            raise wrong("only tools of the type `function` are supported", where, "unsupported_parameter")
+        function = function_of(one)
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not _TOOL.fullmatch(name):
+            raise wrong("a function has a name of 1 to 64 letters, digits, _ and -", where)
+        parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        if not isinstance(parameters, dict):
+            raise wrong("the parameters of a function are a JSON schema", where)
+        description = str(function.get("description") or "")
+        made.append(ToolDescriptor(id=name, name=name, description=description, parameters=parameters))
+    return tuple(made)
+
+
+def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the settings of a response as those of a chat completion, which is what models speak."""
+    more = {name: data[name] for name in ("parallel_tool_calls",) if data.get(name) is not None}
+    choice, text = data.get("tool_choice"), data.get("text")
+    if isinstance(choice, Mapping) and choice.get("type") == "function":
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    if choice is not None:
+        more["tool_choice"] = choice
+    form = text.get("format") if isinstance(text, Mapping) else None
+    if isinstance(form, Mapping) and form.get("type") == "json_schema":
+        schema = {name: one for name, one in form.items() if name != "type"}
+        more["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif isinstance(form, Mapping) and form.get("type") != "text":
+        more["response_format"] = dict(form)
+    return more
 
 
 def session_name(told: Json, param: str | None) -> str | None:
@@ -126,7 +231,7 @@ def session_name(told: Json, param: str | None) -> str | None:
     """
     if told is None or told == "":
         return None
-    if not isinstance(told, str) or not _SESSION.fullmatch(told):
+    if not isinstance(told, str) or not SESSION.fullmatch(told):
         raise wrong(f"a session's name is a line of 1 to {LONGEST_SESSION} characters", param)
     return told
 
@@ -139,30 +244,11 @@ def idempotency_key(told: str | None) -> str | None:
     """
     if told is None:
         return None
-    if not _KEY.fullmatch(told):
+    if not KEY.fullmatch(told):
         raise wrong(
             "an Idempotency-Key is 1 to 200 characters of ASCII without spaces", code="invalid_header"
         )
     return told
-
-
-def response_id_of(chat_id: str, message_id: str) -> str:
-    """Return the id of the response to a message: the same each time it is asked for."""
-    return f"resp_{_digest(chat_id, message_id)}"
-
-
-def is_response_id(text: str) -> bool:
-    """Say whether a text has the form of a response's id."""
-    return _RESPONSE_ID.fullmatch(text) is not None
-
-
-def own_session(key: str) -> str:
-    """Return the session of a request that names none: one of its own, the same each time it is repeated."""
-    return f"once-{_digest(key)}"
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:48]
 
 
 def _flag(data: Mapping[str, Json], name: str, *, default: bool) -> bool:
@@ -179,193 +265,22 @@ def _conversation(data: Mapping[str, Json]) -> str | None:
     return session_name(told, "conversation")
 
 
-def _last_of_user(messages: Json, param: str, image_bytes: int) -> tuple[str, tuple[Attachment, ...]]:
-    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
-        raise wrong(f"`{param}` is no list of messages", param)
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].get("role") == "user":
-            return _content(messages[index].get("content"), f"{param}[{index}].content", image_bytes)
-    raise wrong(f"`{param}` holds no message of the user", param)
+_ECHOED: Final = (
+    "conversation",
+    "instructions",
+    "max_output_tokens",
+    "metadata",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "store",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_p",
+)
 
 
-def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[Attachment, ...]]:
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or len(parts) > MOST_PARTS:
-        raise wrong(f"the content is neither text nor a list of at most {MOST_PARTS} parts", param)
-    texts: list[str] = []
-    media: list[Attachment] = []
-    for index, part in enumerate(parts):
-        where = f"{param}[{index}]"
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind in _TEXT_PARTS:
-            texts.append(_text(part.get("text"), where))
-        elif kind in _IMAGE_PARTS:
-            media.append(_image(part.get("image_url"), where, image_bytes))
-        elif kind in _FILE_PARTS:
-            media.append(_file(part, where, image_bytes))
-        else:
-            raise wrong("only parts of text, images and files are understood", where)
-    if len(media) > MOST_IMAGES:
-        raise wrong(f"there are more than {MOST_IMAGES} images and files", param)
-    text = clean("\n".join(texts))
-    if not text.strip() and not media:
-        raise wrong("there is nothing in the user's last message", param)
-    return text, tuple(media)
-
-
-def _text(told: Json, where: str) -> str:
-    if not isinstance(told, str):
-        raise wrong("a part of text has no text", where)
-    if len(told.encode("utf-8", "surrogatepass")) > LONGEST_PART:
-        raise wrong(f"a part of text is longer than {LONGEST_PART} bytes", where, "string_above_max_length")
-    return told
-
-
-def _image(told: Json, where: str, limit: int) -> Attachment:
-    url = told.get("url") if isinstance(told, Mapping) else told
-    if not isinstance(url, str) or not url.startswith("data:"):
-        raise wrong("an image must come along as a data: address; nothing is fetched", where)
-    if len(url) > limit * 4 // 3 + 64:
-        raise wrong(f"an image is larger than {limit} bytes", where, "image_too_large")
-    content, mime = decoded(url) if _IMAGE.fullmatch(url) else (None, None)
-    if content is None or len(content) > limit:
-        raise wrong(f"an image is no PNG, JPEG, GIF or WebP in base64 of at most {limit} bytes", where)
-    return Attachment(kind=MessageType.PHOTO, ref=url, mime=mime, size=len(content))
-
-
-def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
-    """Return a file that came along: `file` of chat completions, or `input_file` of responses."""
-    told = part.get("file") if part.get("type") == "file" else part
-    url = told.get("file_data") if isinstance(told, Mapping) else None
-    if not isinstance(url, str) or not url.startswith("data:"):
-        raise wrong("a file must come along in file_data as a data: address; nothing is fetched", where)
-    if len(url) > limit * 4 // 3 + 200:
-        raise wrong(f"a file is larger than {limit} bytes", where, "file_too_large")
-    content, mime = decoded(url)
-    if content is None or len(content) > limit:
-        raise wrong(f"a file is not in base64 of at most {limit} bytes", where)
-    name = told.get("filename") if isinstance(told, Mapping) else None
-    name = name if isinstance(name, str) else None
-    return Attachment(kind=MessageType.DOCUMENT, ref=url, mime=mime, name=name, size=len(content))
-
-
-def decoded(ref: str) -> tuple[bytes | None, str | None]:
-    """Return the bytes of a file that is its own address, and its type; nothing when it is none."""
-    found = _FILE.fullmatch(ref)
-    if found is None:
-        return None, None
-    try:
-        return base64.b64decode(found[2], validate=True), found[1]
-    except binascii.Error:
-        return None, None
-
-
-# The shapes of answers.
-
-
-def error_body(refusal: Refused) -> dict[str, Any]:
-    """Return a refusal in OpenAI's form."""
-    kinds = {401: "invalid_request_error", 409: "idempotency_error", 429: "rate_limit_error"}
-    fallback = "server_error" if refusal.status >= 500 else "invalid_request_error"
-    kind = kinds.get(refusal.status, fallback)
-    return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}
-
-
-def models(model: str, created: int) -> dict[str, Any]:
-    """Return the list of the one model that there is."""
-    return {
-        "object": "list",
-        "data": [{"id": model, "object": "model", "created": created, "owned_by": "postroom"}],
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatShape:
-    """The forms of one chat completion."""
-
-    completion_id: str
-    model: str
-    created: int
-
-    def whole(self, text: str) -> dict[str, Any]:
-        """Return the whole answer."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-        return {**self._head("chat.completion"), "choices": [choice], "usage": _NO_USAGE}
-
-    def piece(self, delta: Mapping[str, Any], *, finish: str | None = None) -> dict[str, Any]:
-        """Return a piece of it."""
-        choice = {"index": 0, "delta": dict(delta), "logprobs": None, "finish_reason": finish}
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
-
-    def end(self, *, include_usage: bool) -> list[dict[str, Any]]:
-        """Return the last pieces; usage comes with the last, or behind it when that was asked for."""
-        if include_usage:
-            usage = {**self._head("chat.completion.chunk"), "choices": [], "usage": _NO_USAGE}
-            return [{**self.piece({}, finish="stop"), "usage": None}, usage]
-        return [{**self.piece({}, finish="stop"), "usage": _NO_USAGE}]
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.completion_id, "object": kind, "created": self.created, "model": self.model}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseShape:
-    """The forms of one response."""
-
-    response_id: str
-    chat_id: str
-    model: str
-    created: int
-    previous: str | None = None
-    names_conversation: bool = False
-    store: bool = True
-    metadata: Mapping[str, Json] = field(default_factory=dict)
-
-    @property
-    def item_id(self) -> str:
-        """The id of the one message in it."""
-        return f"msg_{self.response_id.removeprefix('resp_')}"
-
-    def part(self, text: str) -> dict[str, Any]:
-        """Return the one part of the message."""
-        return {"type": "output_text", "text": text, "annotations": []}
-
-    def item(self, parts: Sequence[Mapping[str, Any]], status: str) -> dict[str, Any]:
-        """Return the one message."""
-        return {
-            "id": self.item_id,
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": list(parts),
-        }
-
-    def whole(self, status: str, text: str | None = None) -> dict[str, Any]:
-        """Return the response as it stands."""
-        return {
-            "id": self.response_id,
-            "object": "response",
-            "created_at": self.created,
-            "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": None,
-            "max_output_tokens": None,
-            "model": self.model,
-            "output": [] if text is None else [self.item([self.part(text)], "completed")],
-            "parallel_tool_calls": True,
-            "previous_response_id": self.previous,
-            "conversation": {"id": self.chat_id} if self.names_conversation else None,
-            "reasoning": {"effort": None, "summary": None},
-            "store": self.store,
-            "temperature": None,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": "auto",
-            "tools": [],
-            "top_p": None,
-            "truncation": "disabled",
-            "usage": _NO_RESPONSE_USAGE if status == "completed" else None,
-            "user": None,
-            "metadata": dict(self.metadata),
-        }
+def echoed(data: Mapping[str, Json]) -> dict[str, Json]:
+    """Return what a response shows again of its request."""
+    return {name: data[name] for name in _ECHOED if data.get(name) is not None}

@@ -12,7 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
@@ -67,6 +67,9 @@ Metadata = Mapping[str, Json]
 | read | of a question: the platform's ids of the messages that the asking run has read |
 | final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
 | draft | true for what is shown of an answer while it is written: it gives way to everything else |
+| error | why there is no answer, as it was recorded |
+| tool_calls | the tools that the caller is to use; `text` is then what was said with them |
+| usage | the tokens that the answer took: read, written |
 """
 
 
@@ -119,6 +122,35 @@ class Inbound(Protocol):
             StoreError: as for `accept`.
         """
         ...
+
+    async def look_up(self, source: SessionSource, message_id: str) -> "KnownMessage | None":
+        """Return a message that was kept, with its answer when there is one; None when it is not known.
+
+        Raises:
+            StoreError: it could not be looked up.
+        """
+        ...
+
+    async def forget_answer(self, source: SessionSource, message_id: str) -> None:
+        """Have the answer to a message not be shown any more; the conversation keeps it.
+
+        Raises:
+            StoreError: as for `accept`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownMessage:
+    """A message that was kept, and what it was answered: None while there is no answer."""
+
+    event: MessageEvent
+    received_at: int
+    answer: str | None = None
+    details: Metadata = field(default_factory=dict)
+    """What `Metadata` holds of the answer: an error, tool calls, usage."""
+    is_forgotten: bool = False
+    """Whether its answer is not to be shown any more."""
 
 
 class AdapterState(StrEnum):

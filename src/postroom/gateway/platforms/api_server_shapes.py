@@ -1,0 +1,245 @@
+"""The shapes of answers in the OpenAI protocol. Pure functions."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from postroom.contracts import errors
+from postroom.contracts.messages import Json, ToolCall
+from postroom.gateway.platforms.api_server_ids import digest
+from postroom.gateway.platforms.refused import Refused
+from postroom.gateway.wording import REFUSED
+
+
+def error_body(refusal: Refused) -> dict[str, Any]:
+    """Return a refusal in OpenAI's form."""
+    kinds = {401: "invalid_request_error", 409: "idempotency_error", 429: "rate_limit_error"}
+    fallback = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    kind = kinds.get(refusal.status, fallback)
+    return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}
+
+
+_FAILURES: Final[Mapping[str, tuple[int, str]]] = {
+    REFUSED: (429, "busy"),
+    errors.InputError.branch: (400, "unsupported_parameter"),
+    errors.ContextOverflow.branch: (400, "context_length_exceeded"),
+    errors.RequestRefused.branch: (400, "request_refused"),
+    errors.ContentFiltered.branch: (400, "content_filter"),
+    errors.RateLimited.branch: (503, "model_rate_limited"),
+    errors.Overloaded.branch: (503, "model_overloaded"),
+    errors.StoreError.branch: (503, "unavailable"),
+    errors.InferenceTimeout.branch: (504, "model_timeout"),
+    errors.InferenceError.branch: (502, "model_failed"),
+    errors.ProviderFailed.branch: (502, "model_failed"),
+    errors.StreamInterrupted.branch: (502, "model_failed"),
+    errors.Unauthorized.branch: (502, "model_refused_our_key"),
+    errors.ModelNotFound.branch: (502, "model_missing"),
+}
+"""What callers are told of a run's failure, by the words that begin its text."""
+
+
+def failure_of(error: str) -> Refused:
+    """Return the refusal that an answer is which tells a failure of its run, or that there was none."""
+    branch = error.partition(": ")[0]
+    status, code = _FAILURES.get(branch, (500, "agent_failed"))
+    param = None
+    if branch == errors.InputError.branch:
+        named = re.search(r"`(\w+)`", error)
+        param = named[1] if named else None
+    refused = Refused(status, code, error, param=param)
+    if code != "busy":  # it was tried as often as it is worth: the SDK would have it done three times more
+        refused.headers["x-should-retry"] = "false"
+    return refused
+
+
+def model_named(model: str, created: int) -> dict[str, Any]:
+    """Return the one model that there is."""
+    return {"id": model, "object": "model", "created": created, "owned_by": "postroom"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer that is whole: its text, the tools that the caller is to use, and the tokens that it took."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    usage: tuple[int, int] = (0, 0)
+    failure: Refused | None = None
+    """Why there is none."""
+
+    @classmethod
+    def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
+        """Return the answer that a channel is told; see `Metadata`."""
+        calls = msgspec.convert(details.get("tool_calls", ()), tuple[ToolCall, ...])
+        read, written = details.get("usage", (0, 0))
+        error = details.get("error")
+        return cls(
+            text=details.get("text", "") if calls else text,
+            calls=calls,
+            usage=(read, written),
+            failure=None if error is None else failure_of(error),
+        )
+
+
+def _arguments(call: ToolCall) -> str:
+    return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatShape:
+    """The forms of one chat completion."""
+
+    completion_id: str
+    model: str
+    created: int
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """Return the whole answer."""
+        content = answer.text if answer.text or not answer.calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if answer.calls:
+            message["tool_calls"] = self._calls(answer.calls)
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
+        return {**self._head("chat.completion"), "choices": [choice], "usage": _chat_usage(answer)}
+
+    def piece(self, delta: Mapping[str, Any], *, finish: str | None = None) -> dict[str, Any]:
+        """Return a piece of it."""
+        choice = {"index": 0, "delta": dict(delta), "logprobs": None, "finish_reason": finish}
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def end(self, answer: Answer, *, include_usage: bool) -> list[dict[str, Any]]:
+        """Return the last pieces; usage comes with the last, or behind it when that was asked for."""
+        calls = [{"index": index, **one} for index, one in enumerate(self._calls(answer.calls))]
+        pieces = [self.piece({"tool_calls": calls})] if calls else []
+        last, usage = self.piece({}, finish=_finish(answer)), _chat_usage(answer)
+        if include_usage:
+            alone = {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
+            return [*pieces, {**last, "usage": None}, alone]
+        return [*pieces, {**last, "usage": usage}]
+
+    def _calls(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+        return [
+            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": _arguments(one)}}
+            for one in calls
+        ]
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.completion_id, "object": kind, "created": self.created, "model": self.model}
+
+
+def _finish(answer: Answer) -> str:
+    return "tool_calls" if answer.calls else "stop"
+
+
+def _chat_usage(answer: Answer) -> dict[str, int]:
+    read, written = answer.usage
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+def _response_usage(answer: Answer) -> dict[str, Any]:
+    read, written = answer.usage
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": read + written,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseShape:
+    """The forms of one response."""
+
+    response_id: str
+    chat_id: str
+    model: str
+    created: int
+    asked: Mapping[str, Json] = field(default_factory=dict)
+    """What its request said that it shows again: see `echoed`."""
+
+    @property
+    def item_id(self) -> str:
+        """The id of the one message in it."""
+        return f"msg_{digest(self.response_id)}"
+
+    def part(self, text: str) -> dict[str, Any]:
+        """Return the one part of the message."""
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+    def item(self, parts: Sequence[Mapping[str, Any]], status: str) -> dict[str, Any]:
+        """Return the one message."""
+        return {
+            "id": self.item_id,
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+            "content": list(parts),
+        }
+
+    def call(self, call: ToolCall, status: str = "completed") -> dict[str, Any]:
+        """Return a call that the caller is to make."""
+        return {
+            "id": f"fc_{digest(self.response_id, call.id)}",
+            "type": "function_call",
+            "status": status,
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": _arguments(call) if status == "completed" else "",
+        }
+
+    def output(self, answer: Answer) -> list[dict[str, Any]]:
+        """Return all that was answered."""
+        says = answer.text or not answer.calls
+        items = [self.item([self.part(answer.text)], "completed")] if says else []
+        return [*items, *(self.call(call) for call in answer.calls)]
+
+    def whole(self, answer: Answer | None = None) -> dict[str, Any]:
+        """Return the response as it stands; without an answer it is in progress."""
+        failure = None if answer is None else answer.failure
+        is_done = answer is not None and failure is None
+        named = self.asked.get("conversation")
+        status = "completed" if is_done else "in_progress" if failure is None else "failed"
+        return {
+            "id": self.response_id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": self.created if is_done else None,
+            "status": status,
+            "background": False,
+            "error": None if failure is None else {"code": "server_error", "message": failure.message},
+            "incomplete_details": None,
+            "instructions": self.asked.get("instructions"),
+            "max_output_tokens": self.asked.get("max_output_tokens"),
+            "max_tool_calls": None,
+            "model": self.model,
+            "output": self.output(answer) if answer is not None and is_done else [],
+            "parallel_tool_calls": self.asked.get("parallel_tool_calls", True),
+            "previous_response_id": self.asked.get("previous_response_id"),
+            "conversation": {"id": self.chat_id} if named else None,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "prompt_cache_key": None,
+            "reasoning": {"effort": None, "summary": None},
+            "safety_identifier": None,
+            "service_tier": "default",
+            "store": self.asked.get("store", True),
+            "temperature": self.asked.get("temperature", 1.0),
+            "text": self.asked.get("text") or {"format": {"type": "text"}},
+            "tool_choice": self.asked.get("tool_choice", "auto"),
+            "tools": [_shown_tool(one) for one in self.asked.get("tools") or ()],
+            "top_logprobs": 0,
+            "top_p": self.asked.get("top_p", 1.0),
+            "truncation": "disabled",
+            "usage": _response_usage(answer) if answer is not None and is_done else None,
+            "user": None,
+            "metadata": self.asked.get("metadata") or {},
+        }
+
+
+def _shown_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
+    return {"description": None, "parameters": None, "strict": None, **tool}

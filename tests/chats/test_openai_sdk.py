@@ -1,0 +1,496 @@
+"""The OpenAI SDK against our API: what it is answered, what it raises, and what it asks again."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+from channels.http_room import served, until
+from dispatch_room import Deaf, done
+from gateway_room import Room, all_answered
+from postroom.contracts.errors import (
+    ContextOverflow,
+    InferenceTimeout,
+    InvalidArgument,
+    ProviderFailed,
+    RateLimited,
+    Unauthorized,
+)
+from postroom.contracts.inference import InferenceResult
+from postroom.contracts.messages import Role
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import ThreadQuery
+from postroom.contracts.runs import Usage
+from postroom.executors.activations import prompt_of
+from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
+from postroom.gateway.gateway import Gateway
+from postroom.gateway.platforms.api_server import ApiServerAdapter
+from postroom.gateway.platforms.api_server_shapes import failure_of
+from postroom.gateway.session import Platform
+from postroom.runtime import (
+    AgentRuntime,
+    AgentSpec,
+    FixedResolver,
+    ResolvedAgent,
+    ScriptedModel,
+    function_tool,
+)
+from runtime.room import call, calls
+
+KEY = "sk-of-the-harbour-1"
+CONFIG = GatewayConfig(platforms={Platform.API_SERVER: PlatformConfig(enabled=True, api_key=KEY)})
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "tide",
+        "description": "How high the water is",
+        "parameters": {"type": "object", "properties": {"port": {"type": "string"}}},
+    },
+}
+FLAT_TOOL = {"type": "function", **TOOL["function"]}
+
+
+class Held(ScriptedModel):
+    """A scripted model that can be held before it answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = asyncio.Event()
+        self.free.set()
+        self.waiting = False
+
+    async def stream(self, request):
+        asked = super().stream(request)
+        pieces = [piece async for piece in asked] if self.free.is_set() else None
+        if pieces is None:
+            self.waiting = True
+            await self.free.wait()
+            pieces = [piece async for piece in asked]
+        for piece in pieces:
+            yield piece
+
+
+@dataclass
+class Harbour:
+    """A gateway with the API before it and a scripted model behind, and the SDK."""
+
+    room: Room
+    model: Held
+    gateway: Gateway
+    adapter: ApiServerAdapter
+    sdk: AsyncOpenAI
+
+    @property
+    def asked(self) -> list[Any]:
+        return self.model.requests
+
+    def shown(self, request: int = -1) -> list[tuple[str, str]]:
+        """What the model was shown of the conversation."""
+        return [(str(one.role), one.text()) for one in self.asked[request].messages if one.text()]
+
+    async def chat(self, *messages: Any, **more: Any) -> Any:
+        told = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
+        return await self.sdk.chat.completions.create(model="postroom", messages=told, **more)
+
+
+@asynccontextmanager
+async def harbour(
+    room: Room, *, config: GatewayConfig = CONFIG, tools: Any = (), system: str = "", agent: Any = None
+) -> AsyncIterator[Harbour]:
+    """Open a gateway; while it is open, time passes."""
+    model = Held()
+    spec = AgentSpec(model="m", system_prompt=system, tool_timeout_ms=None)
+    runtime = AgentRuntime(
+        FixedResolver(ResolvedAgent(spec=spec, model=model, tools=tuple(tools))),
+        clock=room.clock,
+        timer=room.clock,
+    )
+    adapter = ApiServerAdapter(config.platforms[Platform.API_SERVER], clock=room.clock, timer=room.clock)
+    gateway, _ = await room.open(agent or runtime, config=config, channel=adapter)
+    hurried = room.hurry(gateway)
+
+    async def hurry() -> None:
+        [(_, mailbox)] = room.opened
+        for turn in count():
+            hurried()
+            if turn % 50 == 0:
+                await mailbox.poll()
+            await asyncio.sleep(0)
+
+    passing = asyncio.create_task(hurry())
+    try:
+        async with asyncio.timeout(40), served(adapter) as client:
+            base = f"{str(client.base_url).rstrip('/')}/v1"
+            async with AsyncOpenAI(api_key=KEY, base_url=base, max_retries=2) as sdk:
+                yield Harbour(room, model, gateway, adapter, sdk)
+    finally:
+        passing.cancel()
+        await asyncio.wait([passing])
+        await room.close()
+
+
+def said(text: str, read: int = 0, written: int = 0) -> InferenceResult:
+    used = Usage(input_tokens=read, output_tokens=written)
+    return replace(InferenceResult.text(text), usage=used)
+
+
+async def test_a_chat_without_a_session_is_what_the_client_says_it_is(room: Room) -> None:
+    async with harbour(room, system="You keep the harbour.") as it:
+        it.model.add(said("Blue.", 12, 3))
+        answer = await it.chat(
+            {"role": "system", "content": "Be brief."},
+            "My favourite colour is blue",
+            {"role": "assistant", "content": "Noted."},
+            "Which is it?",
+            temperature=0.2,
+            max_tokens=50,
+        )
+        assert answer.choices[0].message.content == "Blue."
+        assert (answer.choices[0].finish_reason, answer.usage.total_tokens) == ("stop", 15)
+        assert it.shown() == [
+            ("user", "My favourite colour is blue"),
+            ("assistant", "Noted."),
+            ("user", "Which is it?"),
+        ]
+        asked = it.asked[0]
+        assert asked.system == "You keep the harbour.\n\nBe brief."
+        assert (asked.overrides.temperature, asked.overrides.max_tokens) == (0.2, 50)
+        await it.chat("Another")
+        assert it.shown() == [("user", "Another")]
+
+
+async def test_in_a_session_the_conversation_is_ours(room: Room) -> None:
+    async with harbour(room) as it:
+        it.model.add(said("one"), said("two"))
+        await it.chat("first", user="ada")
+        await it.chat("made up", {"role": "assistant", "content": "made up"}, "second", user="ada")
+        assert it.shown() == [("user", "first"), ("assistant", "one"), ("user", "second")]
+
+
+async def test_a_stream_is_read_by_the_sdk(room: Room) -> None:
+    async with harbour(room) as it:
+        it.model.add(said("Good morning", 5, 2))
+        text, usage = "", None
+        async for piece in await it.chat("Hello", stream=True, stream_options={"include_usage": True}):
+            text += (piece.choices[0].delta.content or "") if piece.choices else ""
+            usage = piece.usage or usage
+        assert (text, usage.total_tokens) == ("Good morning", 7)
+        it.model.add(said("Good evening"))
+        async with it.sdk.responses.stream(model="postroom", input="Hello") as stream:
+            kinds = [event.type async for event in stream]
+            assert (await stream.get_final_response()).output_text == "Good evening"
+        assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_callers_tools_are_called_by_the_caller(room: Room, stream: bool) -> None:
+    async with harbour(room) as it:
+        it.model.add(calls(call("tide", "c1", port="Hull"), call("tide", "c2", port="Ayr")), said("High."))
+        asked = [{"role": "user", "content": "How high?"}]
+        told = {"model": "postroom", "messages": asked, "tools": [TOOL], "tool_choice": "auto"}
+        if stream:
+            async with it.sdk.chat.completions.stream(**told) as pieces:
+                answer = await pieces.get_final_completion()
+        else:
+            answer = await it.sdk.chat.completions.create(**told)
+        choice = answer.choices[0]
+        found = [
+            (one.id, one.function.name, json.loads(one.function.arguments))
+            for one in choice.message.tool_calls
+        ]
+        assert choice.finish_reason == "tool_calls"
+        assert found == [("c1", "tide", {"port": "Hull"}), ("c2", "tide", {"port": "Ayr"})]
+        assert [one.name for one in it.asked[0].tools] == ["tide"]
+        assert it.asked[0].overrides.more == {"tool_choice": "auto"}
+        results = [
+            {"role": "tool", "tool_call_id": "c1", "content": "3 m"},
+            {"role": "tool", "tool_call_id": "c2", "content": "1 m"},
+        ]
+        shown = choice.message.model_dump(exclude_none=True)
+        again = await it.chat(*asked, shown, *results, tools=[TOOL])
+        assert again.choices[0].message.content == "High."
+        assert it.shown() == [("user", "How high?"), ("tool", "3 m"), ("tool", "1 m")]
+        assert [len(one.tool_calls) for one in it.asked[1].messages if one.role is Role.ASSISTANT] == [2]
+
+
+async def test_tools_in_responses_go_on_by_the_response(room: Room) -> None:
+    async with harbour(room) as it:
+        it.model.add(calls(call("tide", "c1", port="Hull"), text="I look."), said("High."))
+        first = await it.sdk.responses.create(model="postroom", input="How high?", tools=[FLAT_TOOL])
+        assert [one.type for one in first.output] == ["message", "function_call"]
+        asked = first.output[1]
+        assert (asked.call_id, asked.name, json.loads(asked.arguments)) == ("c1", "tide", {"port": "Hull"})
+        result = {"type": "function_call_output", "call_id": "c1", "output": "3 m"}
+        second = await it.sdk.responses.create(
+            model="postroom", input=[result], previous_response_id=first.id, tools=[FLAT_TOOL]
+        )
+        assert second.output_text == "High."
+        assert it.shown() == [("user", "How high?"), ("assistant", "I look."), ("tool", "3 m")]
+        it.model.add(calls(call("tide", "c9")))
+        async with it.sdk.responses.stream(model="postroom", input="Again", tools=[FLAT_TOOL]) as stream:
+            kinds = [event.type async for event in stream]
+            assert (await stream.get_final_response()).output[0].call_id == "c9"
+        assert "response.function_call_arguments.done" in kinds
+
+
+async def test_our_own_tools_are_used_beside_the_callers(room: Room) -> None:
+    @function_tool()
+    async def wind() -> str:
+        """Say how the wind is."""
+        return "calm"
+
+    async with harbour(room, tools=[wind]) as it:
+        it.model.add(calls(call("wind", "w"), call("tide", "t")), said("Both."))
+        first = await it.chat("?", tools=[TOOL], user="ada")
+        assert [one.id for one in first.choices[0].message.tool_calls] == ["t"]
+        second = await it.chat(
+            {"role": "tool", "tool_call_id": "t", "content": "low"}, tools=[TOOL], user="ada"
+        )
+        assert second.choices[0].message.content == "Both."
+        assert it.shown() == [("user", "?"), ("tool", "calm"), ("tool", "low")]
+
+
+class Boat(BaseModel):
+    name: str
+    masts: int
+
+
+async def test_structured_output_is_parsed_by_the_sdk(room: Room) -> None:
+    async with harbour(room) as it:
+        it.model.add(said('{"name": "Ada", "masts": 2}'), said('{"name": "Bea", "masts": 3}'))
+        chat = await it.sdk.chat.completions.parse(
+            model="postroom", messages=[{"role": "user", "content": "A boat"}], response_format=Boat
+        )
+        assert chat.choices[0].message.parsed == Boat(name="Ada", masts=2)
+        response = await it.sdk.responses.parse(model="postroom", input="A boat", text_format=Boat)
+        assert response.output_parsed == Boat(name="Bea", masts=3)
+        for asked in it.asked:
+            form = asked.overrides.more["response_format"]
+            assert (form["type"], form["json_schema"]["name"]) == ("json_schema", "Boat")
+
+
+# What it raises.
+
+FAILURES = {
+    "provider": (ProviderFailed("no"), openai.InternalServerError, 502, "model_failed"),
+    "rate": (RateLimited("slowly"), openai.InternalServerError, 503, "model_rate_limited"),
+    "time": (InferenceTimeout("late"), openai.InternalServerError, 504, "model_timeout"),
+    "key": (Unauthorized("no"), openai.InternalServerError, 502, "model_refused_our_key"),
+    "window": (ContextOverflow("too long"), openai.BadRequestError, 400, "context_length_exceeded"),
+    "defect": (RuntimeError("a defect"), openai.InternalServerError, 500, "agent_failed"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_a_failure_of_the_agent_is_an_error_and_is_not_done_again(room: Room, name: str) -> None:
+    failure, kind, status, code = FAILURES[name]
+    async with harbour(room) as it:
+        it.model.add(*[failure] * 5)
+        with pytest.raises(kind) as raised:
+            await it.chat("Hello")
+        assert (raised.value.status_code, raised.value.code) == (status, code)
+        tries = len(it.asked)
+        assert tries <= 5
+        it.model._script.clear()
+        assert (await it.chat("Hello")).choices[0].message.content == "done"
+        assert len(it.asked) == tries + 1
+
+
+async def test_a_failure_in_a_stream_is_what_the_sdk_expects(room: Room) -> None:
+    async with harbour(room) as it:
+        it.model.add(*[Unauthorized("no")] * 3)
+        with pytest.raises(openai.APIError) as raised:
+            async for _ in await it.chat("Hello", stream=True):
+                pass
+        assert raised.value.code == "model_refused_our_key"
+        events = [
+            one async for one in await it.sdk.responses.create(model="postroom", input="x", stream=True)
+        ]
+        assert events[-1].type == "response.failed"
+        failed = events[-1].response
+        assert (failed.status, failed.error.code) == ("failed", "server_error")
+        assert (await it.sdk.responses.retrieve(failed.id)).status == "failed"
+
+
+async def test_what_is_wrong_with_a_request_is_said_by_name(room: Room) -> None:
+    async with harbour(room) as it:
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await it.sdk.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "x"}])
+        assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+        with pytest.raises(openai.AuthenticationError):
+            await it.sdk.with_options(api_key="sk-of-somebody-else").models.list()
+        for more in ({"n": 2}, {"logprobs": True}, {"functions": [{"name": "x"}]}):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await it.chat("x", **more)
+            assert refused.value.param == next(iter(more))
+        with pytest.raises(openai.BadRequestError) as refused:
+            await it.sdk.responses.create(model="postroom", input="x", tools=[{"type": "web_search"}])
+        assert refused.value.param == "tools[0]"
+        assert (await it.sdk.models.retrieve("postroom")).id == "postroom"
+        with pytest.raises(openai.NotFoundError):
+            await it.sdk.models.retrieve("openai/gpt-9")
+        assert it.asked == []
+
+
+async def test_a_session_that_refuses_while_busy_says_so(room: Room) -> None:
+    config = replace(CONFIG, busy=BusyConfig(mode=BusyPolicy.REJECT))
+    async with harbour(room, config=config) as it:
+        it.model.free.clear()
+        first = asyncio.create_task(it.chat("one", user="ada"))
+        await until(lambda: it.model.waiting)
+        with pytest.raises(openai.RateLimitError) as refused:
+            await it.sdk.with_options(max_retries=0).chat.completions.create(
+                model="postroom", messages=[{"role": "user", "content": "two"}], user="ada"
+            )
+        assert refused.value.code == "busy"
+        it.model.free.set()
+        assert (await first).choices[0].message.content == "done"
+
+
+async def test_an_agent_that_is_a_program_refuses_tools_by_name(room: Room) -> None:
+    class Program(Deaf):
+        async def execute(self, activation, sink):
+            return done(activation, prompt_of(activation))
+
+    async with harbour(room, agent=Program()) as it:
+        for more in ({"tools": [TOOL]}, {"response_format": {"type": "json_object"}}):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await it.chat("x", **more)
+            assert (refused.value.param, refused.value.code) == (next(iter(more)), "unsupported_parameter")
+        told = await it.chat(
+            {"role": "system", "content": "Be brief."}, "a", {"role": "assistant", "content": "b"}, "c"
+        )
+        text = told.choices[0].message.content
+        assert text.startswith("Be brief.")
+        assert text.endswith("user: a\n\nassistant: b\n\nc")
+
+
+# What it asks again.
+
+
+async def test_a_time_out_and_its_retry_are_one_turn(room: Room) -> None:
+    async with harbour(room) as it:
+        it.model.free.clear()
+        patient = it.sdk.with_options(timeout=0.2, max_retries=5)
+        asking = asyncio.create_task(
+            patient.chat.completions.create(model="postroom", messages=[{"role": "user", "content": "x"}])
+        )
+        await until(lambda: it.adapter._exchanges.waiting == 1)
+        await until(lambda: it.adapter._exchanges.waiting == 0)
+        await until(lambda: it.adapter._exchanges.waiting == 1)
+        it.model.free.set()
+        assert (await asking).choices[0].message.content == "done"
+        assert len(it.asked) == 1
+        # Who asks the same again on purpose has a turn of their own, side by side too.
+        await asyncio.gather(it.chat("x"), it.chat("x"))
+        assert len(it.asked) == 3
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_a_retry_after_a_restart_is_the_same_turn(room: Room, keyed: bool) -> None:
+    more = {"extra_headers": {"Idempotency-Key": "order-7"}} if keyed else {}
+    async with harbour(room) as it:
+        it.model.add(said("Once."))
+        it.model.free.clear()
+        with pytest.raises(openai.APITimeoutError):
+            await it.sdk.with_options(timeout=0.2, max_retries=0).chat.completions.create(
+                model="postroom", messages=[{"role": "user", "content": "x"}], **more
+            )
+        it.model.free.set()
+        await all_answered(room, it.gateway, 1)
+    async with harbour(room) as it:
+        assert (await it.chat("x", **more)).choices[0].message.content == "Once."
+        assert it.asked == []
+        if keyed:
+            with pytest.raises(openai.ConflictError):
+                await it.sdk.with_options(max_retries=0).chat.completions.create(
+                    model="postroom", messages=[{"role": "user", "content": "y"}], **more
+                )
+
+
+async def test_responses_are_known_after_a_restart(room: Room) -> None:
+    async with harbour(room) as it:
+        it.model.add(said("one"))
+        first = await it.sdk.responses.create(model="postroom", input="first", metadata={"a": "b"})
+        hidden = await it.sdk.responses.create(model="postroom", input="second", store=False)
+        for number in range(3):
+            await it.sdk.responses.create(model="postroom", input=f"more {number}")
+    async with harbour(room) as it:
+        found = await it.sdk.responses.retrieve(first.id)
+        assert (found.output_text, found.metadata, found.status) == ("one", {"a": "b"}, "completed")
+        with pytest.raises(openai.NotFoundError):
+            await it.sdk.responses.retrieve(hidden.id)
+        await it.sdk.responses.create(model="postroom", input="second", previous_response_id=first.id)
+        assert it.shown() == [("user", "first"), ("assistant", "one"), ("user", "second")]
+        await it.sdk.responses.delete(first.id)
+    async with harbour(room) as it:
+        with pytest.raises(openai.NotFoundError):
+            await it.sdk.responses.retrieve(first.id)
+        with pytest.raises(openai.BadRequestError) as refused:
+            await it.sdk.responses.create(model="postroom", input="x", previous_response_id=first.id)
+        assert refused.value.code == "previous_response_not_found"
+
+
+# Who speaks into a run.
+
+
+async def test_the_request_that_steered_gets_the_answer_that_covers_it(room: Room) -> None:
+    config = replace(CONFIG, busy=BusyConfig(mode=BusyPolicy.STEER))
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @function_tool()
+    async def look() -> str:
+        """Look."""
+        begun.set()
+        await go_on.wait()
+        return "seen"
+
+    async with harbour(room, config=config, tools=[look]) as it:
+        it.model.add(calls(call("look"), text="I look."), said("To both."))
+        first = asyncio.create_task(it.chat("one", user="ada"))
+        await begun.wait()
+        second = asyncio.create_task(it.chat("two", user="ada"))
+        await until(lambda: it.adapter._exchanges.waiting == 2)
+        await waiting_is(room, 1)
+        go_on.set()
+        answers = {(await one).choices[0].message.content for one in (first, second)}
+        assert answers == {"To both."}
+        assert len(it.asked) == 2
+
+
+async def test_no_finished_answer_is_lost_when_somebody_speaks_into_the_end_of_a_run(room: Room) -> None:
+    config = replace(CONFIG, busy=BusyConfig(mode=BusyPolicy.STEER))
+    async with harbour(room, config=config) as it:
+        it.model.add(said("To one."), said("To two."))
+        it.model.free.clear()
+        first = asyncio.create_task(it.chat("one", user="ada", stream=False))
+        await until(lambda: it.model.waiting)
+        second = asyncio.create_task(it.chat("two", user="ada"))
+        await waiting_is(room, 1)
+        it.model.free.set()
+        answers = [(await one).choices[0].message.content for one in (first, second)]
+        assert answers == ["To one.\n\nTo two."] * 2
+        assert len(it.asked) == 2
+
+
+async def waiting_is(room: Room, number: int) -> None:
+    """Return when so many messages wait to be read."""
+    while True:
+        threads = await room.runs.threads.list_threads(ThreadQuery(id_prefix="chat/"))
+        waiting = [one for thread in threads for one in await room.runs.threads.pending_messages(thread.id)]
+        if len(waiting) == number:
+            return
+        await asyncio.sleep(0)
+
+
+def test_the_words_of_failures_are_those_of_the_tree() -> None:
+    assert failure_of(InvalidArgument("`tools` are not for it").describe()).param == "tools"
+    assert failure_of("whatever it was").status == 500
