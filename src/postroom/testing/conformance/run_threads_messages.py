@@ -192,29 +192,31 @@ async def what_was_given_or_read_may_be_changed_without_effect(stores: RunStores
     assert await stores.threads.load_thread_state("t") == {"list": [1]}
 
 
+async def _exchanged(stores: RunStores, clock: ManualClock, number: int) -> None:
+    """Store a run that has ended, its question and its answer."""
+    clock.advance(timedelta(seconds=1))
+    now = clock.now()
+    run = RunRecord(
+        run_id=f"r{number}",
+        thread_id="t",
+        status=RunStatus.DONE,
+        input=RunMessageInput(thread_id="t", trigger_message_ids=(f"q{number}",)),
+        termination=TerminationReason.natural_end(),
+        created_at=now,
+        started_at=now,
+        finished_at=now,
+        updated_at=now,
+    )
+    answer = replace(
+        Message.assistant(f"answer {number}", id=f"a{number}"),
+        metadata=MessageMetadata(run_id=run.run_id),
+    )
+    asked = Message.user(f"question {number}", id=f"q{number}")
+    await stores.coordinator.commit(ThreadCommit(thread_id="t", messages=(asked, answer), run=run))
+
+
 async def a_summary_stands_for_what_it_covers(stores: RunStores, clock: ManualClock) -> None:
     """Who reads gets what is behind it; where one of its runs is hidden, the one before it holds."""
-
-    async def exchange(number: int) -> None:
-        clock.advance(timedelta(seconds=1))
-        now = clock.now()
-        run = RunRecord(
-            run_id=f"r{number}",
-            thread_id="t",
-            status=RunStatus.DONE,
-            input=RunMessageInput(thread_id="t", trigger_message_ids=(f"q{number}",)),
-            termination=TerminationReason.natural_end(),
-            created_at=now,
-            started_at=now,
-            finished_at=now,
-            updated_at=now,
-        )
-        answer = replace(
-            Message.assistant(f"answer {number}", id=f"a{number}"),
-            metadata=MessageMetadata(run_id=run.run_id),
-        )
-        asked = Message.user(f"question {number}", id=f"q{number}")
-        await stores.coordinator.commit(ThreadCommit(thread_id="t", messages=(asked, answer), run=run))
 
     async def seen(**hidden: Collection[str]) -> tuple[str | None, list[str | None], int]:
         found = await stores.threads.recent_conversation("t", "new", **hidden)
@@ -229,12 +231,12 @@ async def a_summary_stands_for_what_it_covers(stores: RunStores, clock: ManualCl
         await stores.coordinator.commit(ThreadCommit(thread_id="t", summary=draft))
 
     for number in range(1, 5):
-        await exchange(number)
+        await _exchanged(stores, clock, number)
     assert await seen() == (None, ["q1", "a1", "q2", "a2", "q3", "a3", "q4", "a4"], 4)
     await sum_up(1, "q1", "a1")
     assert await seen() == ("summary 1", ["q2", "a2", "q3", "a3", "q4", "a4"], 3)
     await sum_up(2, "q2", "a2", "q3")
-    await exchange(5)
+    await _exchanged(stores, clock, 5)
     assert await seen() == ("summary 2", ["a3", "q4", "a4", "q5", "a5"], 3)
     whole = ["q2", "a2", "q3", "a3", "q4", "a4", "q5", "a5"]
     assert await seen(hidden_runs=["r2"]) == ("summary 1", whole, 4)
