@@ -124,13 +124,9 @@ class Commands:
         mail: ChatDelivery | None = None,
         reminders: Reminders | None = None,
     ) -> None:
-        self._mail = mail
-        self._reminders = reminders
-        self._config = config
-        self._sessions = sessions
-        self._handover = handover
-        self._people = people
-        self._notices = notices
+        self._mail, self._reminders = mail, reminders
+        self._config, self._people, self._notices = config, people, notices
+        self._sessions, self._handover = sessions, handover
         self._questions = Questions(run_queue, threads, clock)
         self._run_queue = run_queue
         self._threads = threads
