@@ -40,7 +40,7 @@ BY_TYPE = {
     "bytea": "'x'::bytea",
     "tsvector": "to_tsvector('simple', 'w' || i)",
 }
-READS_ALL = {"mail.backlog", "chats.requests"}
+READS_ALL = {"mail.backlog", "chats.requests", "store.identity"}
 """Count, or list few rows, for a page that somebody looks at."""
 SCANS_IF_FREE = {
     *("chats.counts", "chats.purge", "chats.sessions", "dispatches.count_by_status"),

@@ -26,7 +26,7 @@ BROAD_EXCEPTS = {
     "postroom/dispatch/recovery.py:Lifecycle._kept_up": "the edge around one of the mailbox's rounds, callbacks included",
     "postroom/gateway/delivery.py:Delivery._sent": "the relay around one answer, whatever its adapter does",
     "postroom/gateway/files.py:FilesOfRun._taken": "the edge around one file: its message goes on without it",
-    "postroom/gateway/gateway.py:Gateway._connect": "the edge around one channel: the others go on",
+    "postroom/gateway/gateway.py:Gateway._connected": "the edge around one channel: the others go on",
     "postroom/gateway/run.py:GatewayRunner._stop": "the end of one channel: the others are ended as well",
     "postroom/http_api/guard.py:Guard._serve": "the edge around one HTTP request",
     "postroom/relay.py:Relay._perform": "the relay around one batch",

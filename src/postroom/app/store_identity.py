@@ -11,17 +11,22 @@ A data folder of a release that knew no ids has none in any of the places, and g
 
 import asyncio
 import secrets
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from postroom.app.config import Settings
 from postroom.contracts.errors import WrongStore
 from postroom.log import get_logger
 from postroom.mail.archive.mark import StoreMark, read_mark, repositories, write_mark
+from postroom.stores.identity import StoreIdentity
 from postroom.stores.sqlite.connection import file_error
-from postroom.stores.store import StoreIdentity, Stores
+from postroom.stores.store import Stores
 
 _LOG = get_logger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,7 @@ class Kept:
 
 
 def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> None:
-    """Compare a store with what is kept of it, and keep what is missing. Outside of the event loop.
+    """Compare a store with what is kept of it, and keep what is missing. Blocks.
 
     With `new_store` one that does not belong here takes the place of the one that did, whose archive is moved
     aside: in an archive no number stands for two messages.
@@ -70,7 +75,7 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
         WrongStore: it is not the store that belongs here; nothing was changed.
         StoreError: the archive cannot be moved.
     """
-    found = asyncio.run(store.identity(kept.slugs))
+    found = _awaited(store.identity(kept.slugs))
     try:
         refuse_wrong(found, kept, settings)
     except WrongStore:
@@ -80,11 +85,17 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
         kept = Kept(beside=None, archive=None, slugs=[])
     store_id = found.store_id or kept.store_id or secrets.token_hex(16)
     if found.store_id is None:
-        asyncio.run(store.identify(store_id))
+        _awaited(store.identify(store_id))
     _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id))
     if settings.archive_enabled:
         mark = StoreMark(store_id=store_id, newest_message=found.newest_message)
         _keep(settings.storage_root, kept.archive, mark)
+
+
+def _awaited(asked: Coroutine[Any, Any, T]) -> T:
+    """Return what the store answers; on a thread of its own, for an event loop may be running here."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, asked).result()
 
 
 def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:

@@ -40,7 +40,8 @@
     ├── ServerUnavailable     the person at the command line: start the server
     ├── MissingExtra          the operator installs what is named
     └── ConfigError           the operator, before anything starts (exit 78)
-        └── ClientFileRefused, ClientUnfit      a client that cannot be set up as it is
+        ├── ClientFileRefused, ClientUnfit      a client that cannot be set up as it is
+        └── CredentialRefused                   a platform that takes a token or a password no more
 
 `code` is stable and never reused. The message names the value and what is wrong; `remedy` says what to do.
 """

@@ -128,8 +128,7 @@ class Commands:
         self._config, self._people, self._notices = config, people, notices
         self._sessions, self._handover = sessions, handover
         self._questions = Questions(run_queue, threads, clock)
-        self._run_queue = run_queue
-        self._threads = threads
+        self._run_queue, self._threads = run_queue, threads
         self._handlers: Mapping[str, Callable[[CommandCall], Awaitable[str | None]]] = {
             "remind": self._remind,
             "every": self._every,

@@ -115,6 +115,21 @@ class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
 
+def _leading_on(then: str) -> str:
+    """Return what has a log-in lead to a page of ours.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if then != own_address(then):
+        raise InvalidArgument(
+            "the path is none of this server's pages",
+            value=then[:200],
+            remedy="give one such as /p/shop/runs",
+        )
+    return "" if then == "/" else f"&next={quote(then, safe='/')}"
+
+
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     """Return the routes to the server itself."""
 
@@ -142,14 +157,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         return JSONResponse({"revoked": True})
 
     async def login_code(request: Request) -> Response:
-        then = (await read_body(request, _Landing)).path
-        if then != own_address(then):
-            raise InvalidArgument(
-                "the path is none of this server's pages",
-                value=then[:200],
-                remedy="give one such as /p/shop/runs",
-            )
-        leads_on = "" if then == "/" else f"&next={quote(then, safe='/')}"
+        leads_on = _leading_on((await read_body(request, _Landing)).path)
         base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
         return JSONResponse({"url": f"{base}/login?code={login.codes.make()}{leads_on}"})
 

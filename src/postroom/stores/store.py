@@ -10,7 +10,7 @@ from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from secrets import token_bytes
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -24,6 +24,7 @@ from postroom.stores.chats.stores import StoredChats
 from postroom.stores.chats.tables import SqlChatTables
 from postroom.stores.engine import Engine
 from postroom.stores.events import EventTables
+from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.mail.tables import MailTables, StoredMail
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.tables import RunTables
@@ -197,24 +198,6 @@ class SqlStore(Store):
         before.add(name)
         if await self.engine.write(lambda sql: sql.one("store.set_aside", row)):
             _LOG.error("store.row_quarantined", kind=row["kind"], id=row["id"], reason=row["reason"])
-
-
-class StoreIdentity(NamedTuple):
-    """Which store it is, and how far it reaches."""
-
-    store_id: str | None
-    """None until it was given one."""
-    newest_message: int
-    is_used: bool
-    """Whether it has a project or a run."""
-    holds_any: bool
-    """Whether it has one of the projects that were asked for."""
-
-
-def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
-    """Look which store it is."""
-    [[row], held] = sql.ask(("store.identity", {}), ("store.has_slugs", {"slugs": slugs}))
-    return StoreIdentity(row[0], row[1], bool(row[2]), bool(held))
 
 
 class Stores(StoredMail):

@@ -17,6 +17,7 @@ from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
 from postroom.stores import outline
 from postroom.stores.engine import Engine
+from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.migrations import missing_migrations, shipped_migrations
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.connection import (
@@ -33,7 +34,6 @@ from postroom.stores.sqlite.migrate import APPLIED, migrate
 from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
-from postroom.stores.store import StoreIdentity, identity_of
 
 T = TypeVar("T")
 
