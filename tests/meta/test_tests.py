@@ -17,6 +17,11 @@ SLEEPS = {
     "e2e/chaos_process.py:run": "an executor in a process of its own that works for some milliseconds",
     "e2e/chaos_process.py:a_moment": "a process of its own asks a database again that was killed; nobody wakes it",
     "e2e/gateway_process.py:run": "an agent in a process of its own that works for some milliseconds",
+    "e2e/telegram_storm.py:sleep": "a Telegram that plays the published limits, in time that may run faster",
+    "e2e/telegram_storm.py:_asked": "the same",
+    "e2e/telegram_storm.py:_hinted": "the same",
+    "e2e/telegram_storm.py:run": "the same",
+    "unit/test_gateway_pacing.py:say": "the sleep of a manual clock, which the test moves",
     "e2e/peer.py:first": "a process of its own looks again and again at a real server; there is nothing to be woken by",
     "e2e/test_connections.py:sent_and_read": "plays a client that sends slowly: the pause is what is tested",
 }

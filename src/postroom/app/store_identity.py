@@ -43,12 +43,15 @@ class Kept:
     def of(cls, settings: Settings) -> "Kept":
         """Look into the folders; an archive without repositories, or that is switched off, says nothing.
 
+        What is kept beside the token is of one database: it says nothing of another that the settings name.
+
         Raises:
             ConfigError: a mark does not read.
         """
         slugs = repositories(settings.storage_root) if settings.archive_enabled else []
+        beside = read_mark(settings.data_dir)
         return cls(
-            beside=read_mark(settings.data_dir),
+            beside=beside if beside and beside.database == settings.shown_database else None,
             archive=read_mark(settings.storage_root) if slugs else None,
             slugs=slugs,
         )
@@ -86,7 +89,7 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
     store_id = found.store_id or kept.store_id or secrets.token_hex(16)
     if found.store_id is None:
         _awaited(store.identify(store_id))
-    _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id))
+    _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id, database=settings.shown_database))
     if settings.archive_enabled:
         mark = StoreMark(store_id=store_id, newest_message=found.newest_message)
         _keep(settings.storage_root, kept.archive, mark)

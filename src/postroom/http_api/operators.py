@@ -115,11 +115,11 @@ class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
 
-def _leading_on(then: str) -> str:
-    """Return what has a log-in lead to a page of ours.
+def _login_address(request: Request, login: LoginService, then: str) -> str:
+    """Return an address that logs in once, and leads to a page of ours.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the page is none of ours.
     """
     if then != own_address(then):
         raise InvalidArgument(
@@ -127,7 +127,9 @@ def _leading_on(then: str) -> str:
             value=then[:200],
             remedy="give one such as /p/shop/runs",
         )
-    return "" if then == "/" else f"&next={quote(then, safe='/')}"
+    leads_on = "" if then == "/" else f"&next={quote(then, safe='/')}"
+    base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
+    return f"{base}/login?code={login.codes.make()}{leads_on}"
 
 
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
@@ -137,8 +139,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         return JSONResponse(dict(await operations.status()))
 
     async def doctor(request: Request) -> Response:
-        is_full = request.query_params.get("full") == "yes"
-        return JSONResponse(dict(await operations.doctor(full=is_full)))
+        return JSONResponse(dict(await operations.doctor(full=request.query_params.get("full") == "yes")))
 
     async def back_up(request: Request) -> Response:
         target = (await read_body(request, _Backup)).target
@@ -157,9 +158,9 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         return JSONResponse({"revoked": True})
 
     async def login_code(request: Request) -> Response:
-        leads_on = _leading_on((await read_body(request, _Landing)).path)
-        base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
-        return JSONResponse({"url": f"{base}/login?code={login.codes.make()}{leads_on}"})
+        return JSONResponse(
+            {"url": _login_address(request, login, (await read_body(request, _Landing)).path)}
+        )
 
     async def rebuild_archive(request: Request) -> Response:
         project = (await read_body(request, _Rebuild)).project

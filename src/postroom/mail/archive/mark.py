@@ -22,6 +22,8 @@ class StoreMark:
 
     store_id: str
     newest_message: int = 0
+    database: str = ""
+    """Where it is; an archive's mark does not say."""
 
 
 def read_mark(folder: Path) -> StoreMark | None:
@@ -34,7 +36,11 @@ def read_mark(folder: Path) -> StoreMark | None:
     try:
         with file.open("rb") as opened:
             found = json.loads(opened.read(_LARGEST))
-        return StoreMark(store_id=str(found["store_id"]), newest_message=int(found["newest_message"]))
+        return StoreMark(
+            store_id=str(found["store_id"]),
+            newest_message=int(found["newest_message"]),
+            database=str(found["database"]),
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
