@@ -142,8 +142,8 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         return JSONResponse(dict(await operations.doctor(full=request.query_params.get("full") == "yes")))
 
     async def back_up(request: Request) -> Response:
-        target = (await read_body(request, _Backup)).target
-        return JSONResponse(dict(await operations.back_up(None if target is None else _absolute(target))))
+        wanted = await read_body(request, _Backup)
+        return JSONResponse(dict(await operations.back_up(_absolute(wanted.target))))
 
     async def support_bundle(_: Request) -> Response:
         return JSONResponse({"files": dict(await operations.support_bundle())})
@@ -158,13 +158,12 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         return JSONResponse({"revoked": True})
 
     async def login_code(request: Request) -> Response:
-        return JSONResponse(
-            {"url": _login_address(request, login, (await read_body(request, _Landing)).path)}
-        )
+        then = (await read_body(request, _Landing)).path
+        return JSONResponse({"url": _login_address(request, login, then)})
 
     async def rebuild_archive(request: Request) -> Response:
-        project = (await read_body(request, _Rebuild)).project
-        return JSONResponse(dict(await operations.rebuild_archive(project)))
+        wanted = await read_body(request, _Rebuild)
+        return JSONResponse(dict(await operations.rebuild_archive(wanted.project)))
 
     return [
         operators("/admin/status", {"GET": status}),
@@ -177,7 +176,9 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     ]
 
 
-def _absolute(text: str) -> Path:
+def _absolute(text: str | None) -> Path | None:
+    if text is None:
+        return None
     path = Path(text)
     if not path.is_absolute() or "\0" in text or len(text) > _LONGEST_PATH:
         raise InvalidPath(
