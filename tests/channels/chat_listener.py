@@ -46,6 +46,6 @@ class Listener:
 
 async def eventually(holds: Callable[[], object]) -> None:
     """Return when something holds; fail when it does not within five seconds."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0)

@@ -83,7 +83,7 @@ def unavailable() -> StoreUnavailable:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return once something is so; what makes it so runs on this loop."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

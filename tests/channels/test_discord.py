@@ -124,18 +124,18 @@ async def connected(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock, **extra: Any
 ) -> AsyncIterator[DiscordAdapter]:
     adapter = made(fake, inbox, clock, **extra)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await adapter.connect()
     try:
         yield adapter
     finally:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await adapter.disconnect()
 
 
 async def until(check: Callable[[], object]) -> None:
     """Return when something has come true; real sockets are waited for, no time is."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not check():
             await asyncio.sleep(0)
 
@@ -925,7 +925,7 @@ async def test_at_the_start_the_named_channels_are_looked_through_and_what_is_re
     adapter = made(fake, inbox, clock, channels=[ROOM])
     adapter.remember(place(DIRECT), known["id"])
     adapter.remember(place("not an id"), "5")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await adapter.connect()
         await until(lambda: len(inbox.texts) == 2)
         await adapter.disconnect()
@@ -970,7 +970,7 @@ async def test_what_discord_refuses_at_the_start_is_a_matter_of_settings(
 ) -> None:
     fake.close_identify = code
     adapter = made(fake, inbox, clock)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(ConfigError) as refused:
             await adapter.connect()
     assert words in refused.value.message
@@ -991,7 +991,7 @@ async def test_a_wrong_token_is_refused_and_not_shown(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     adapter = made(fake, inbox, clock, token="wrong.s3cret")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(ConfigError) as refused:
             await adapter.connect()
     told = f"{refused.value.as_dict()} {refused.value.__cause__} {caplog.text} {adapter.liveness} {adapter.config}"
@@ -1008,7 +1008,7 @@ async def test_a_discord_that_is_away_is_to_be_tried_again(
     for _ in range(2):  # the HTTP client asks twice by itself when a connection is cut
         fake.play("GET", "/users/@me", **how)
     adapter = made(fake, inbox, clock)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(ServerUnavailable):
             await adapter.connect()
         assert adapter.liveness.retryable
@@ -1023,7 +1023,7 @@ async def test_no_session_is_begun_when_none_is_left(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
     fake.starts_left = 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(ServerUnavailable):
             await made(fake, inbox, clock).connect()
     assert fake.identified == []
@@ -1078,7 +1078,7 @@ async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(
     before, threads = asyncio.all_tasks(), threading.active_count()
     adapter = made(fake, inbox, clock)
     await adapter.disconnect()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await adapter.connect()
         await adapter.disconnect()
         await adapter.disconnect()

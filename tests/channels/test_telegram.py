@@ -117,7 +117,7 @@ class Kept:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0)
 
@@ -160,7 +160,7 @@ def made(
 @asynccontextmanager
 async def connected(adapter: TelegramAdapter, kept: Kept) -> AsyncIterator[TelegramAdapter]:
     adapter.set_message_handler(kept)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await adapter.connect()
         try:
             yield adapter

@@ -97,7 +97,7 @@ class Page:
 
 @asynccontextmanager
 async def opened(client: httpx2.AsyncClient, **headers: str):
-    async with asyncio.timeout(10), client.stream("GET", "/chat/events", headers=headers) as answer:
+    async with asyncio.timeout(60), client.stream("GET", "/chat/events", headers=headers) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield Page(answer)

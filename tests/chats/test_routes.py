@@ -45,7 +45,8 @@ async def test_each_agent_answers_what_is_for_it_and_says_who_it_is(room):
     assert channel.texts("-200") == ["poet: re: a verse"]
     await channel.say("why?", reply_to_text="Bo: re: @bo are the lights on?", **GROUP)
     await all_answered(room, gateway, 4)
-    assert read_by(agent)[-1] == ("Bo@harbour", "why?")
+    quoted = "In reply to:\n> Bo: re: @bo are the lights on?\n\nwhy?"
+    assert read_by(agent)[-1] == ("Bo@harbour", quoted)
 
 
 async def test_a_draft_begins_with_the_name_that_its_answer_begins_with(room):

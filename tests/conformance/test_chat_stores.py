@@ -523,7 +523,7 @@ async def test_a_message_that_another_is_writing_at_this_moment_is_waited_for(
         return inbound
 
     try:
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             held = group.create_task(other.write(hold))
             await asyncio.to_thread(holds.wait, 5)
             received_too = group.create_task(place.chat.intake_log.receive(draft))

@@ -189,7 +189,7 @@ async def test_mailbox_lease_renewal_is_wired_and_prevents_reclaim(room: Room) -
     config = MailboxConfig(lease_ms=80_000, lease_renewal_interval=timedelta(seconds=20))
     mailbox = room.mailbox(executor, consumer_id="lease-metrics-consumer", config=config)
     submitted = await mailbox.submit_background(RunActivation.new("thread-lease-renewal", ["go"]))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await executor.started.get()
     first = await dispatch_in(room.stores, submitted.dispatch_id, RunDispatchStatus.CLAIMED)
     assert first.lease_until == room.clock.now() + 80_000

@@ -85,7 +85,7 @@ async def test_live_then_queue_steers_active_run_without_new_dispatch(
     async with runtime_of(room, model, block) as runtime:
         mailbox = room.mailbox(runtime, config=config)
         first = await mailbox.submit_background(asked(thread_id, "start"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await started.wait()
         steered = await mailbox.submit_live_then_queue(asked(thread_id, "live steer"))
         assert steered.status is MailboxDispatchStatus.RUNNING

@@ -64,7 +64,7 @@ async def texts_of(stores: RunStores, thread_id: str) -> list[str]:
 
 
 async def read_to_end(stream: EventStream) -> list[AgentEvent]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return [event async for event in stream]
 
 
@@ -139,7 +139,7 @@ async def test_list_dispatches_returns_entries(room: Room) -> None:
             await mailbox.submit_background(asked("thread-list", "msg", agent_id=f"agent-{number}"))
         )
         room.clock.advance(timedelta(milliseconds=1))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await executor.started.get()
     rows = await mailbox.list_dispatches("thread-list")
     assert [(row.dispatch_id, row.run_id) for row in rows] == [
@@ -370,7 +370,7 @@ async def test_submit_inline_claim_fails_when_thread_already_claimed(room: Room)
     executor, timer = Blocking(), ManualClock()
     mailbox = room.mailbox(executor, config=PATIENT, timer=timer)
     first, _ = await mailbox.submit(asked("thread-clash", "first", agent_id="agent-1"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await executor.started.get()
     second, _ = await as_time_passes(
         timer, mailbox.submit(asked("thread-clash", "second", agent_id="agent-1"))

@@ -183,7 +183,7 @@ async def test_thread_context_cache_cleared_on_idle_transition(room: Room) -> No
     await seed_messages(room.stores, make_run("r1", thread_id, RunStatus.DONE), Message.user("hi"))
     mailbox = room.mailbox(executor)
     await mailbox.submit_background(second(thread_id))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await executor.started.get()
     worker = mailbox.get_or_create_worker(thread_id)
     assert worker.status is WorkerStatus.RUNNING

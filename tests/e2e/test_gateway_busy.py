@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.messages import Boundary
 from postroom.dispatch.mailbox import Mailbox
+from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
@@ -85,6 +87,12 @@ class Agent(Deaf):
         return words
 
 
+class Hurried(TelegramAdapter):
+    """One that answers a group as fast as it can: Telegram's limits would make this last for minutes."""
+
+    capabilities = replace(TelegramAdapter.capabilities, rates=RateLimits())
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
     held = SqliteStore.open(tmp_path / "postroom.db", purpose="test")
@@ -118,7 +126,7 @@ async def test_all_at_once(store: SqliteStore, mode: BusyPolicy, count: int) -> 
             group_sessions_per_user=False,
             drain=timedelta(0),
         )
-        relay, adapter = Relay(store.store, {}), TelegramAdapter(telegram)
+        relay, adapter = Relay(store.store, {}), Hurried(telegram)
         sessions = Sessions(store.chat, config, store.runs.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [adapter], store.runs.clock, timer)
         mailbox = Mailbox(ChatExecutor(agent, presenter), store.runs, effects=ChatEffects())

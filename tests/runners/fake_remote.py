@@ -56,7 +56,7 @@ class FakeRemote:
 
     async def come(self, times: int) -> None:
         """Return when so many requests came."""
-        async with asyncio.timeout(5), self._came:
+        async with asyncio.timeout(60), self._came:
             await self._came.wait_for(lambda: len(self.asked) >= times)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -63,7 +63,7 @@ async def status_of(room: RunnerRoom, dispatch: str) -> RunDispatchStatus:
 
 
 async def until(so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not so():
             await asyncio.sleep(0)
 

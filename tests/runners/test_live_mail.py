@@ -49,7 +49,7 @@ def look(*, until: asyncio.Event) -> list[Any]:
 async def at_work(room: RunnerRoom, endpoint: FakeEndpoint, **more: Any) -> Any:
     """Send a message and return when the model has it."""
     sent = await room.send("Ada", "Bo", body="the first", thread_id="plan", **more)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await endpoint.asked(1)
     return sent
 
@@ -143,7 +143,7 @@ async def test_what_it_has_read_at_a_step_is_still_in_its_hands_after_a_crash(
     first = await at_work(room, endpoint)
     second = await room.send("Ada", "Bo", body="the second", thread_id="plan")
     go_on.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await endpoint.asked(2)
     await room.end()
     room.begin()
@@ -181,7 +181,7 @@ async def test_a_server_that_dies_between_taking_a_message_and_noting_it_notes_i
 
     monkeypatch.setattr(PendingInput, "freeze", frozen)
     go_on.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await taken.wait()
     monkeypatch.setattr(room.store, "write", write)
     await room.end()

@@ -270,7 +270,7 @@ async def test_what_could_not_be_delivered_is_listed_and_tried_again(desk: Desk)
     desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "the bot was blocked"))
     sent = await desk.operator.send(Notice(platform="telegram", chat_id="12345", text="The lights go out."))
     await settled(lambda: not desk.channel.refusals, desk.room.hurry(desk.gateway))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (found := (await desk.operator.dead())["undelivered"]):
             await asyncio.sleep(0)
     assert (found[0]["outbox_id"], found[0]["chat_id"]) == (sent["outbox_id"], "12345")
@@ -288,7 +288,7 @@ async def test_an_answer_that_was_given_up_is_delivered_when_it_is_revived(desk:
     desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "the bot was blocked"))
     await desk.channel.say("lights?")
     await settled(lambda: not desk.channel.refusals, desk.room.hurry(desk.gateway))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (found := (await desk.operator.dead())["undelivered"]):
             await asyncio.sleep(0)
         while InboundStatus.FAILED not in (statuses := await desk.room.statuses()):
@@ -385,7 +385,7 @@ async def test_a_start_that_hangs_holds_nobody_up_and_ends_with_the_server() -> 
     chats = Chats(stand, end=lambda: None)  # type: ignore[arg-type]  # its parts
     await chats.start(patience=0.01, told_to_stop=lambda: False)
     assert stand.state == "starting"
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         stopping = group.create_task(chats.stop())
         while stand.state != "stopping":
             await asyncio.sleep(0)
@@ -397,7 +397,7 @@ async def test_a_start_that_hangs_holds_nobody_up_and_ends_with_the_server() -> 
 async def test_told_to_stop_while_it_starts_it_waits_no_longer() -> None:
     stand = Starting(hangs=True)
     chats = Chats(stand, end=lambda: None)  # type: ignore[arg-type]  # its parts
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await chats.start(patience=60, told_to_stop=lambda: True)
     stand.hurried.set()
     await chats.stop()

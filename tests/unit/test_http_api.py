@@ -633,7 +633,7 @@ async def test_the_meter_measures_how_late_it_woke_until_it_is_stopped() -> None
             meter.stop()
         return moment
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await measure_lag(meter, clock, every=timedelta(milliseconds=1), seconds=seconds)
     assert meter.worst(clock.now()) == 1249
     assert [lag for _, lag in meter._seen] == [249, 249, 1249]
@@ -641,7 +641,7 @@ async def test_the_meter_measures_how_late_it_woke_until_it_is_stopped() -> None
 
 async def test_the_meter_ends_with_its_task_group() -> None:
     meter = LagMeter()
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         task = group.create_task(measure_lag(meter, ManualClock()))
         await asyncio.sleep(0)
         task.cancel()

@@ -94,7 +94,7 @@ async def test_others_run_while_a_call_is_being_made(stores: MemoryRunStores) ->
     async def look_on() -> None:
         order.append("meanwhile")
 
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(enqueue())
         group.create_task(look_on())
     assert order == ["meanwhile", "enqueued"]
@@ -450,7 +450,7 @@ def listeners(stores: MemoryRunStores) -> dict[str, set[TopicListener]]:
 
 async def test_a_reader_is_woken_by_the_next_event_of_its_scope(stores: MemoryRunStores) -> None:
     scope = EventScope.thread("t")
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         waits = [group.create_task(stores.events.wait(scope, after=1)) for _ in range(2)]
         given_up = group.create_task(stores.events.wait(scope, after=5))
         await stores.events.append(event("first"))
@@ -467,7 +467,7 @@ async def test_a_reader_is_woken_by_the_next_event_of_its_scope(stores: MemoryRu
 
 
 async def test_a_reader_that_gives_up_leaves_nothing_behind(stores: MemoryRunStores) -> None:
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         waits = group.create_task(stores.events.wait(EventScope.run("r"), after=0))
         while EventScope.run("r").key not in listeners(stores):
             await asyncio.sleep(0)
@@ -532,7 +532,7 @@ async def test_whatever_may_let_something_be_claimed_is_a_hint(stores: MemoryRun
 
 
 async def test_everybody_who_waits_for_work_is_woken(stores: MemoryRunStores) -> None:
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for _ in range(3):
             group.create_task(stores.wakeups.wait(60_000))
         await asyncio.sleep(0)

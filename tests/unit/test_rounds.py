@@ -33,7 +33,7 @@ class Work:
 async def served(work: Work, poll: timedelta) -> tuple[Rounds, Tasks]:
     rounds, tasks = Rounds("work", work.round, poll), Tasks("test")
     tasks.start(rounds.serve(), name="rounds")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await work.idle.wait()
     return rounds, tasks
 
@@ -58,7 +58,7 @@ async def test_a_hint_that_comes_in_the_midst_of_a_round_is_not_lost() -> None:
     work = Hinted(0, 0)
     rounds, tasks = Rounds("work", work.round, NEVER), Tasks("test")
     tasks.start(rounds.serve(), name="rounds")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await hinted.wait()
         await work.idle.wait()
     assert work.done == 2

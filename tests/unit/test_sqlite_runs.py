@@ -369,7 +369,7 @@ async def test_a_purge_lets_others_write_between_its_steps(
 
 
 async def removed(stores: RunStores, dispatch_id: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while await stores.dispatches.load_dispatch(dispatch_id) is not None:
             await asyncio.sleep(0)
 
@@ -489,7 +489,7 @@ async def test_who_waits_for_events_looks_by_itself_at_times(
         tables = EventTables(sql, lambda: 1, lambda *topics: None, lambda: "id")
         tables.append((event(),))
 
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         waits = group.create_task(stores.events.wait(EventScope.thread("t"), after=0))
         await asyncio.sleep(0)
         await sqlite_store.store.engine.write(untold)
@@ -506,7 +506,7 @@ async def test_a_waiter_that_gives_up_leaves_nothing(stores: RunStores, sqlite_s
 
 async def test_a_wakeup_that_came_before_is_not_lost(stores: RunStores) -> None:
     await enqueued(stores)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await stores.wakeups.wait(60 * SECOND)
         await stores.wakeups.wait(1)  # it was told once
         await stores.dispatches.cancel("d1")
@@ -552,7 +552,7 @@ async def test_a_message_and_the_run_it_causes_are_written_together(
         assert done.claimed is not None
         return done.claimed.dispatch_id
 
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         hears = group.create_task(stores.events.wait(scope, after=0))
         await asyncio.sleep(0)
         assert await sqlite_store.store.write(change) == "d1"
