@@ -27,6 +27,7 @@ ALL = (
     "enqueue_many",
     "embedded",
     "gateway",
+    "chat_files",
     "schedules",
     "waking",
     "hooks",

@@ -5,8 +5,9 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 
 import httpx2
@@ -43,32 +44,44 @@ def say(server: RunningServer, text: str) -> str:
     return body["choices"][0]["message"]["content"] if "choices" in body else body["error"]["message"]
 
 
+@contextmanager
+def person(server: RunningServer) -> Iterator[Callable[[str, str], None]]:
+    """Write on the chat page, each time until it shows an answer that begins so."""
+    numbers = count(1)
+    with chat_page(server) as browser:
+
+        def write(text: str, answer: str) -> None:
+            browser.post("/chat/messages", json={"id": f"message-{next(numbers)}-of-ada", "text": text})
+            shown(browser, lambda entry: str(entry.get("text")).startswith(answer) and not entry["draft"])
+
+        yield write
+
+
 def test_a_message_that_the_model_refuses_is_set_aside_and_the_next_one_works(
     tmp_path: Path, model: StrictModel
 ) -> None:
     data = configured(tmp_path, model.url)
     with RunningServer(data) as server:
-        assert say(server, "good morning") == "re: good morning"
-        told = say(server, "POISON in a bottle")
-        assert told.startswith("The model refused this and it is set aside (")
-        assert "say it differently" in told
-        assert say(server, "and now?") == "re: and now?"
-        shown = [one["content"] for one in model.bodies[-1]["messages"][1:]]
-        assert shown == ["good morning", "re: good morning", "and now?"]
+        with person(server) as write:
+            write("good morning", "re: good morning")
+            write("POISON in a bottle", "The model refused this and it is set aside (")
+            write("and now?", "re: and now?")
+        seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
+        assert seen == ["good morning", "re: good morning", "and now?"]
+        assert say(server, "POISON again").startswith("request refused: ")
+        assert say(server, "and here?") == "re: and here?"
     with RunningServer(data) as server:
         assert say(server, "still?") == "re: still?"
 
 
 def test_what_the_credentials_prevent_is_not_set_aside(tmp_path: Path, model: StrictModel) -> None:
-    with RunningServer(configured(tmp_path, model.url)) as server:
+    with RunningServer(configured(tmp_path, model.url)) as server, person(server) as write:
         model.status = 401
-        told = say(server, "open the north shed")
-        assert told.startswith("The agent could not answer: ")
-        assert "tell who runs it" in told
+        write("open the north shed", "The agent could not answer: unauthorized")
         model.status = 0
-        assert say(server, "and now?") == "re: and now?"
-        shown = [one["content"] for one in model.bodies[-1]["messages"][1:]]
-        assert shown == ["open the north shed", "and now?"]
+        write("and now?", "re: and now?")
+        seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
+        assert seen == ["open the north shed", "and now?"]
 
 
 FACT = "FACT: the key of the north shed hangs behind the clock."
@@ -117,28 +130,14 @@ def test_a_long_conversation_goes_on_in_a_small_window_and_survives_a_kill_while
 def test_a_person_has_the_conversation_compacted_and_undoes_what_was_summed_up(
     tmp_path: Path, model: StrictModel
 ) -> None:
-    with RunningServer(configured(tmp_path, model.url)) as server, chat_page(server) as browser:
-
-        def write(number: int, text: str) -> None:
-            browser.post("/chat/messages", json={"id": f"message-{number}-of-ada", "text": text})
-
-        def answered(text: str) -> None:
-            shown(browser, lambda entry: str(entry.get("text")).startswith(text) and not entry["draft"])
-
-        write(1, "/compact")
-        answered("There is nothing to compact yet.")
+    with RunningServer(configured(tmp_path, model.url)) as server, person(server) as write:
+        write("/compact", "There is nothing to compact yet.")
         for number in range(2, 8):
-            write(number, told(number))
-            answered(f"re: message {number}:")
-        write(8, "/compact")
-        answered("Compacted: a summary stands for ")
-        write(9, "which facts do you know?")
-        answered(f"I know: {FACT}")
+            write(told(number), f"re: message {number}:")
+        write("/compact", "Compacted: a summary stands for ")
+        write("which facts do you know?", f"I know: {FACT}")
         assert "message 3:" not in str(model.bodies[-1]["messages"])
-        write(10, "/search hangs behind")
-        answered("untitled: ")
-        write(11, "/undo 7")
-        answered("Forgotten: 7")
-        write(12, "what is left?")
-        answered("re: what is left?")
+        write("/search hangs behind", "untitled: ")
+        write("/undo 7", "Forgotten: 7")
+        write("what is left?", "re: what is left?")
         assert FACT not in str(model.bodies[-1]["messages"])
