@@ -1,6 +1,4 @@
-"""How much memory a file of a chat takes on its way in and out; the limit is 5 MB for a file of 20.
-
-    python -m benchmarks.chat_files [megabytes]
+"""How much memory a file of a chat takes on its way in and out; the aim is 5 MB for a file of 20.
 
 In: pieces of a channel, spooled, hashed, stored. Out: pieces of the store, as Telegram's adapter uploads them
 to a server that throws them away. Told are the peak of Python's own memory, and the growth of the process.
@@ -8,12 +6,12 @@ to a server that throws them away. Told are the peak of Python's own memory, and
 
 import asyncio
 import os
-import sys
 import tempfile
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from benchmarks.figures import Table, size
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.files import ChatFile
 from postroom.contracts.messages import ContentBlock, Message, Role
@@ -24,7 +22,8 @@ from postroom.gateway.platforms.telegram_api import TelegramApi
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.channel import FakeChannel
 
-MOST = 5_000_000
+SIZE = size(20, 2) * 1_048_576
+AIM = "under 5 MB"
 
 
 class Channel(FakeChannel):
@@ -44,12 +43,12 @@ def anonymous() -> int:
     return 0
 
 
-async def taken_in(store: SqliteStore, size: int) -> ChatFile:
+async def taken_in(store: SqliteStore, most: int) -> ChatFile:
     """Fetch a file and keep it."""
     channel = Channel(PlatformConfig(enabled=True))
-    files = ChatFiles(GatewayConfig(max_media_bytes=size), store.chat.files, [channel])
+    files = ChatFiles(GatewayConfig(max_media_bytes=most), store.chat.files, [channel])
     block = ContentBlock(type="document", data={"ref": "x", "name": "large.bin"})
-    message = Message(role=Role.USER, content=(ContentBlock(), block), id=f"m{size}")
+    message = Message(role=Role.USER, content=(ContentBlock(), block), id=f"m{most}")
     [file] = await files.of_run(RunActivation.new("chat/telegram/bot/1", [message])).of(message)
     return file
 
@@ -82,39 +81,32 @@ async def sent_out(store: SqliteStore, file: ChatFile) -> int:
     return came
 
 
-async def measured(store: SqliteStore, size: int) -> bool:
-    """Measure both ways and say whether they are within the limit."""
-    await sent_out(store, await taken_in(store, 20 * 1_048_576 - 65_536))  # what stays, counts for no file
+async def measured(store: SqliteStore) -> None:
+    """Measure both ways."""
+    table = Table("Memory for a file of a chat")
+    await sent_out(store, await taken_in(store, SIZE - 65_536))  # what stays, counts for no file
     tracemalloc.start()
-    fits = True
     file = None
     for way in ("in", "out"):
         before = anonymous()
         tracemalloc.reset_peak()
         held = tracemalloc.get_traced_memory()[0]
         if file is None:
-            file = await taken_in(store, size)
+            file = await taken_in(store, SIZE)
         else:
-            assert await sent_out(store, file) > size
+            assert await sent_out(store, file) > SIZE
         peak = tracemalloc.get_traced_memory()[1] - held
         grown = anonymous() - before
-        fits = fits and peak < MOST
-        print(f"{way:>4}: {file.size:,} bytes, peak {peak:,}, process grew {grown:,}")
-    return fits
+        told = f"peak {peak / 1e6:.1f} MB of Python, {grown / 1e6:.1f} MB of the process"
+        table.add(f"{way}: {file.size / 1e6:.0f} MB", told, "the file", peak / file.size, AIM)
+    tracemalloc.stop()
 
 
-def main() -> int:
+async def main() -> None:
     """Run it on a new database."""
-    size = int(sys.argv[1] if len(sys.argv) > 1 else 20) * 1_048_576
     with tempfile.TemporaryDirectory() as folder:
-        store = SqliteStore.open(Path(folder) / "postroom.db")
+        store = await asyncio.to_thread(SqliteStore.open, Path(folder) / "postroom.db")
         try:
-            fits = asyncio.run(measured(store, size))
+            await measured(store)
         finally:
-            store.close()
-    print("within 5 MB" if fits else "over 5 MB")
-    return 0 if fits else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+            await asyncio.to_thread(store.close)
