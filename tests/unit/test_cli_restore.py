@@ -366,10 +366,12 @@ def test_a_running_server_makes_the_backup(
 
 def test_doctor_examines_what_it_can_without_a_server(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(data / "postroom.db", "mine")
+    for path in (data, data / "postroom.db"):
+        path.chmod(path.stat().st_mode & 0o700)
     code, document = run(capsys, "doctor")
     assert (code, document["ok"]) == (1, False)
     states = {one["name"]: one["state"] for one in document["checks"]}
-    well = dict.fromkeys(("settings", "token", "store", "disk"), "ok")
+    well = dict.fromkeys(("settings", "token", "store", "folders", "disk"), "ok")
     assert states == {"server": "failed", **well, "backups": "unknown"}
     assert main(["backup"]) == 0
     capsys.readouterr()

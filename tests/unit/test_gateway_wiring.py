@@ -109,7 +109,7 @@ def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path,
         OpenPath(path="/channels/slack", limit=1024 * 1024),
         OpenPath(path="/channels/telegram", limit=1024 * 1024),
         OpenPath(path="/channels/webhook", limit=1024 * 1024),
-        OpenPath(path="/chat", limit=1024 * 1024),
+        OpenPath(path="/chat", limit=20_000_000),
         OpenPath(path="/v1", limit=10_000_000),
     )
     paths = {getattr(route, "path", "") for route in made.routes()}
