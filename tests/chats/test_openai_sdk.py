@@ -30,6 +30,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadQuery
 from postroom.contracts.runs import Usage
 from postroom.executors.activations import prompt_of
+from postroom.gateway import wording
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.api_server import ApiServerAdapter
@@ -173,6 +174,13 @@ async def test_in_a_session_the_conversation_is_ours(room: Room) -> None:
         await it.chat("first", user="ada")
         await it.chat("made up", {"role": "assistant", "content": "made up"}, "second", user="ada")
         assert it.shown() == [("user", "first"), ("assistant", "one"), ("user", "second")]
+
+
+@pytest.mark.parametrize("command", ["/remind 10m Lock the door.", "/every 1d Say what is new."])
+async def test_nothing_is_kept_for_later_where_only_requests_are_answered(room: Room, command: str) -> None:
+    async with harbour(room) as it:
+        answer = await it.chat(command, user="ada")
+        assert answer.choices[0].message.content == wording.ANSWERS_ONLY
 
 
 async def test_a_stream_is_read_by_the_sdk(room: Room) -> None:

@@ -27,7 +27,7 @@ async def test_a_reminder_comes_once_over_a_restart(room):
     gateway, channel = await room.open(agent)
     await channel.say("/every")
     await all_answered(room, gateway, 2)
-    await settled(lambda: "1. in 0:10:00: Lock   the door." in channel.texts(), room.hurry(gateway))
+    await settled(lambda: "1. in 10m: Lock   the door." in channel.texts(), room.hurry(gateway))
     await later(room, gateway, timedelta(minutes=11))
     await settled(lambda: "Reminder: Lock   the door." in channel.texts(), room.hurry(gateway))
     assert await later(room, gateway, timedelta(hours=1)) == 0
@@ -51,9 +51,7 @@ async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(ro
     assert len({one.thread_id for one in agent.activations}) == 1
     await channel.say("/every stop 1")
     await all_answered(room, gateway, 3)
-    await settled(
-        lambda: "Removed: every 1 day, 0:00:00: Say what is new." in channel.texts(), room.hurry(gateway)
-    )
+    await settled(lambda: "Removed: every 1d: Say what is new." in channel.texts(), room.hurry(gateway))
     assert await later(room, gateway, timedelta(days=2)) == 0
 
 

@@ -22,13 +22,15 @@ from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
-from postroom.gateway.reminders import CHAT, Reminders, in_words, span_of
+from postroom.gateway.reminders import CHAT, Reminders, in_words, span_of, when_of
 from postroom.gateway.replies import thread_name
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.sessions import Sessions, hidden_runs
 
 _MOST_LISTED = 10
 _ID_DIGITS = 15
+_ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
+"""Where nothing is said but the answer to a request: later nobody would read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,9 +418,11 @@ class Commands:
         span = span_of(word)
         if self._reminders is None or span is None:
             return wording.WHEN_AND_WHAT
+        if call.source.platform in _ANSWER_ONLY:
+            return wording.ANSWERS_ONLY
         key = str(call.event.inbound_id or call.event.message_id)
         refusal = await self._reminders.add(call.key, call.source, span, text, once=once, key=key)
-        return refusal or f"Kept: {'in' if once else 'every'} {span}."
+        return refusal or f"Kept: {when_of(span, once=once)}."
 
     # Who answers.
 

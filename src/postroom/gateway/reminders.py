@@ -125,8 +125,17 @@ def span_of(word: str) -> timedelta | None:
 
 def in_words(schedule: Schedule) -> str:
     """Return what stands in a chat in one line."""
-    span = timedelta(milliseconds=schedule.every_ms or 0)
-    return f"{'in' if schedule.payload['once'] else 'every'} {span}: {schedule.payload['text']}"
+    when = when_of(timedelta(milliseconds=schedule.every_ms or 0), once=schedule.payload["once"])
+    return f"{when}: {schedule.payload['text']}"
+
+
+def when_of(span: timedelta, *, once: bool) -> str:
+    """Return when something comes, as somebody would write it: `in 10m`, `every 1d 2h`."""
+    left, parts = int(span.total_seconds()), list[str]()
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        parts += [f"{count}{unit}"] if count else []
+    return f"{'in' if once else 'every'} {' '.join(parts)}"
 
 
 def _prefix(session_key: str) -> str:

@@ -22,6 +22,7 @@ EDITED_TOO_LATE = "I had read this before you changed it. Send what is different
 DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
 NOT_ALLOWED = "You may not do that here."
 WHEN_AND_WHAT = "Say when and what, with a span from 1m (for /remind 1s) to 366d: /remind 10m Lock the door."
+ANSWERS_ONLY = "Not kept: nothing can be said here but the answer to a request."
 ONLY_LOOKS = "Not taken: you may look here, with /help and /status, and not write."
 READ_AT_NEXT_STEP = "The agent reads this at its next step."
 READ_TOGETHER = "This is read together with what else you sent."
