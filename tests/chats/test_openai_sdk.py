@@ -335,7 +335,9 @@ async def test_what_is_wrong_with_a_request_is_said_by_name(room: Room) -> None:
         assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
         with pytest.raises(openai.AuthenticationError):
             await it.sdk.with_options(api_key="sk-of-somebody-else").models.list()
-        for more in ({"n": 2}, {"logprobs": True}, {"functions": [{"name": "x"}]}):
+        wrong = {"tool_choice": 7, "response_format": "x", "max_tokens": -1, "stop": {}, "metadata": 5}
+        absent = {"n": 2, "logprobs": True, "functions": [{"name": "x"}]}
+        for more in ({name: one} for name, one in (wrong | absent).items()):
             with pytest.raises(openai.BadRequestError) as refused:
                 await it.chat("x", **more)
             assert refused.value.param == next(iter(more))

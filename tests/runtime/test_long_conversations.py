@@ -12,11 +12,11 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.conversation import Summary
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import ContentFiltered, ContextOverflow, Overloaded, RequestRefused
-from postroom.contracts.inference import InferenceResult, InferenceStop
+from postroom.contracts.inference import InferenceRequest, InferenceResult, InferenceStop
 from postroom.contracts.messages import COMPACT, ContentBlock, Message, Role
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, Usage
-from postroom.runtime import function_tool
+from postroom.runtime import AgentSpec, function_tool
 from postroom.runtime.window import Windows, tokens_of
 from runtime.room import call, calls
 from runtime.test_with_a_mailbox import Application, application, asked, time_passing
@@ -286,7 +286,6 @@ async def test_a_conversation_is_compacted_when_somebody_wishes(
 
 def test_windows_prefer_what_the_endpoint_counts() -> None:
     from postroom.contracts.inference import InferenceRequest
-    from postroom.runtime import AgentSpec
 
     windows, spec = Windows(), AgentSpec(model="m", context_window=10_000)
     request = InferenceRequest(model="m", messages=(Message.user("x" * 400),))
@@ -296,3 +295,12 @@ def test_windows_prefer_what_the_endpoint_counts() -> None:
     assert windows.of(spec, None) == 10_000
     assert windows.of(spec, Summary(number=1, text="", model="m", window=4_000)) == 4_000
     assert windows.of(spec, Summary(number=1, text="", model="another", window=4_000)) == 10_000
+
+
+def test_a_refusal_that_no_text_explains_leaves_the_estimates_of_others() -> None:
+    windows, spec = Windows(), AgentSpec(model="m")
+    request = InferenceRequest(model="m", messages=(Message.user("see the picture"),))
+    told = {"asked": 9_000, "window": 4_000}
+    assert windows.refused(spec, request, ContextOverflow("too long", details=told)) == 4_000
+    assert windows.refused(spec, request, ContextOverflow("too long", details={"window": 4_000})) == 4_000
+    assert windows.tokens(spec, 1_000) == 1_000

@@ -22,7 +22,7 @@ _FULL = 0.75
 """So much of the window may be taken: the rest is for the answer, and for what is estimated wrongly."""
 _KEPT = 0.5
 """So much of what messages may take stays whole when the others are summed up."""
-_LEAST_RATIO, _MOST_RATIO = 0.25, 8.0
+_LEAST_RATIO, _MOST_RATIO = 0.25, 4.0
 _LEAST_WINDOW = 256
 
 
@@ -68,7 +68,8 @@ class Windows:
 
     def _correct(self, spec: AgentSpec, request: InferenceRequest, counted: int) -> None:
         ratio = counted / max(tokens_of(request), 1)
-        self._ratios[_key(spec)] = min(max(ratio, _LEAST_RATIO), _MOST_RATIO)
+        if ratio <= _MOST_RATIO:  # no text has more: something else was counted, such as files
+            self._ratios[_key(spec)] = max(ratio, _LEAST_RATIO)
 
 
 def _key(spec: AgentSpec) -> tuple[str, str]:

@@ -24,17 +24,18 @@ from postroom.gateway.platforms.refused import Refused
 MOST_TOOLS: Final = 128
 LONGEST_SESSION: Final = 200
 _TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_PASSED_ON: Final = (
-    "tool_choice",
-    "response_format",
-    "parallel_tool_calls",
-    "stop",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "verbosity",
-)
+_PASSED_ON: Final[Mapping[str, tuple[type, ...]]] = {
+    "tool_choice": (str, Mapping),
+    "response_format": (Mapping,),
+    "parallel_tool_calls": (bool,),
+    "stop": (str, list),
+    "seed": (int,),
+    "presence_penalty": (int, float),
+    "frequency_penalty": (int, float),
+    "logit_bias": (Mapping,),
+    "verbosity": (str,),
+}
+"""What a model is told as it stands, and what it may be."""
 _NOT_IN_CHAT: Final = {
     "functions": "; send `tools`",
     "function_call": "; send `tool_choice`",
@@ -113,6 +114,9 @@ def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Aske
         raise wrong("only one choice is made: `n` must be 1", "n")
     options = data.get("stream_options")
     more = {name: data[name] for name in _PASSED_ON if data.get(name) is not None}
+    for name, one in more.items():
+        if not isinstance(one, _PASSED_ON[name]):
+            raise wrong(f"`{name}` cannot be this", name)
     limit = data.get("max_completion_tokens")
     return Asked(
         **read_conversation(data.get("messages"), "messages", image_bytes),
@@ -143,9 +147,7 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
     conversation = _conversation(data)
     if previous is not None and conversation is not None:
         raise wrong("give `previous_response_id` or `conversation`, not both", "conversation")
-    metadata, reasoning = data.get("metadata"), data.get("reasoning")
-    if metadata is not None and (not isinstance(metadata, Mapping) or len(metadata) > 16):
-        raise wrong("`metadata` holds at most 16 entries", "metadata")
+    reasoning = data.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, Mapping) else None
     return Asked(
         **said,
@@ -167,6 +169,9 @@ def _check(data: Mapping[str, Json], model: str, absent: Mapping[str, str]) -> N
     if named is not None and named != model:
         told = f"there is no model {str(named)[:100]!r}; there is {model!r}"
         raise Refused(404, "model_not_found", told, param="model")
+    metadata = data.get("metadata")
+    if metadata is not None and (not isinstance(metadata, Mapping) or len(metadata) > 16):
+        raise wrong("`metadata` holds at most 16 entries", "metadata")
     for name, instead in absent.items():
         if data.get(name) not in (None, False, [], {}):
             raise wrong(f"`{name}` is not supported{instead}", name, "unsupported_parameter")
@@ -175,6 +180,8 @@ def _check(data: Mapping[str, Json], model: str, absent: Mapping[str, str]) -> N
 def _overrides(data: Mapping[str, Json], limit: Json, more: dict[str, Json]) -> InferenceOverride | None:
     told = {name: data.get(name) for name in ("temperature", "top_p", "reasoning_effort")}
     told |= {"max_tokens": limit, "more": more}
+    if isinstance(limit, int) and limit < 1:
+        raise wrong("an answer has at least one token", "max_tokens")
     try:
         made = msgspec.convert(
             {name: one for name, one in told.items() if one is not None}, InferenceOverride
