@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -27,6 +27,7 @@ from channels.fake_telegram import (
     TOKEN,
     TORN,
     FakeTelegram,
+    Hurried,
     Raw,
     Refusal,
     message,
@@ -41,7 +42,6 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
@@ -137,12 +137,6 @@ async def fake() -> AsyncIterator[FakeTelegram]:
 @pytest.fixture
 def kept() -> Kept:
     return Kept()
-
-
-class Hurried(TelegramAdapter):
-    """One that says things as fast as the tests like; `test_pacing.py` has it keep its limits."""
-
-    capabilities = replace(TelegramAdapter.capabilities, rates=RateLimits())
 
 
 def made(

@@ -8,24 +8,21 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from channels.fake_telegram import TOKEN, FakeTelegram, message, shown_text, update
+from channels.fake_telegram import TOKEN, FakeTelegram, Hurried, message, shown_text, update
 from dispatch_room import Deaf, done
 from postroom.concurrency import SystemTimer
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.messages import Boundary
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.telegram import TelegramAdapter
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
@@ -85,12 +82,6 @@ class Agent(Deaf):
         if messages:
             self.turns.append({one.content[0].data["sender"] for one in messages})
         return words
-
-
-class Hurried(TelegramAdapter):
-    """One that answers a group as fast as it can: Telegram's limits would make this last for minutes."""
-
-    capabilities = replace(TelegramAdapter.capabilities, rates=RateLimits())
 
 
 @pytest.fixture
