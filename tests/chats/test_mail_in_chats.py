@@ -1,5 +1,6 @@
 """Messages of the mail room are said in chats once, what became of them is told, and `/reply` answers them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -30,6 +31,12 @@ class FakeMail:
 
     async def lost(self, key: str, why: str) -> None:
         self.told.append(("lost", key, why))
+
+    async def prefer(self, chats: Sequence[ChatAddress]) -> str:
+        if self.refusal is not None:
+            raise self.refusal
+        self.told.append(("prefer", *(one.name for one in chats)))
+        return "human:ada"
 
     async def reply(self, address: ChatAddress, message: int, text: str, *, key: str) -> str:
         if self.refusal is not None:

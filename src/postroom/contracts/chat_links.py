@@ -72,7 +72,7 @@ class ChatLinks(Protocol):
         person: str,
         now: int | None = None,
     ) -> tuple[LinkOutcome, LinkedChat | None]:
-        """Link a chat with the one in which this code was given, and return that; `person` names a new person.
+        """Link a chat with the one that gave this code, and return that; `person` names a new person.
 
         A code links once. Each code that nobody was given counts as a wrong one of this chat; the last that
         `rules.most_wrong` allows locks the chat for `rules.locked_ms`. A right code begins the count anew.

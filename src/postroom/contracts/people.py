@@ -1,5 +1,6 @@
 """People who are written to, and the two ports by which mail reaches them in chats and comes back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -75,6 +76,17 @@ class ChatDelivery(Protocol):
 
         Raises:
             StoreError: it could not be noted.
+        """
+        ...
+
+    async def prefer(self, chats: Sequence[ChatAddress]) -> str:
+        """Have what is written to the person who is reached in one of these chats come to the first of them.
+
+        Return whom.
+
+        Raises:
+            UnknownAgent: nobody, or more than one person, is reached in these chats.
+            StoreError: it could not be stored.
         """
         ...
 

@@ -8,9 +8,9 @@ from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError
+from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError, UnknownAgent
 from postroom.contracts.messages import COMPACT, Message, Role, Visibility
-from postroom.contracts.people import ChatAddress, ChatDelivery
+from postroom.contracts.people import ChatDelivery
 from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery
@@ -19,6 +19,7 @@ from postroom.gateway import wording
 from postroom.gateway.config import CHAT_POLICIES, DEFAULT_AGENT, GatewayConfig, reachable, short_name
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
+from postroom.gateway.links import Links, address_of
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
@@ -78,6 +79,13 @@ COMMANDS = (
         usage="[span text | stop number]",
         help="have the agent do this again and again; alone it lists what is kept for later",
     ),
+    Command(
+        name="link",
+        usage="[code | apart | together]",
+        help="have your direct chats on several channels be one conversation",
+    ),
+    Command(name="unlink", help="link this chat with no other any more"),
+    Command(name="here", help="have what agents write to you come to this chat"),
     Command(name="reply", usage="<number> <text>", help="answer a message that came to this chat"),
     Command(
         name="background", usage="<text>", aliases=("bg",), help="have this done beside the conversation"
@@ -123,10 +131,11 @@ class Commands:
         run_queue: RunQueue,
         threads: ThreadStore,
         clock: Clock,
+        links: Links,
         mail: ChatDelivery | None = None,
         reminders: Reminders | None = None,
     ) -> None:
-        self._mail, self._reminders = mail, reminders
+        self._links, self._mail, self._reminders = links, mail, reminders
         self._config, self._people, self._notices = config, people, notices
         self._sessions, self._handover = sessions, handover
         self._questions = Questions(run_queue, threads, clock)
@@ -150,6 +159,9 @@ class Commands:
             "usage": self._usage,
             "approve": self._approve,
             "deny": self._deny,
+            "link": lambda call: self._links.link(call.source, call.words.strip()),
+            "unlink": lambda call: self._links.unlink(call.source),
+            "here": self._here,
             "reply": self._reply,
             "background": self._background,
             "sethome": self._sethome,
@@ -379,7 +391,7 @@ class Commands:
         if self._mail is None:
             return "No messages come to this chat."
         source = call.source
-        address = ChatAddress(platform=source.platform.value, chat_id=source.chat_id)
+        address = address_of(source)
         said = (
             text.strip()
             if source.chat_type == "dm"
@@ -393,6 +405,15 @@ class Commands:
         except PostroomError as error:
             return f"It was not sent: {error.message}."
         return f"Sent to {whom}."
+
+    async def _here(self, call: CommandCall) -> str:
+        if self._mail is None or call.source.chat_type != "dm":
+            return wording.NOBODY_REACHED
+        try:
+            person = await self._mail.prefer(await self._links.chats(call.source))
+        except UnknownAgent:
+            return wording.NOBODY_REACHED
+        return wording.reached_here(person)
 
     # Later.
 

@@ -143,6 +143,7 @@ def parts_of(text: str, adapter: BasePlatformAdapter) -> Sequence[str]:
 
 _LOG = get_logger(__name__)
 _MOST_CARDS = 50
+_NO_CHANNEL = SendResult.failed(SendErrorKind.NOT_FOUND, "its channel is not connected here")
 NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 
 
@@ -210,12 +211,20 @@ class Delivery:
 
     async def _sent(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
         try:
-            return await self._send(self._adapters[row.target], row, reply, address)
+            if reply.kind is ReplyKind.CARD:
+                return await self._update_card(row, reply, address)
+            adapter = self._adapter(row, address.source)
+            return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
             raise
         except Exception as error:  # an adapter broke its promise: its tries are counted like any other's
             _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
             return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
+
+    def _adapter(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
+        """Return who speaks in a chat; threads of linked chats are named after one of them."""
+        target = row.target if source.person is None else target_name(source.platform.value, source.account)
+        return self._adapters.get(target)
 
     async def _address(self, reply: Reply, inbound: Sequence[InboundMessage]) -> ReplyAddress | None:
         read = tuple(message.key.message_id for message in inbound)
@@ -230,8 +239,6 @@ class Delivery:
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> SendResult:
         match reply.kind:
-            case ReplyKind.CARD:
-                return await self._update_card(adapter, reply, address)
             case ReplyKind.QUESTION if reply.questions:
                 return await self._ask(adapter, row, reply, address)
             case _:
@@ -310,24 +317,29 @@ class Delivery:
                 return result
             outgoing.sent += 1
             if result.message_id is not None:
-                await self._remember_card(reply.thread_id, question.number, result.message_id)
+                card_id = {"id": result.message_id, "source": address.source.to_dict()}
+                await self._remember_card(reply.thread_id, question.number, card_id)
         return result
 
-    async def _update_card(
-        self, adapter: BasePlatformAdapter, reply: Reply, address: ReplyAddress
-    ) -> SendResult:
+    async def _update_card(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
         """Show on a question's card that it has its answer; without a card there is nothing to show."""
         found = await self._sessions.address(reply.thread_id)
         session = None if found is None else await self._sessions.load(found[0])
         cards = {} if session is None else session.settings.get("cards", {})
         if reply.question not in cards:
             return SendResult.sent()
-        source, card = address.source, Card(text=reply.text)
-        card_id = cards[reply.question]
-        result = await adapter.update_card(source.chat_id, card_id, card, send_metadata(source))
+        asked, source = cards[reply.question], address.source
+        if isinstance(asked, dict):  # an earlier version kept the id alone
+            asked, source = asked["id"], SessionSource.from_dict(asked["source"])
+        adapter = self._adapter(row, source)
+        if adapter is None:
+            return _NO_CHANNEL
+        result = await adapter.update_card(
+            source.chat_id, asked, Card(text=reply.text), send_metadata(source)
+        )
         return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
 
-    async def _remember_card(self, thread_id: str, number: str, card_id: str) -> None:
+    async def _remember_card(self, thread_id: str, number: str, card_id: Json) -> None:
         address = await self._sessions.address(thread_id)
         if address is not None:
             await self._sessions.changed(
@@ -403,7 +415,7 @@ def _owed_since(row: OutboxMessage) -> int:
     return max(row.created_at, row.available_at) if row.attempt_count <= 1 else row.created_at
 
 
-def _with_card(settings: Mapping[str, Json], number: str, card_id: str) -> dict[str, Json]:
+def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
     """Return a session's settings with one more card, the oldest of too many left out."""
     cards = list(settings.get("cards", {}).items())[1 - _MOST_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}

@@ -287,6 +287,8 @@ def inbound_key(source: SessionSource, message_id: str | None) -> InboundKey:
 def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
     """Return when a message is read; those of different senders are never read as one."""
     sender = source.user_id or ""
+    if source.person is not None:  # each chat has the answers to what was said there
+        sender = f"{source.platform.value}/{source.chat_id}"
     match mode:
         case BusyPolicy.COLLECT:
             return DeliveryMode(group=sender, starts_run=True)

@@ -44,6 +44,8 @@ class SessionSource:
     is_bot: bool = False
     agent: str | None = None
     """Which agent answers, as the rules decided; None: `[agent]`."""
+    person: str | None = None
+    """Whose conversation it is, where a direct chat shares that of its person's other chats."""
 
     @property
     def description(self) -> str:
@@ -79,10 +81,13 @@ class SessionKey:
     thread_id: str | None = None
     participant: str | None = None
     agent: str | None = None
+    person: str | None = None
 
     def render(self) -> str:
         """Return the key as text. A colon within a part is written `%3A`, so that parts stay apart."""
         parts = (self.platform.value, self.chat_type, self.chat_id, self.thread_id, self.participant)
+        if self.person is not None:
+            parts = ("person", self.person, None, None, None)
         named = (quote(part, safe="!@#$&'()*+,;=/?~ ") for part in (self.agent or _MAIN, *parts) if part)
         return ":".join((PREFIX, *named))
 
@@ -92,10 +97,12 @@ def session_key_of(
 ) -> SessionKey:
     """Return the parts of a source's key.
 
-    Each agent has sessions of its own. Direct messages are one session a chat and thread; elsewhere each
-    participant has a session of their own
-    unless that is switched off, for threads on their own.
+    Each agent has sessions of its own. Direct messages are one session a chat and thread, and one for all
+    linked chats of a person; elsewhere each participant has a session of their own unless that is switched
+    off, for threads on their own.
     """
+    if source.person is not None:
+        return SessionKey(platform=source.platform, chat_type="dm", agent=source.agent, person=source.person)
     if source.chat_type == "dm":
         chat_id = source.chat_id or None
         alone = chat_id is None and source.thread_id is None

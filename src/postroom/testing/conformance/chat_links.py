@@ -1,4 +1,4 @@
-"""Promises of linked chats: a code links two chats once, and wrong codes lock the chat in which they are entered."""
+"""Promises of linked chats: a code links two chats once, and wrong codes lock the chat that enters them."""
 
 from datetime import timedelta
 
@@ -59,7 +59,7 @@ async def a_code_ends(stores: ChatStores, clock: ManualClock) -> None:
 
 
 async def a_code_that_cannot_link_is_kept(stores: ChatStores, clock: ManualClock) -> None:
-    """Entered where it was given, or in a chat that is another person's or the same one's: nothing is counted."""
+    """Entered where it was given, or in a chat of the same or another person: nothing is counted."""
     whose = await _linked(stores, HERE, THERE)
     await stores.links.offer(HERE, "code", RULES)
     for _ in range(RULES.most_wrong + 1):
@@ -73,16 +73,16 @@ async def a_code_that_cannot_link_is_kept(stores: ChatStores, clock: ManualClock
     assert await _persons(stores, HERE, THERE, ELSEWHERE) == [whose] * 3
 
 
-async def a_chat_that_is_linked_brings_the_other_to_its_person(stores: ChatStores, clock: ManualClock) -> None:
+async def a_chat_that_is_linked_brings_the_other_to_its_person(
+    stores: ChatStores, clock: ManualClock
+) -> None:
     """Whichever of the two gave the code."""
     whose = await _linked(stores, HERE, THERE)
     assert await _linked(stores, ELSEWHERE, THERE) == whose
     assert len(await stores.links.chats_of(whose)) == 3
 
 
-async def wrong_codes_lock_the_chat_in_which_they_are_entered(
-    stores: ChatStores, clock: ManualClock
-) -> None:
+async def wrong_codes_lock_the_chat_in_which_they_are_entered(stores: ChatStores, clock: ManualClock) -> None:
     """And no other; while it is locked a right code is not looked at. A right code begins the count anew."""
     await stores.links.offer(HERE, "code", RULES)
     for _ in range(RULES.most_wrong):
