@@ -49,10 +49,12 @@ class ChatOutbox(Protocol):
         """Say whether there is a channel to this chat."""
         ...
 
-    def enqueue(self, outbox: "OutboxTables", key: str, address: ChatAddress, text: str) -> None:
+    def enqueue(
+        self, outbox: "OutboxTables", key: str, address: ChatAddress, text: str, *, keeps_quiet: bool
+    ) -> None:
         """Take a message for a chat, in an open change: it is delivered, or reported as lost.
 
-        Taken twice, it is delivered once.
+        Taken twice, it is delivered once; with `keeps_quiet` after the chat's quiet hours.
 
         Raises:
             IdempotencyConflict: another text was taken under its key.

@@ -16,7 +16,8 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import CHAT_POLICIES, DEFAULT_AGENT, GatewayConfig, reachable, short_name
+from postroom.gateway.chat_settings import ChatSettings
+from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, reachable, short_name
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
 from postroom.gateway.links import Links, address_of
@@ -56,6 +57,11 @@ COMMANDS = (
         name="busy",
         usage="[queue|collect|steer|interrupt|reject|default]",
         help="what happens here to messages while the agent is at work",
+    ),
+    Command(
+        name="set",
+        usage="[busy|reset|quiet|model|instructions] [value|default]",
+        help="what holds in this chat: what a busy agent does, new conversations, quiet hours, the model",
     ),
     Command(
         name="new", aliases=("reset",), help="begin a new conversation; what waits is dropped, and listed"
@@ -135,6 +141,7 @@ class Commands:
         mail: ChatDelivery | None = None,
         reminders: Reminders | None = None,
     ) -> None:
+        self._settings = ChatSettings(config, people, sessions)
         self._links, self._mail, self._reminders = links, mail, reminders
         self._config, self._people, self._notices = config, people, notices
         self._sessions, self._handover = sessions, handover
@@ -149,6 +156,7 @@ class Commands:
             "queue": self._queue,
             "steer": self._steer,
             "busy": self._busy,
+            "set": lambda call: self._settings.set(call.key, call.source, call.words),
             "new": self._new,
             "retry": self._retry,
             "undo": self._undo,
@@ -240,20 +248,7 @@ class Commands:
         return admission.text
 
     async def _busy(self, call: CommandCall) -> str:
-        word = call.words.lower()
-        session, _ = await self._sessions.of(call.key, call.source)
-        if not word:
-            return f"While busy: {self._handover.busy_mode(session, call.source).value}"
-        if word == "default":
-            kept = {name: one for name, one in session.settings.items() if name != "busy"}
-            await self._sessions.changed(call.key, lambda one: replace(one, settings=kept))
-            return (
-                f"While busy: {self._config.get_busy_mode(call.source.platform, call.source.chat_id).value}"
-            )
-        if word not in CHAT_POLICIES:
-            return f"There is no policy {word!r}; choose one of {', '.join(CHAT_POLICIES)}."
-        await self._set(call.key, "busy", word)
-        return f"While busy: {word}"
+        return await self._settings.set(call.key, call.source, f"busy {call.words}")
 
     async def _background(self, call: CommandCall) -> str | None:
         if not call.words and not call.event.media:
@@ -509,9 +504,6 @@ class Commands:
             return replace(session, settings={**session.settings, "hidden": hidden})
 
         await self._sessions.changed(key, hiding)
-
-    async def _set(self, key: str, name: str, value: object) -> None:
-        await self._sessions.changed(key, lambda one: replace(one, settings={**one.settings, name: value}))
 
 
 def _is_shown(message: Message) -> bool:

@@ -33,6 +33,7 @@ from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.files import attachment_of, content_of
+from postroom.gateway.links import address_of
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
@@ -45,6 +46,8 @@ from postroom.relay import NotPerformed, Outcome, Performed
 
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4
+_LOOKED_AGAIN_MS = 300_000
+"""How often it is looked whether quiet hours are still set as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +207,17 @@ class Delivery:
         address = await self._address(reply, read)
         if address is None:
             return await self._given_up(row, reply, inbound, "nobody knows where it goes")
+        if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
+            return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         result = await self._sent(row, reply, address)
         if not result.success:
             return await self._failed(row, reply, inbound, result)
         return await self._delivered(row, reply, inbound)
+
+    async def _quiet_ms(self, source: SessionSource) -> int:
+        """Return how long the quiet hours of a chat go on."""
+        quiet = await self._sessions.quiet_hours(address_of(source))
+        return 0 if quiet is None else quiet.left_ms(self._clock.now())
 
     async def _sent(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
         try:
@@ -431,10 +441,12 @@ class MailOutbox:
         """Say whether there is a channel to this chat."""
         return address.platform in self._adapters
 
-    def enqueue(self, outbox: OutboxTables, key: str, address: ChatAddress, text: str) -> None:
+    def enqueue(
+        self, outbox: OutboxTables, key: str, address: ChatAddress, text: str, *, keeps_quiet: bool
+    ) -> None:
         """Take a message for a chat, in an open change: it is delivered, or reported as lost.
 
-        Taken twice, it is delivered once.
+        Taken twice, it is delivered once; with `keeps_quiet` after the chat's quiet hours.
 
         Raises:
             IdempotencyConflict: another text was taken under its key.
@@ -447,6 +459,7 @@ class MailOutbox:
             text=text,
             source=source.to_dict(),
             mail_key=key,
+            keeps_quiet=keeps_quiet,
         )
         # The key of an earlier version: what it took and did not note is not delivered again.
         outbox.enqueue((reply.draft(f"letter/{key}"),))

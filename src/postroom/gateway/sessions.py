@@ -1,5 +1,6 @@
 """Which thread a chat's session is bound to, and where what is said on a thread goes."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
 from postroom.contracts.people import ChatAddress
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
+from postroom.gateway.quiet import QuietHours
 from postroom.gateway.replies import target_of, thread_name
 from postroom.gateway.session import Platform, SessionKey, SessionSource
 
@@ -19,6 +21,8 @@ _TOUCH_AFTER_MS = 30_000
 """A session's last activity is written down no more often than this."""
 _MOST_ADDRESSES = 10_000
 _TRIES = 16
+QUIET_OFF = "off"
+"""Chosen for a chat that has no quiet hours, whatever the file says."""
 _CHOSEN = "agent"
 """The setting of a session that says which agent was chosen there."""
 
@@ -229,6 +233,28 @@ class Sessions:
     def _new_thread(self, source: SessionSource) -> str:
         return thread_name(source.platform.value, source.account, self._new_id(), source.agent)
 
+    def reset_policy(self, session: ChatSession, source: SessionSource) -> SessionResetPolicy:
+        """Return when a session begins anew: as was chosen there, else as the file says."""
+        chosen = session.settings.get("reset")
+        if chosen:
+            return SessionResetPolicy(**{**chosen, "mode": ResetMode(chosen["mode"])})
+        return self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
+
+    async def quiet_hours(self, address: ChatAddress) -> QuietHours | None:
+        """Return the quiet hours of a chat: as was chosen there, else as the file says."""
+        session = await self.load(_quiet_key(address))
+        chosen = None if session is None else session.settings.get("quiet")
+        if chosen is not None:
+            return None if chosen == QUIET_OFF else await asyncio.to_thread(QuietHours.parse, chosen)
+        return self._config.rules_of(Platform(address.platform), address.chat_id).quiet
+
+    async def choose_quiet(self, source: SessionSource, chosen: str | None) -> None:
+        """Give the chat in which this is said quiet hours, or none (`QUIET_OFF`); None: as the file says."""
+        key = _quiet_key(ChatAddress(platform=source.platform.value, chat_id=source.chat_id))
+        settings = {} if chosen is None else {"quiet": chosen}
+        await self._store.open(self._fresh(key, source, self._clock.now()))
+        await self.changed(key, lambda one: replace(one, settings=settings))
+
     def _is_delivered(self, thread_id: str) -> bool:
         """Say whether the channel is connected that delivers a thread's answers: it is named after it."""
         platform = unquote(target_of(thread_id).partition("/")[0])
@@ -237,7 +263,7 @@ class Sessions:
     def _is_over(self, session: ChatSession, source: SessionSource, now: int) -> bool:
         if source.person is not None and not self._is_delivered(session.thread_id):
             return True
-        policy = self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
+        policy = self.reset_policy(session, source)
         return ends_session(policy, active_at=session.active_at, now=now)
 
 
@@ -247,6 +273,11 @@ def _is_at(session: ChatSession, source: SessionSource) -> bool:
         return True
     there = session.source.get("platform"), session.source.get("chat_id")
     return there == (source.platform.value, source.chat_id)
+
+
+def _quiet_key(address: ChatAddress) -> str:
+    """Return under what the quiet hours of a chat are kept: they are one for all who write there."""
+    return f"quiet:{address.name}"
 
 
 def hidden_runs(session: ChatSession, thread_id: str) -> frozenset[str]:

@@ -40,6 +40,7 @@ NOT_LINKED_BECAUSE = {
     LinkOutcome.TOGETHER: "These two chats are linked already.",
     LinkOutcome.OTHER: "Both chats are linked with others already; /unlink one of them first.",
 }
+QUIET = "held: the chat has quiet hours"
 NOBODY_REACHED = (
     "No agent can write to you here: whoever runs the server names you with `postroom people add`."
 )
