@@ -254,8 +254,8 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     ),
     "no quiet hours": (
         AGENT + WEB + "[platforms.web.chats.ada]\nquiet = '22-7'\n",
-        "[platforms.web.chats.ada]: quiet",
-        "write 22:00-07:00",
+        "'22-7' are no quiet hours: write 22:00-07:00",
+        "quiet",
     ),
     "local is none": (AGENT + "[platforms.local]\n", "no setting is called 'local'", "telegram"),
     "unknown name": (AGENT + WEB + "titel = 'x'\n", "[platforms.web]: no setting is called 'titel'", "title"),

@@ -147,7 +147,11 @@ class Commands:
         self._sessions, self._handover = sessions, handover
         self._questions = Questions(run_queue, threads, clock)
         self._run_queue, self._threads = run_queue, threads
-        self._handlers: Mapping[str, Callable[[CommandCall], Awaitable[str | None]]] = {
+        self._handlers = self._by_name()
+
+    def _by_name(self) -> Mapping[str, Callable[[CommandCall], Awaitable[str | None]]]:
+        """Return what does each command."""
+        return {
             "remind": self._remind,
             "every": self._every,
             "status": self._status,
