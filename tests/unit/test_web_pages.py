@@ -332,7 +332,6 @@ async def test_parts_of_a_page_are_the_same_html(client, world):
     whole = await client.get("/p/orchard/threads")
     parts = await client.get("/p/orchard/threads?part=main,tabs")
     assert parts.headers["postroom-after"] == whole.headers["postroom-after"] != "0"
-    assert f'data-after="{whole.headers["postroom-after"]}"' in whole.text
     seen = Page(parts.text)
     assert [one["data-part"] for one in seen.all("div") if "data-part" in one] == ["main", "tabs"]
     assert not {"html", "main", "script"} & {tag for tag, _ in seen.elements}
