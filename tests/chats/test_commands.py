@@ -114,8 +114,8 @@ async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room):
     assert [run.status for run in await room.runs.threads.list_runs(RunQuery())] == ["done"]
     room.clock.advance(timedelta(hours=1))
     assert await mailbox.poll() == 0
+    await settled(lambda: "Stopped." in channel.texts(), room.hurry(gateway))
     assert len(agent.read) == 1
-    assert "Stopped." in channel.texts()
 
 
 async def test_stop_all_drops_what_waits_and_lists_it(room):
