@@ -15,7 +15,6 @@ from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.gateway import wording
 from postroom.gateway.config import CHAT_POLICIES, GatewayConfig, ResetMode, SessionResetPolicy
-from postroom.gateway.links import address_of
 from postroom.gateway.people import People
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.reminders import span_of
@@ -98,7 +97,7 @@ class ChatSettings:
             case "reset":
                 value = _reset_in_words(self._sessions.reset_policy(session, source))
             case "quiet":
-                quiet = await self._sessions.quiet_hours(address_of(source))
+                quiet = await self._sessions.quiet_hours(source.address)
                 value = QUIET_OFF if quiet is None else str(quiet)
             case _:
                 value = session.settings.get(name) or getattr(rules, name) or "as the agent's"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from postroom.contracts.activation import BusyPolicy
@@ -12,17 +13,15 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError, UnknownAgent
 from postroom.contracts.messages import COMPACT, Message, Role, Visibility
-from postroom.contracts.people import ChatDelivery
+from postroom.contracts.people import ChatAddress, ChatDelivery
 from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.chat_settings import ChatSettings
 from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, reachable, short_name
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
-from postroom.gateway.links import Links, address_of
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
@@ -126,6 +125,30 @@ class CommandCall:
     words: str
 
 
+class ChatLinking(Protocol):
+    """Links direct chats of one person; see `links`."""
+
+    async def link(self, source: SessionSource, word: str) -> str:
+        """Do what `/link` says with this word."""
+        ...
+
+    async def unlink(self, source: SessionSource) -> str:
+        """Have a chat be linked with none."""
+        ...
+
+    async def chats(self, source: SessionSource) -> list[ChatAddress]:
+        """Return this chat, and those that are linked with it."""
+        ...
+
+
+class ChatChoices(Protocol):
+    """Keeps what people choose for a chat; see `chat_settings`."""
+
+    async def set(self, key: str, source: SessionSource, words: str) -> str:
+        """Do what `/set` says with these words."""
+        ...
+
+
 class Commands:
     """Does what people command."""
 
@@ -139,12 +162,13 @@ class Commands:
         run_queue: RunQueue,
         threads: ThreadStore,
         clock: Clock,
-        links: Links,
+        links: ChatLinking,
+        settings: ChatChoices,
         mail: ChatDelivery | None = None,
         reminders: Reminders | None = None,
     ) -> None:
-        self._settings = ChatSettings(config, people, sessions)
-        self._links, self._mail, self._reminders = links, mail, reminders
+        self._links, self._settings = links, settings
+        self._mail, self._reminders = mail, reminders
         self._config, self._people, self._notices = config, people, notices
         self._sessions, self._handover = sessions, handover
         self._questions = Questions(run_queue, threads, clock)
@@ -401,7 +425,7 @@ class Commands:
         if self._mail is None:
             return "No messages come to this chat."
         source = call.source
-        address = address_of(source)
+        address = source.address
         said = (
             text.strip()
             if source.chat_type == "dm"

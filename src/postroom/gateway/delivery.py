@@ -33,7 +33,6 @@ from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.files import attachment_of, content_of
-from postroom.gateway.links import address_of
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
@@ -216,7 +215,7 @@ class Delivery:
 
     async def _quiet_ms(self, source: SessionSource) -> int:
         """Return how long the quiet hours of a chat go on."""
-        quiet = await self._sessions.quiet_hours(address_of(source))
+        quiet = await self._sessions.quiet_hours(source.address)
         return 0 if quiet is None else quiet.left_ms(self._clock.now())
 
     async def _sent(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:

@@ -21,6 +21,7 @@ from postroom.contracts.run_ports import OutboxStore, ThreadStore
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.transactions import Store
 from postroom.gateway import status
+from postroom.gateway.chat_settings import ChatSettings
 from postroom.gateway.commands import Commands
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.delivery import Delivery
@@ -95,6 +96,7 @@ class Gateway:
             threads,
             clock,
             links,
+            ChatSettings(config, self.people, presenter.sessions),
             mail,
             self._reminders,
         )

@@ -47,7 +47,7 @@ class Links:
         """
         if source.chat_type != "dm" or source.thread_id is not None or source.platform is Platform.WEBHOOK:
             return wording.LINKED_WHERE
-        address = address_of(source)
+        address = source.address
         if not word:
             return await self._offered(address)
         if word.casefold() in (_APART, _TOGETHER):
@@ -60,7 +60,7 @@ class Links:
         Raises:
             StoreError: it could not be done.
         """
-        left = await self._store.leave(address_of(source))
+        left = await self._store.leave(source.address)
         self._people.forget_links()
         return wording.NOT_LINKED if left is None else wording.UNLINKED
 
@@ -70,7 +70,7 @@ class Links:
         Raises:
             StoreError: they could not be looked up.
         """
-        here = address_of(source)
+        here = source.address
         return [here, *(one.address for one in await self._others(await self._store.find(here)))]
 
     async def _offered(self, address: ChatAddress) -> str:
@@ -103,15 +103,10 @@ class Links:
         if adapter is None:
             return  # nothing can be said there, and nobody can write there
         place = SessionSource(platform=adapter.platform, chat_id=giver.chat_id, account=adapter.account)
-        text = wording.linked_by(address_of(source).name)
+        text = wording.linked_by(source.address.name)
         await self._notices.tell(place, text, key=f"linked/{giver.address.name}/{token_hex(8)}")
 
     async def _others(self, chat: LinkedChat | None) -> list[LinkedChat]:
         if chat is None or chat.person is None:
             return []
         return [one for one in await self._store.chats_of(chat.person) if one.address != chat.address]
-
-
-def address_of(source: SessionSource) -> ChatAddress:
-    """Return the chat in which something was said."""
-    return ChatAddress(platform=source.platform.value, chat_id=source.chat_id)

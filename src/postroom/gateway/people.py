@@ -62,7 +62,7 @@ class People:
             _remember(self._known, who, (now, None if person is None else person.role))
         if source.chat_type != "dm" or source.thread_id is not None or not source.chat_id:
             return source
-        address = ChatAddress(platform=source.platform.value, chat_id=source.chat_id)
+        address = source.address
         if not _is_fresh(self._linked.get(address), now):
             _remember(self._linked, address, (now, await self._links.find(address)))
         _, chat = self._linked[address]

@@ -35,7 +35,7 @@ class QuietHours:
             zone = None if found[5] is None else ZoneInfo(found[5])
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise _unreadable(text) from error
-        return cls(*minutes, zone=zone)
+        return cls(minutes[0], minutes[1], zone)
 
     def left_ms(self, now: int) -> int:
         """Return how long they go on from an instant; 0 when they are not."""

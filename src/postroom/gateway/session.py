@@ -5,6 +5,7 @@ from enum import StrEnum
 from urllib.parse import quote
 
 from postroom.contracts.messages import Json
+from postroom.contracts.people import ChatAddress
 
 PREFIX = "agent"
 _MAIN = "main"
@@ -53,6 +54,11 @@ class SessionSource:
         who = self.user_name or self.user_id or "somebody"
         where = self.chat_name or self.chat_id
         return f"{who} on {self.platform.value}" if self.chat_type == "dm" else f"{who} in {where}"
+
+    @property
+    def address(self) -> ChatAddress:
+        """The chat in which it is."""
+        return ChatAddress(platform=self.platform.value, chat_id=self.chat_id)
 
     def to_dict(self) -> dict[str, Json]:
         """Return it as plain data, what is not known left out."""

@@ -250,7 +250,7 @@ class Sessions:
 
     async def choose_quiet(self, source: SessionSource, chosen: str | None) -> None:
         """Give the chat in which this is said quiet hours, or none (`QUIET_OFF`); None: as the file says."""
-        key = _quiet_key(ChatAddress(platform=source.platform.value, chat_id=source.chat_id))
+        key = _quiet_key(source.address)
         settings = {} if chosen is None else {"quiet": chosen}
         await self._store.open(self._fresh(key, source, self._clock.now()))
         await self.changed(key, lambda one: replace(one, settings=settings))
