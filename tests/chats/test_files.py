@@ -150,6 +150,17 @@ HOSTILE = [
 ]
 
 
+async def test_a_file_of_nothing_is_no_file_and_its_sender_is_told(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.txt"] = b""
+    await channel.say("read this", files=["a.txt"])
+    await all_answered(room, gateway, 1)
+    assert [file.missing for [file] in agent.got] == ["it is empty"]
+    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
+    assert sorted(channel.texts())[0].startswith("I could not take a.txt: it is empty.")
+
+
 @pytest.mark.parametrize(("name", "content", "kept", "media_type"), HOSTILE)
 async def test_names_are_made_safe_and_types_are_read_off_the_bytes(room, name, content, kept, media_type):
     agent = Reader()
@@ -234,6 +245,55 @@ async def test_an_album_of_three_is_one_turn_with_three_files(room):
     assert [[file.name for file in files] for files in agent.got] == [["a.png", "b.png", "c.png"], []]
     assert await room.statuses() == {InboundStatus.DONE: 4}
     assert (await gateway.counts()).adds_up
+
+
+def _in_group(channel, album: str, name: str, text: str = "", *, user: str = "u1", addressed: bool = False):
+    more = {"chat": "g1", "chat_type": "group", "user": user, "addressed": addressed}
+    return channel.message(text, files=[name], metadata={"media_group_id": album}, **more)
+
+
+async def test_albums_that_come_one_behind_another_keep_all_their_files(room):
+    """Only the first picture of an album has words, and says that it is for us."""
+    agent = Reader()
+    gateway, channel = await room.open(agent, config=replace(CONFIG, group_sessions_per_user=False))
+    names = ["a", "b", "c", "d", "e"]
+    channel.kept_files |= {f"{name}.png": PNG + name.encode() for name in names}
+    await channel.handle_message(_in_group(channel, "g1", "a.png", "first", addressed=True))
+    await channel.handle_message(_in_group(channel, "g2", "b.png", "second", user="u2", addressed=True))
+    await channel.handle_message(_in_group(channel, "g2", "c.png", user="u2"))
+    await channel.handle_message(_in_group(channel, "g1", "d.png"))
+    await channel.handle_message(_in_group(channel, "g3", "e.png", user="u3"))
+    await all_answered(room, gateway, 4)
+    assert [[file.name for file in files] for files in agent.got] == [["a.png", "d.png"], ["b.png", "c.png"]]
+
+
+async def test_a_picture_that_comes_long_after_its_album_is_a_turn_of_its_own(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files |= {"a.png": PNG, "b.png": PNG}
+    await channel.handle_message(_in_group(channel, "g1", "a.png", "look", addressed=True))
+    await all_answered(room, gateway, 1)
+    await channel.handle_message(_in_group(channel, "g1", "b.png"))
+    await all_answered(room, gateway, 2)
+    assert [[file.name for file in files] for files in agent.got] == [["a.png"], ["b.png"]]
+
+
+async def test_what_is_said_while_an_album_is_put_together_stays_behind_what_was_said_before(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files |= {"a.png": PNG, "b.png": PNG}
+    await channel.handle_message(_part(channel, "a.png", "the album"))
+    await channel.handle_message(_part(channel, "b.png"))
+    await channel.say("second")
+    edit = room.stores.intake_log.edit
+
+    async def merged(key, body):
+        await channel.say("third")
+        return await edit(key, body)
+
+    room.stores.intake_log.edit = merged
+    await all_answered(room, gateway, 4)
+    assert agent.read == [["the album"], ["second"], ["third"]]
 
 
 async def test_an_album_that_a_crash_cut_off_is_one_turn_after_the_start(room):

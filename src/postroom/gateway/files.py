@@ -16,7 +16,14 @@ from urllib.parse import unquote
 from typing_extensions import override
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.errors import InputError, PostroomError, ServerUnavailable, StoreError, TooLarge
+from postroom.contracts.errors import (
+    InputError,
+    InvalidArgument,
+    PostroomError,
+    ServerUnavailable,
+    StoreError,
+    TooLarge,
+)
 from postroom.contracts.files import (
     ChatFile,
     FileContent,
@@ -199,6 +206,8 @@ class FilesOfRun(RunFiles):
 
     async def _checked(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
         """Look what a file is, and keep it with its bytes."""
+        if not found.size:
+            raise InvalidArgument("it is empty")
         head = await asyncio.to_thread(head_of, found.path)
         media_type = media_type_of(head, block.data.get("name"), is_sound=block.type == "audio")
         most = self._files.most(media_type)
