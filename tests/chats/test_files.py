@@ -11,6 +11,7 @@ from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import InvalidArgument, ProviderFailed, ServerUnavailable, TooLarge
 from postroom.contracts.records import replace
 from postroom.gateway.events import MessageType
+from postroom.gateway.platforms.base import AdapterState
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 64
 
@@ -125,6 +126,33 @@ async def test_a_file_that_never_can_be_had_is_given_up_after_some_tries(room):
     await tried(room, agent, 3)
     await all_answered(room, gateway, 1)
     assert len(agent.read) == 3
+    assert agent.got[-1][0].missing == "it could not be fetched: there is no such file"
+
+
+async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.png"] = ServerUnavailable("not connected")
+    await channel.say("look", files=["a.png"])
+    channel.liveness.state = AdapterState.RECONNECTING
+    await tried(room, agent, 5)
+    channel.kept_files["a.png"] = PNG
+    channel.liveness.state = AdapterState.CONNECTED
+    await tried(room, agent, 6)
+    await all_answered(room, gateway, 1)
+    assert agent.seen == [(_hash(PNG),)]
+    assert channel.texts()[-1] == "read"
+
+
+async def test_a_channel_that_does_not_come_back_costs_a_message_its_file_and_not_its_answer(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    await channel.say("look", files=["a.png"])
+    channel.liveness.state = AdapterState.RECONNECTING
+    await tried(room, agent, 12)
+    channel.liveness.state = AdapterState.CONNECTED
+    await all_answered(room, gateway, 1)
+    assert "read" in channel.texts()
     assert agent.got[-1][0].missing == "it could not be fetched: there is no such file"
 
 

@@ -84,7 +84,7 @@ class FileStore(Protocol):
         ...
 
     def content(self, sha256: str) -> AsyncIterator[bytes]:
-        """Yield the bytes under a hash, a piece at a time.
+        """Yield the bytes under a hash, a piece at a time; an attachment of mail is one piece.
 
         Raises:
             UnknownMessage: there are none.

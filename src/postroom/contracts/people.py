@@ -1,11 +1,13 @@
 """People who are written to, and the two ports by which mail reaches them in chats and comes back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from postroom.contracts.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from postroom.contracts.mail import Attachment
     from postroom.contracts.outbox import OutboxTables
 
 _LONGEST: Final = 200
@@ -48,8 +50,17 @@ class ChatOutbox(Protocol):
         """Say whether there is a channel to this chat."""
         ...
 
-    def enqueue(self, outbox: "OutboxTables", key: str, address: ChatAddress, text: str) -> None:
+    def enqueue(
+        self,
+        outbox: "OutboxTables",
+        key: str,
+        address: ChatAddress,
+        text: str,
+        files: "Sequence[Attachment]" = (),
+    ) -> None:
         """Take a message for a chat, in an open change: it is delivered, or reported as lost.
+
+        Its files follow it; the chat is told of one that cannot be sent there.
 
         Taken twice, it is delivered once.
 

@@ -153,7 +153,7 @@ class ChatTables(Protocol):
         ...
 
     def piece(self, sha256: str, position: int) -> bytes | None:
-        """Return one piece of the bytes under a hash, counted from 0."""
+        """Return one piece of the bytes under a hash, counted from 0; an attachment of mail is one."""
         ...
 
     def put_piece(self, sha256: str, position: int, piece: str, content: bytes) -> None:

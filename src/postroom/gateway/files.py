@@ -23,8 +23,10 @@ from postroom.contracts.errors import (
     ServerUnavailable,
     StoreError,
     TooLarge,
+    UnknownMessage,
 )
 from postroom.contracts.files import (
+    SNIFFED_BYTES,
     ChatFile,
     FileContent,
     FileStore,
@@ -33,12 +35,13 @@ from postroom.contracts.files import (
     media_type_of,
     safe_name,
 )
+from postroom.contracts.mail import Attachment as MailAttachment
 from postroom.contracts.messages import ContentBlock, Message, storable
 from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, MessageType
-from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_of
 from postroom.gateway.spooling import MOST_FILES, head_of, pieces_of, spooled, too_large
 from postroom.log import get_logger
@@ -48,6 +51,8 @@ MOST_TRANSCRIPT = 100_000
 """Characters of what is said in one file."""
 _TRIES = 3
 """Executions of a run that a file is waited for."""
+_TRIES_UNCONNECTED = 12
+"""The same while its channel is not connected: one less than a run has, which then goes on without the file."""
 _SCAN_SECONDS = 120.0
 _KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
@@ -117,7 +122,7 @@ class FilesOfRun(RunFiles):
         self._store = files.store
         self._thread_id = activation.thread_id
         self._run_id = activation.run_id or ""
-        self._may_wait = activation.attempt < _TRIES
+        self._attempt = activation.attempt
 
     @override
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
@@ -174,7 +179,7 @@ class FilesOfRun(RunFiles):
         except InputError as error:
             why = error.message
         except PostroomError as error:
-            if error.retryable and self._may_wait:
+            if error.retryable and self._attempt < self._tries():
                 raise
             why = f"it could not be fetched: {error.message}"
         except Exception as error:  # an adapter broke its promise: the message goes on without its file
@@ -183,6 +188,13 @@ class FilesOfRun(RunFiles):
         known = replace(file, missing=why)
         await self._keep(known, wording.file_missing(file.name, why))
         return known
+
+    def _tries(self) -> int:
+        """Return how many executions a file that cannot be had now is waited for."""
+        adapter = self._files.adapter_of(self._thread_id)
+        connects = (AdapterState.CONNECTING, AdapterState.RECONNECTING)
+        is_away = adapter is not None and adapter.liveness.state in connects
+        return _TRIES_UNCONNECTED if is_away else _TRIES
 
     async def _fetched(self, file: ChatFile, block: ContentBlock) -> ChatFile:
         if file.position > MOST_FILES:
@@ -248,6 +260,26 @@ class FilesOfRun(RunFiles):
         key = sha256(notice.encode("utf-8", "replace")).hexdigest()[:16]
         draft = reply.draft(f"file/{self._thread_id}/{file.message_id}/{file.position}/{key}")
         return await self._store.put(file, notices=(draft,))
+
+
+async def attached(one: MailAttachment, thread_id: str, position: int, store: FileStore) -> ChatFile:
+    """Return what came with a mail message as a file of a chat: its type is told by its bytes."""
+    file = ChatFile(
+        thread_id=thread_id,
+        message_id="",
+        position=position,
+        name=safe_name(one.name, one.media_type, position + 1),
+        media_type=one.media_type,
+        size=one.size,
+        sha256=one.sha256,
+    )
+    head = b""
+    try:
+        async for piece in store.content(one.sha256):  # one piece
+            head = head or piece[:SNIFFED_BYTES]
+    except UnknownMessage:
+        return replace(file, missing="its message was taken back")
+    return replace(file, media_type=media_type_of(head, one.name))
 
 
 def attachment_of(file: ChatFile) -> Attachment:

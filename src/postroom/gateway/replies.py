@@ -16,6 +16,7 @@ from postroom.contracts.accepting import Accept
 from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
 from postroom.contracts.inference import CALLER_TOOLS
+from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, Message, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
@@ -78,6 +79,8 @@ class Reply:
     """The number of the question that has its answer."""
     mail_key: str | None = None
     """The key of the mail message that is said by it, where the mail room waits to be told."""
+    files: tuple[Attachment, ...] = ()
+    """Files that are sent behind it, besides those that its run has left."""
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
         """Return it as an outbox row."""

@@ -113,7 +113,8 @@ class OpenChange(Waking):
             self.leaves_some = True
             return
         key = wake_key(message.id, person.id)
-        self.chats.enqueue(self.tx.outbox, key, address, as_said(message, origin))
+        files = self.tx.mail.attachments([message.id])[message.id]
+        self.chats.enqueue(self.tx.outbox, key, address, as_said(message, origin), files)
         self.said.add(key)
 
 

@@ -180,7 +180,11 @@ SELECT count(*) FROM file_pieces WHERE sha256 = :sha256;
 
 -- piece
 SELECT b.content FROM file_pieces p JOIN blobs b ON b.sha256 = p.piece
- WHERE p.sha256 = :sha256 AND p.position = :position;
+ WHERE p.sha256 = :sha256 AND p.position = :position
+UNION ALL
+SELECT b.content FROM blobs b
+ WHERE b.sha256 = :sha256 AND :position = 0
+   AND NOT EXISTS (SELECT 1 FROM file_pieces p WHERE p.sha256 = :sha256);
 
 -- put_piece
 INSERT INTO file_pieces (sha256, position, piece) VALUES (:sha256, :position, :piece)
