@@ -8,7 +8,7 @@ import pytest
 from dispatch_room import done
 from gateway_room import CONFIG, Agent, all_answered, settled, tried
 from postroom.contracts.chat import InboundStatus
-from postroom.contracts.errors import InvalidArgument, ProviderFailed, ServerUnavailable, TooLarge
+from postroom.contracts.errors import InvalidArgument, ProviderFailed, ServerUnavailable, StoreUnavailable, TooLarge
 from postroom.contracts.records import replace
 from postroom.gateway.events import MessageType
 from postroom.gateway.platforms.base import AdapterState
@@ -322,6 +322,30 @@ async def test_what_is_said_while_an_album_is_put_together_stays_behind_what_was
     room.stores.intake_log.edit = merged
     await all_answered(room, gateway, 4)
     assert agent.read == [["the album"], ["second"], ["third"]]
+
+
+async def test_an_album_of_one_picture_three_times_has_three_files_after_a_crash_too(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.png"] = PNG
+    for words in ("thrice", "", ""):
+        await channel.handle_message(_part(channel, "a.png", words))
+    move = room.stores.intake_log.move
+
+    cut = []
+
+    async def cut_off(*given):
+        cut.append(given)
+        raise StoreUnavailable("killed between the two changes of a merge")
+
+    room.stores.intake_log.move = cut_off
+    await settled(lambda: cut, room.hurry(gateway))
+    room.stores.intake_log.move = move
+    await room.close()
+    gateway, channel = await room.open(agent, channel=channel)
+    await all_answered(room, gateway, 3)
+    assert [[file.name for file in files] for files in agent.got] == [["a.png"] * 3]
+    assert agent.read == [["thrice"]]
 
 
 async def test_an_album_that_a_crash_cut_off_is_one_turn_after_the_start(room):

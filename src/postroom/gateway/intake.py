@@ -387,9 +387,12 @@ class Intake:
         """
         if not others or first.source is None:
             return
-        media = {file.ref: file for event in (first, *others) for file in event.media}
-        texts = dict.fromkeys(event.text for event in (first, *others) if event.text.strip())
-        first.media, first.text = tuple(media.values()), "\n".join(texts)
+        given = first.metadata.get("album", [])
+        new = [event for event in others if event.message_id not in given]
+        texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
+        first.media += tuple(file for event in new for file in event.media)
+        first.text = "\n".join(texts)
+        first.metadata["album"] = [*given, *(event.message_id for event in new)]
         try:
             kept = await self._log.edit(inbound_key(first.source, first.message_id), first.to_body())
         except (AlreadyConsumed, UnknownMessage):
