@@ -10,6 +10,8 @@ CREATE INDEX chat_conversations_active ON chat_conversations (session_key, activ
 
 CREATE UNIQUE INDEX chat_conversations_title ON chat_conversations (session_key, title) WHERE title IS NOT NULL;
 
+CREATE INDEX chat_files_bytes ON chat_files (sha256);
+
 CREATE INDEX client_sessions_agent ON client_sessions (agent_id);
 
 CREATE INDEX client_sessions_bound ON client_sessions (bound_at);
@@ -291,7 +293,7 @@ CREATE TABLE "events" (
 CREATE TABLE file_pieces (
   sha256   TEXT NOT NULL,
   position INTEGER NOT NULL,
-  piece    TEXT NOT NULL REFERENCES blobs (sha256),
+  piece    TEXT NOT NULL REFERENCES blobs (sha256), stored_at INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (sha256, position)
 ) WITHOUT ROWID;
 

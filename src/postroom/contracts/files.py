@@ -14,6 +14,8 @@ from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import Record
 
+BYTES_LOCK = "bytes of files"
+"""Locked by changes that store or remove bytes: a piece may be of several files."""
 PIECE_BYTES = 512 * 1024
 """The most of a file that is in memory at once."""
 
@@ -76,6 +78,13 @@ class FileStore(Protocol):
         """Store bytes once under their hash, piece by piece; what is there already is not written again.
 
         Safe to repeat when it was cut off.
+        """
+        ...
+
+    async def purge(self, before: int, *, limit: int = 100) -> int:
+        """Remove the bytes of files that nothing refers to, as `ChatTables.drop_unused_bytes` says.
+
+        Return how many files that were; with `limit` of them there may be more.
         """
         ...
 
