@@ -8,7 +8,13 @@ import pytest
 from dispatch_room import done
 from gateway_room import CONFIG, Agent, all_answered, settled, tried
 from postroom.contracts.chat import InboundStatus
-from postroom.contracts.errors import InvalidArgument, ProviderFailed, ServerUnavailable, StoreUnavailable, TooLarge
+from postroom.contracts.errors import (
+    InvalidArgument,
+    ProviderFailed,
+    ServerUnavailable,
+    StoreUnavailable,
+    TooLarge,
+)
 from postroom.contracts.records import replace
 from postroom.gateway.events import MessageType
 from postroom.gateway.platforms.base import AdapterState

@@ -19,7 +19,7 @@ from postroom.gateway import files as chat_files
 from postroom.gateway.events import MessageType
 from postroom.runtime import AgentRuntime, FixedResolver, ResolvedAgent
 
-UNPACKED = 50_000_000
+UNPACKED = 20_000_000
 
 
 def packed(name: str = "0") -> bytes:
@@ -72,7 +72,7 @@ class Eyes:
             raise RequestRefused("the picture has too many pixels")
         self.shown.append([(block.type, block.text or block.data["url"]) for block in blocks])
         yield InferenceTextDelta(delta="seen")
-        yield InferenceStop(result=InferenceResult(text="seen"))
+        yield InferenceStop(result=InferenceResult.text("seen"))
 
 
 async def with_model(room: Any, **more: Any) -> tuple[Any, Any, Eyes]:
@@ -127,7 +127,7 @@ async def test_a_picture_that_the_model_refuses_takes_no_other_with_it(room):
 
 async def test_a_transcription_that_never_ends_is_given_up(room, monkeypatch):
     monkeypatch.setattr(chat_files, "_TRANSCRIBE_SECONDS", 0.01)
-    gateway, channel, eyes = await with_model(room)
+    gateway, channel, _ = await with_model(room)
     channel.kept_files["a.ogg"] = b"OggS" + b"\0" * 20
 
     async def trickles(path: Any, file: Any) -> str:

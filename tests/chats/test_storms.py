@@ -18,7 +18,12 @@ from postroom.testing import ManualClock
 
 COUNT = 20
 WORK_MS = 100
-HEADS = {"photo": b"\x89PNG\r\n\x1a\n", "album": b"\x89PNG\r\n\x1a\n", "voice": b"OggS", "document": b"%PDF-1.7"}
+HEADS = {
+    "photo": b"\x89PNG\r\n\x1a\n",
+    "album": b"\x89PNG\r\n\x1a\n",
+    "voice": b"OggS",
+    "document": b"%PDF-1.7",
+}
 KINDS = ("text", *HEADS)
 
 

@@ -269,7 +269,7 @@ class Delivery:
         return SendResult.sent()
 
     async def _files_of(self, reply: Reply) -> tuple[ChatFile, ...]:
-        """Return what is to be sent behind a text: what its run has left, or what came with its mail message."""
+        """Return what is sent behind a text: what its run has left, or what came with its mail message."""
         if reply.kind is ReplyKind.ANSWER and reply.run_id is not None:
             return await self._stores.files.files(reply.thread_id, [reply.run_id])
         return tuple(

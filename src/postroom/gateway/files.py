@@ -52,8 +52,10 @@ MOST_TRANSCRIPT = 100_000
 _TRIES = 3
 """Executions of a run that a file is waited for."""
 _TRIES_UNCONNECTED = 12
-"""The same while its channel is not connected: one less than a run has, which then goes on without the file."""
+"""The same while its channel is not connected: one less than a run has, which goes on without it then."""
 _SCAN_SECONDS = 120.0
+_TRANSCRIBE_SECONDS = 600.0
+"""For an endpoint that is never silent and never done."""
 _KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
 
@@ -245,10 +247,14 @@ class FilesOfRun(RunFiles):
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:
-            said = await self._files.transcribe(path, file)
+            async with asyncio.timeout(_TRANSCRIBE_SECONDS):
+                said = await self._files.transcribe(path, file)
         except PostroomError as error:
             _LOG.warning("file.not_transcribed", reason=error.describe())
             return None, wording.not_transcribed(file.name, error.message)
+        except TimeoutError:
+            _LOG.warning("file.not_transcribed", reason="it took too long")
+            return None, wording.not_transcribed(file.name, "it took too long")
         return storable(said.replace("\0", ""))[:MOST_TRANSCRIPT], None
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
