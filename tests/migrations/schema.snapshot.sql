@@ -10,6 +10,8 @@ CREATE INDEX chat_conversations_active ON chat_conversations (session_key, activ
 
 CREATE UNIQUE INDEX chat_conversations_title ON chat_conversations (session_key, title) WHERE title IS NOT NULL;
 
+CREATE INDEX chat_files_bytes ON chat_files (sha256);
+
 CREATE INDEX client_sessions_agent ON client_sessions (agent_id);
 
 CREATE INDEX client_sessions_bound ON client_sessions (bound_at);
@@ -41,6 +43,10 @@ CREATE INDEX inbound_messages_newest ON inbound_messages (platform, inbound_id);
 CREATE INDEX inbound_messages_open ON inbound_messages (inbound_id, status) WHERE is_open = 1;
 
 CREATE INDEX inbound_messages_open_of_session ON inbound_messages (session_key, inbound_id, status) WHERE is_open = 1;
+
+CREATE INDEX linked_chats_code ON linked_chats (code_hash) WHERE code_hash IS NOT NULL;
+
+CREATE INDEX linked_chats_person ON linked_chats (person) WHERE person IS NOT NULL;
 
 CREATE INDEX messages_project ON messages (project_id, id);
 
@@ -291,7 +297,7 @@ CREATE TABLE "events" (
 CREATE TABLE file_pieces (
   sha256   TEXT NOT NULL,
   position INTEGER NOT NULL,
-  piece    TEXT NOT NULL REFERENCES blobs (sha256),
+  piece    TEXT NOT NULL REFERENCES blobs (sha256), stored_at INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (sha256, position)
 ) WITHOUT ROWID;
 
@@ -342,6 +348,18 @@ CREATE TABLE "inbound_messages" (
          ELSE 0
          END)
 ) STRICT;
+
+CREATE TABLE linked_chats (
+  platform     TEXT NOT NULL,
+  chat_id      TEXT NOT NULL,
+  person       TEXT,
+  shares       INTEGER NOT NULL CHECK (shares IN (0, 1)),
+  code_hash    TEXT,
+  code_until   INTEGER NOT NULL,
+  failures     INTEGER NOT NULL,
+  locked_until INTEGER NOT NULL,
+  PRIMARY KEY (platform, chat_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE "message_runs" (
   message_id  INTEGER NOT NULL,
