@@ -1,0 +1,398 @@
+"""The picture of a window: lanes in groups, and marks at their places, across in percent and down in pixels."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from postroom.contracts.mail import Agent, Reservation
+from postroom.contracts.timeline import Attempt, Span
+from postroom.mail.conflicts import conflicts
+from postroom.web.timeline import PARTS, Sent, Window, reaches
+from postroom.web.timeline_axis import Axis, lasts
+from postroom.web.wording import one_line
+
+Shape = Literal["at-work", "done", "cancelled", "failed", "dead", "asks", "queued"]
+GROUPS: Final = (
+    ("needs", "Needs you"),
+    ("work", "At work"),
+    ("quiet", "Quiet"),
+    ("idle", "Idle"),
+)
+FOLDED: Final = frozenset({"quiet", "idle"})
+TOGETHER: Final = 20
+"""More lanes than these come in groups."""
+LANE: Final = 34
+HEAD: Final = 40
+BAR: Final = 14
+COUNTS: Final = 44
+THINNEST: Final = 0.25
+"""Percent: what is shorter is drawn so wide, to be seen and hit."""
+_GROUP_PARTS: Final = 60
+_WORDS: Final[Mapping[Shape, str]] = {
+    "at-work": "is at work",
+    "done": "is done",
+    "cancelled": "was cancelled",
+    "failed": "failed",
+    "dead": "was given up",
+    "asks": "asks a person",
+    "queued": "waits to begin",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One who has a line in the picture."""
+
+    agent: Agent
+    group: str
+    is_person: bool = False
+    y: int = 0
+    """Where its middle is; a lane that is folded has none."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Lanes under one heading; `busy` has how many runs there were in each part of the span, from 0 to 1."""
+
+    key: str
+    name: str
+    count: int
+    is_open: bool
+    lanes: Sequence[Lane]
+    y: int
+    busy: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One thing that happened: a bar of an agent's lane."""
+
+    key: str
+    """`run:<id>`, or `runs:<begin>-<end>` of several."""
+    shape: Shape
+    who: str
+    y: int
+    x: float
+    width: float
+    at: int
+    ended: int | None
+    count: int = 1
+    text: str = ""
+    run_id: str = ""
+
+    @property
+    def words(self) -> str:
+        """What it is, for those who read."""
+        if self.count > 1:
+            return f"{self.count} runs"
+        return _WORDS[self.shape]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """The way of a message to one reader: down at `x` from `y0` to `y1`, along to `wake`, where it woke it."""
+
+    y1: int
+    wake: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """A message."""
+
+    sent: Sent
+    x: float
+    y0: int
+    legs: Sequence[Leg]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A reservation."""
+
+    held: Reservation
+    x: float
+    width: float
+    y: int
+    overlaps: Sequence[Reservation] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A window as it is drawn."""
+
+    axis: Axis
+    height: int
+    people: Sequence[Lane]
+    groups: Sequence[Group]
+    marks: Sequence[Mark]
+    arrows: Sequence[Arrow]
+    bands: Sequence[Band]
+    counts: Sequence[float]
+    now: float | None
+    """Where the present is, when it is in the span."""
+    total: int = 0
+    """How many messages were counted."""
+    is_counted_out: bool = False
+    """Whether there were more than are counted."""
+
+    @property
+    def lanes(self) -> Iterator[Lane]:
+        """The lanes that are drawn."""
+        yield from self.people
+        for group in self.groups:
+            if group.is_open:
+                yield from group.lanes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """A run that waits to begin."""
+
+    run_id: str
+    agent: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known of runs beside the log: which wait to begin, and which were given up."""
+
+    queued: Sequence[Waits] = ()
+    given_up: frozenset[str] = field(default_factory=frozenset)
+
+
+def picture(seen: Window, standing: Standing, *, now: int, opened: frozenset[str]) -> Picture:
+    """Draw a window; groups that are `opened` show their lanes though they would be folded."""
+    axis = Axis(seen.span)
+    top = COUNTS if seen.counts else 0
+    people = [
+        Lane(agent=one, group="people", is_person=True, y=top + number * LANE + LANE // 2)
+        for number, one in enumerate(_people(seen))
+    ]
+    groups, height = _groups(seen, standing, opened, axis, now, top + len(people) * LANE)
+    lanes = {lane.agent.id: lane for group in groups if group.is_open for lane in group.lanes}
+    lanes |= {lane.agent.id: lane for lane in people}
+    highest = max(seen.counts, default=0)
+    return Picture(
+        axis=axis,
+        height=height,
+        people=people,
+        groups=groups,
+        marks=list(_marks(seen, standing, lanes, axis, now)),
+        arrows=list(_arrows(seen, lanes, axis)),
+        bands=list(_bands(seen, lanes, axis)),
+        counts=[one / highest for one in seen.counts] if highest else [],
+        now=axis.at(now) if seen.span.begin <= now < seen.span.end else None,
+        total=sum(seen.counts) or len(seen.sent),
+        is_counted_out=highest >= 1_000,
+    )
+
+
+def _people(seen: Window) -> list[Agent]:
+    """Return people who wrote or were written to; all while messages are only counted."""
+    if seen.counts:
+        return list(seen.people)
+    ids = {one.message.sender_id for one in seen.sent} | {to.agent_id for one in seen.sent for to in one.readers}
+    return [one for one in seen.people if one.id in ids]
+
+
+def _groups(
+    seen: Window, standing: Standing, opened: frozenset[str], axis: Axis, now: int, y: int
+) -> tuple[list[Group], int]:
+    which = _standings(seen, standing)
+    together = len(seen.agents) > TOGETHER
+    found = []
+    for key, name in GROUPS if together else (("all", ""),):
+        mine = [one for one in seen.agents if not together or which.get(one.id, ("idle", ""))[0] == key]
+        is_open = key not in FOLDED or key in opened
+        begin, y = y, y + (HEAD if together else 0)
+        lanes = []
+        for one in mine:
+            state, note = which.get(one.id, ("idle", ""))
+            lanes.append(Lane(agent=one, group=state, y=y + LANE // 2 if is_open else 0, note=note))
+            y += LANE if is_open else 0
+        busy = _busy(seen, {one.id for one in mine}, axis) if together else ()
+        found.append(
+            Group(key=key, name=name, count=len(mine), is_open=is_open, lanes=lanes, y=begin, busy=busy)
+        )
+    return found, max(y, LANE)
+
+
+def _standings(seen: Window, standing: Standing) -> dict[int, tuple[str, str]]:
+    """Return in which group agents are that did something, and what is to be said of them."""
+    found: dict[int, tuple[str, str]] = {}
+    for bar in seen.bars:
+        found[bar.agent_id] = ("quiet", "")
+    for one in seen.sent:
+        found.setdefault(one.message.sender_id, ("quiet", ""))
+    for attempt in seen.alone:
+        found[attempt.agent_id] = _standing_of(attempt, standing, found.get(attempt.agent_id, ("quiet", "")))
+    names = {one.name.casefold(): one.id for one in seen.agents}
+    for wait in standing.queued:
+        agent_id = names.get(wait.agent.casefold())
+        if agent_id is not None and found.get(agent_id, ("idle", ""))[0] not in ("needs", "work"):
+            found[agent_id] = ("work", "queued")
+    return found
+
+
+def _standing_of(attempt: Attempt, standing: Standing, before: tuple[str, str]) -> tuple[str, str]:
+    if attempt.outcome == "waiting" and attempt.waited_until is None:
+        return "needs", "asks"
+    if attempt.outcome in ("failed", "cut_off") and attempt.run_id in standing.given_up:
+        return "needs", "given up"
+    if before[0] == "needs":
+        return before
+    return ("work", "at work") if attempt.ended_at is None else before
+
+
+def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
+    """Return how many runs began in each part of the span, next to the busiest part."""
+    parts = [0] * _GROUP_PARTS
+    began = [(one.began_at, one.count) for one in seen.bars if one.agent_id in agent_ids]
+    began += [(one.began_at, 1) for one in seen.alone if one.agent_id in agent_ids]
+    for at, count in began:
+        parts[min(int(axis.at(at) * _GROUP_PARTS / 100), _GROUP_PARTS - 1)] += count
+    highest = max(parts)
+    return [one / highest for one in parts] if highest else []
+
+
+def _marks(
+    seen: Window, standing: Standing, lanes: Mapping[int, Lane], axis: Axis, now: int
+) -> Iterator[Mark]:
+    for bar in seen.bars:
+        lane = lanes.get(bar.agent_id)
+        if lane is None:
+            continue
+        if bar.attempt is not None:
+            yield from _queued(bar.attempt, lane, axis)
+        shape: Shape = "cancelled" if bar.is_cancelled else "done"
+        run_id = "" if bar.attempt is None else bar.attempt.run_id
+        key = f"attempt:{bar.first_id}" if run_id else f"runs:{bar.first_id}"
+        yield _mark(lane, axis, shape, bar.began_at, bar.ended_at, key=key, run_id=run_id, count=bar.count)
+    for one in seen.alone:
+        if one.agent_id in lanes:
+            yield from _of_attempt(one, lanes[one.agent_id], standing, axis, now)
+    names = {lane.agent.name.casefold(): lane for lane in lanes.values() if not lane.is_person}
+    for wait in standing.queued:
+        lane = names.get(wait.agent.casefold())
+        if lane is not None and wait.since < axis.span.end and now > axis.span.begin:
+            yield _mark(
+                lane, axis, "queued", wait.since, None, now=now, key=f"queued:{wait.run_id}", run_id=wait.run_id
+            )
+
+
+def _of_attempt(
+    one: Attempt, lane: Lane, standing: Standing, axis: Axis, now: int
+) -> Iterator[Mark]:
+    yield from _queued(one, lane, axis)
+    is_dead = one.run_id in standing.given_up
+    shape: Shape = "at-work" if one.ended_at is None else "done"
+    if one.outcome in ("failed", "cut_off"):
+        shape = "dead" if is_dead else "failed"
+    key, text = f"attempt:{one.id}", one_line(one.error)
+    if one.outcome == "cut_off" and not text:
+        text = "its server or its lease was lost"
+    if one.ended_at is None or one.ended_at > axis.span.begin:
+        yield _mark(
+            lane, axis, shape, one.began_at, one.ended_at, now=now, key=key, run_id=one.run_id, text=text
+        )
+    if one.outcome == "waiting" and one.ended_at is not None and reaches(one, axis.span.begin):
+        begin = one.ended_at
+        if begin < axis.span.end:
+            yield _mark(
+                lane, axis, "asks", begin, one.waited_until, now=now, key=f"asks:{one.id}", run_id=one.run_id
+            )
+
+
+def _queued(one: Attempt, lane: Lane, axis: Axis) -> Iterator[Mark]:
+    """Draw how long an attempt waited to begin, where that can be seen."""
+    begin = max(one.queued_at, axis.span.begin)
+    if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
+        yield _mark(lane, axis, "queued", begin, one.began_at, key=f"queued:{one.id}", run_id=one.run_id)
+
+
+def _mark(  # noqa: PLR0913 - what a mark is made of, by name
+    lane: Lane,
+    axis: Axis,
+    shape: Shape,
+    began: int,
+    ended: int | None,
+    *,
+    key: str,
+    run_id: str,
+    now: int = 0,
+    count: int = 1,
+    text: str = "",
+) -> Mark:
+    x = axis.at(began)
+    end = axis.at(max(ended if ended is not None else now, began))
+    width = max(end - x, THINNEST)
+    return Mark(
+        key=key,
+        shape=shape,
+        who=lane.agent.name,
+        y=lane.y,
+        x=min(x, 100 - THINNEST),
+        width=round(width, 3),
+        at=began,
+        ended=ended,
+        count=count,
+        text=text,
+        run_id=run_id,
+    )
+
+
+def _arrows(seen: Window, lanes: Mapping[int, Lane], axis: Axis) -> Iterator[Arrow]:
+    for one in seen.sent:
+        sender = lanes.get(one.message.sender_id)
+        legs = [
+            Leg(y1=lanes[to.agent_id].y, wake=_wake(one, to.agent_id, axis))
+            for to in one.readers
+            if to.agent_id in lanes
+        ]
+        if sender is None and not legs:
+            continue
+        y0 = sender.y if sender is not None else 0
+        yield Arrow(sent=one, x=axis.at(one.message.created_at), y0=y0, legs=legs)
+
+
+def _wake(one: Sent, agent_id: int, axis: Axis) -> float | None:
+    run = one.runs.get(agent_id)
+    if run is None or run.delivered_at < one.message.created_at:
+        return None
+    return axis.at(run.delivered_at)
+
+
+def _bands(seen: Window, lanes: Mapping[int, Lane], axis: Axis) -> Iterator[Band]:
+    overlaps: dict[int, list[Reservation]] = {}
+    for found in conflicts(seen.held):
+        if found.first.created_at < _end(found.second) and found.second.created_at < _end(found.first):
+            overlaps.setdefault(found.first.id, []).append(found.second)
+            overlaps.setdefault(found.second.id, []).append(found.first)
+    for one in seen.held:
+        lane = lanes.get(one.agent_id)
+        if lane is None:
+            continue
+        x = axis.at(one.created_at)
+        width = max(axis.at(_end(one)) - x, THINNEST)
+        yield Band(
+            held=one, x=x, width=round(width, 3), y=lane.y + BAR // 2 + 4, overlaps=overlaps.get(one.id, ())
+        )
+
+
+def _end(one: Reservation) -> int:
+    return one.released_at if one.released_at is not None else one.expires_at
+
+
+def part_spans(span: Span, count: int = PARTS) -> list[Span]:
+    """Return the parts of a span in which messages are counted."""
+    length = span.end - span.begin
+    edges = [span.begin + length * number // count for number in range(count + 1)]
+    return [Span(begin=begin, end=end) for begin, end in zip(edges, edges[1:], strict=False)]
+
+
+def took(mark: Mark) -> str:
+    """Return how long something took."""
+    return "" if mark.ended is None else lasts(max(mark.ended - mark.at, 0))
