@@ -1,13 +1,14 @@
 """The picture of a window: lanes in groups, and marks at their places, across in percent and down in pixels."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from postroom.contracts.mail import Agent, Reservation
-from postroom.contracts.timeline import Attempt, Span
+from postroom.contracts.timeline import Attempt
+from postroom.contracts.work import Standing
 from postroom.mail.conflicts import conflicts
-from postroom.web.timeline import PARTS, Sent, Window, reaches
+from postroom.web.timeline import COUNTED, Sent, Window, reaches
 from postroom.web.timeline_axis import Axis, lasts
 from postroom.web.wording import one_line
 
@@ -146,23 +147,6 @@ class Picture:
                 yield from group.lanes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
-    """A run that waits to begin."""
-
-    run_id: str
-    agent: str
-    since: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What is known of runs beside the log: which wait to begin, and which were given up."""
-
-    queued: Sequence[Waits] = ()
-    given_up: frozenset[str] = field(default_factory=frozenset)
-
-
 def picture(seen: Window, standing: Standing, *, now: int, opened: frozenset[str]) -> Picture:
     """Draw a window; groups that are `opened` show their lanes though they would be folded."""
     axis = Axis(seen.span)
@@ -186,7 +170,7 @@ def picture(seen: Window, standing: Standing, *, now: int, opened: frozenset[str
         counts=[one / highest for one in seen.counts] if highest else [],
         now=axis.at(now) if seen.span.begin <= now < seen.span.end else None,
         total=sum(seen.counts) or len(seen.sent),
-        is_counted_out=highest >= 1_000,
+        is_counted_out=highest >= COUNTED,
     )
 
 
@@ -384,13 +368,6 @@ def _bands(seen: Window, lanes: Mapping[int, Lane], axis: Axis) -> Iterator[Band
 
 def _end(one: Reservation) -> int:
     return one.released_at if one.released_at is not None else one.expires_at
-
-
-def part_spans(span: Span, count: int = PARTS) -> list[Span]:
-    """Return the parts of a span in which messages are counted."""
-    length = span.end - span.begin
-    edges = [span.begin + length * number // count for number in range(count + 1)]
-    return [Span(begin=begin, end=end) for begin, end in zip(edges, edges[1:], strict=False)]
 
 
 def took(mark: Mark) -> str:
