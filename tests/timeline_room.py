@@ -42,9 +42,9 @@ def a_shop(tx: MailWrites, *, now: int, agents: int = 8, each: int = 4) -> int:
     """Store a project that was at work for eight hours, with `each` runs of most of its agents."""
     chance = random.Random(5)
     project = tx.insert_project(
-        slug="shop",
-        human_key="/home/mira/shop",
-        spelling="/home/mira/shop",
+        slug="orchard",
+        human_key="/home/mira/orchard",
+        spelling="/home/mira/orchard",
         git_identity="",
         owner="mira",
         now=now - 9 * HOUR,

@@ -25,7 +25,7 @@ WIDTH: Final = 1_000
 NEAR: Final = 3
 """Pixels within which runs become one bar."""
 ARROWS: Final = 300
-ALONE: Final = 600
+ALONE: Final = 250
 """Attempts that stand alone: the newest ones."""
 BARS: Final = 600
 HELD: Final = 150
@@ -96,8 +96,8 @@ def window(
     project = known_project(reads, slug)
     whose = known_agent(reads, project, agent) if agent else None
     if thread_id and not reads.thread(project.id, thread_id, limit=1):
-        people = reads.project(PEOPLE_KEY)
-        if people is None or not reads.thread(people.id, thread_id, limit=1):
+        home = reads.project(PEOPLE_KEY)
+        if home is None or not reads.thread(home.id, thread_id, limit=1):
             raise UnknownThread(f"{project.slug} has no thread {thread_id!r}", value=thread_id)
     agents = [whose] if whose else reads.agents(project.id, include_retired=True, limit=AGENTS)
     people_home = reads.project(PEOPLE_KEY)
@@ -156,7 +156,7 @@ def _attempts(
     while len(bars) > BARS:
         step *= 2
         bars = _joined(groups, step)
-    alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
+    alone = _alone(reads, agent_ids, span)
     for one in reads.attempts_before(agent_ids, span.begin):
         if one.outcome in ("done", "cancelled"):
             if (one.ended_at or 0) > span.begin:
@@ -166,6 +166,16 @@ def _attempts(
     named = {one.id: one for one in reads.attempts_by_id([one.first_id for one in bars if one.count == 1])}
     bars = [_bar_of(named[one.first_id]) if one.count == 1 else one for one in bars]
     return bars, sorted(alone, key=lambda one: (one.began_at, one.id))
+
+
+def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attempt]:
+    """Return the newest attempts that stand alone; of agents that are at work or ask, as many again."""
+    alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
+    if len(alone) < ALONE:
+        return alone
+    open_now = sorted({one.agent_id for one in alone if one.ended_at is None or one.waited_until is None and one.outcome == "waiting"})
+    more = reads.attempts_alone(open_now, span, limit=ALONE) if open_now else []
+    return list({one.id: one for one in (*alone, *more)}.values())
 
 
 def reaches(attempt: Attempt, begin: int) -> bool:

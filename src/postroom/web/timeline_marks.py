@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from postroom.contracts.mail import Agent, Reservation
 from postroom.contracts.timeline import Attempt
-from postroom.contracts.work import Standing
+from postroom.contracts.work import QueueState
 from postroom.mail.conflicts import conflicts
 from postroom.web.timeline import COUNTED, Sent, Window, reaches
 from postroom.web.timeline_axis import Axis, lasts
@@ -41,7 +41,7 @@ _WORDS: Final[Mapping[Shape, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class Track:
     """One who has a line in the picture."""
 
     agent: Agent
@@ -60,13 +60,13 @@ class Group:
     name: str
     count: int
     is_open: bool
-    lanes: Sequence[Lane]
+    lanes: Sequence[Track]
     y: int
     busy: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class RunBar:
     """One thing that happened: a bar of an agent's lane."""
 
     key: str
@@ -125,9 +125,9 @@ class Picture:
 
     axis: Axis
     height: int
-    people: Sequence[Lane]
+    people: Sequence[Track]
     groups: Sequence[Group]
-    marks: Sequence[Mark]
+    marks: Sequence[RunBar]
     arrows: Sequence[Arrow]
     bands: Sequence[Band]
     counts: Sequence[float]
@@ -139,7 +139,7 @@ class Picture:
     """Whether there were more than are counted."""
 
     @property
-    def lanes(self) -> Iterator[Lane]:
+    def lanes(self) -> Iterator[Track]:
         """The lanes that are drawn."""
         yield from self.people
         for group in self.groups:
@@ -147,12 +147,12 @@ class Picture:
                 yield from group.lanes
 
 
-def picture(seen: Window, standing: Standing, *, now: int, opened: frozenset[str]) -> Picture:
+def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[str]) -> Picture:
     """Draw a window; groups that are `opened` show their lanes though they would be folded."""
     axis = Axis(seen.span)
     top = COUNTS if seen.counts else 0
     people = [
-        Lane(agent=one, group="people", is_person=True, y=top + number * LANE + LANE // 2)
+        Track(agent=one, group="people", is_person=True, y=top + number * LANE + LANE // 2)
         for number, one in enumerate(_people(seen))
     ]
     groups, height = _groups(seen, standing, opened, axis, now, top + len(people) * LANE)
@@ -183,7 +183,7 @@ def _people(seen: Window) -> list[Agent]:
 
 
 def _groups(
-    seen: Window, standing: Standing, opened: frozenset[str], axis: Axis, now: int, y: int
+    seen: Window, standing: QueueState, opened: frozenset[str], axis: Axis, now: int, y: int
 ) -> tuple[list[Group], int]:
     which = _standings(seen, standing)
     together = len(seen.agents) > TOGETHER
@@ -195,7 +195,7 @@ def _groups(
         lanes = []
         for one in mine:
             state, note = which.get(one.id, ("idle", ""))
-            lanes.append(Lane(agent=one, group=state, y=y + LANE // 2 if is_open else 0, note=note))
+            lanes.append(Track(agent=one, group=state, y=y + LANE // 2 if is_open else 0, note=note))
             y += LANE if is_open else 0
         busy = _busy(seen, {one.id for one in mine}, axis) if together else ()
         found.append(
@@ -204,7 +204,7 @@ def _groups(
     return found, max(y, LANE)
 
 
-def _standings(seen: Window, standing: Standing) -> dict[int, tuple[str, str]]:
+def _standings(seen: Window, standing: QueueState) -> dict[int, tuple[str, str]]:
     """Return in which group agents are that did something, and what is to be said of them."""
     found: dict[int, tuple[str, str]] = {}
     for bar in seen.bars:
@@ -221,7 +221,7 @@ def _standings(seen: Window, standing: Standing) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _standing_of(attempt: Attempt, standing: Standing, before: tuple[str, str]) -> tuple[str, str]:
+def _standing_of(attempt: Attempt, standing: QueueState, before: tuple[str, str]) -> tuple[str, str]:
     if attempt.outcome == "waiting" and attempt.waited_until is None:
         return "needs", "asks"
     if attempt.outcome in ("failed", "cut_off") and attempt.run_id in standing.given_up:
@@ -243,8 +243,8 @@ def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
 
 
 def _marks(
-    seen: Window, standing: Standing, lanes: Mapping[int, Lane], axis: Axis, now: int
-) -> Iterator[Mark]:
+    seen: Window, standing: QueueState, lanes: Mapping[int, Track], axis: Axis, now: int
+) -> Iterator[RunBar]:
     for bar in seen.bars:
         lane = lanes.get(bar.agent_id)
         if lane is None:
@@ -268,8 +268,8 @@ def _marks(
 
 
 def _of_attempt(
-    one: Attempt, lane: Lane, standing: Standing, axis: Axis, now: int
-) -> Iterator[Mark]:
+    one: Attempt, lane: Track, standing: QueueState, axis: Axis, now: int
+) -> Iterator[RunBar]:
     yield from _queued(one, lane, axis)
     is_dead = one.run_id in standing.given_up
     shape: Shape = "at-work" if one.ended_at is None else "done"
@@ -290,7 +290,7 @@ def _of_attempt(
             )
 
 
-def _queued(one: Attempt, lane: Lane, axis: Axis) -> Iterator[Mark]:
+def _queued(one: Attempt, lane: Track, axis: Axis) -> Iterator[RunBar]:
     """Draw how long an attempt waited to begin, where that can be seen."""
     begin = max(one.queued_at, axis.span.begin)
     if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
@@ -298,7 +298,7 @@ def _queued(one: Attempt, lane: Lane, axis: Axis) -> Iterator[Mark]:
 
 
 def _mark(  # noqa: PLR0913 - what a mark is made of, by name
-    lane: Lane,
+    lane: Track,
     axis: Axis,
     shape: Shape,
     began: int,
@@ -309,11 +309,11 @@ def _mark(  # noqa: PLR0913 - what a mark is made of, by name
     now: int = 0,
     count: int = 1,
     text: str = "",
-) -> Mark:
+) -> RunBar:
     x = axis.at(began)
     end = axis.at(max(ended if ended is not None else now, began))
     width = max(end - x, THINNEST)
-    return Mark(
+    return RunBar(
         key=key,
         shape=shape,
         who=lane.agent.name,
@@ -328,7 +328,7 @@ def _mark(  # noqa: PLR0913 - what a mark is made of, by name
     )
 
 
-def _arrows(seen: Window, lanes: Mapping[int, Lane], axis: Axis) -> Iterator[Arrow]:
+def _arrows(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Arrow]:
     for one in seen.sent:
         sender = lanes.get(one.message.sender_id)
         legs = [
@@ -349,7 +349,7 @@ def _wake(one: Sent, agent_id: int, axis: Axis) -> float | None:
     return axis.at(run.delivered_at)
 
 
-def _bands(seen: Window, lanes: Mapping[int, Lane], axis: Axis) -> Iterator[Band]:
+def _bands(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Band]:
     overlaps: dict[int, list[Reservation]] = {}
     for found in conflicts(seen.held):
         if found.first.created_at < _end(found.second) and found.second.created_at < _end(found.first):
@@ -370,6 +370,6 @@ def _end(one: Reservation) -> int:
     return one.released_at if one.released_at is not None else one.expires_at
 
 
-def took(mark: Mark) -> str:
+def took(mark: RunBar) -> str:
     """Return how long something took."""
     return "" if mark.ended is None else lasts(max(mark.ended - mark.at, 0))

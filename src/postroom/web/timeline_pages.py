@@ -12,13 +12,13 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.timeline import Span
-from postroom.contracts.work import Standing
-from postroom.web import links, reading
+from postroom.contracts.work import QueueState
+from postroom.web import conversation, links, reading
 from postroom.web.forms import PageServices, Site, project_page
 from postroom.web.serving import NUMBER, choice, number
 from postroom.web.timeline import Window, window
 from postroom.web.timeline_axis import LONGEST, MINUTE, PRESETS, SHORTEST, Axis, lasts, spelled
-from postroom.web.timeline_marks import BAR, LANE, Mark, Picture, picture, took
+from postroom.web.timeline_marks import BAR, LANE, RunBar, Picture, picture, took
 from postroom.web.timeline_rows import listed, upright
 
 LENGTHS: Final = (*PRESETS, "all")
@@ -91,7 +91,7 @@ class TimelinePages:
         """Show a span of a project's time, of one of its agents, or of a thread."""
         slug, now = request.path_params["slug"], self._clock.now()
         seen, asked = await self._mail.read(lambda reads: _seen(reads, request, slug, now))
-        standing = Standing() if self._services is None else await self._services.runs.standing(slug)
+        standing = QueueState() if self._services is None else await self._services.runs.standing(slug)
         opened = frozenset(asked.opened.split(",")) - {""}
         drawn = picture(seen, standing, now=now, opened=opened)
         rows = listed(drawn)
@@ -133,7 +133,7 @@ class TimelinePages:
             return {"panel": "gone"}
         return {"panel": "run", "mark": mark, **await self._run(seen.project, mark)}
 
-    async def _run(self, project: Project, mark: Mark) -> dict[str, object]:
+    async def _run(self, project: Project, mark: RunBar) -> dict[str, object]:
         if self._services is None or not mark.run_id:
             return {"work": None, "tail": "", "about": [], "questions": []}
         runs = self._services.runs
@@ -149,7 +149,7 @@ class TimelinePages:
 
 
 def _about(reads: MailReads, project: Project, ids: Sequence[int]) -> list[object]:
-    return list(reading.conversation.here(reads, project, list(reads.messages(list(ids)).values())))
+    return list(conversation.here(reads, project, list(reads.messages(list(ids)).values())))
 
 
 def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Window, Asked]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from postroom.contracts.mail import Agent
-from postroom.web.timeline_marks import Arrow, Band, Mark, Picture, Shape
+from postroom.web.timeline_marks import Arrow, Band, RunBar, Picture, Shape
 
 ROWS: Final = 300
 """Rows of the list: the newest ones."""
@@ -24,7 +24,7 @@ class Row:
 
     at: int
     who: str
-    mark: Mark | None = None
+    mark: RunBar | None = None
     arrow: Arrow | None = None
     band: Band | None = None
 
