@@ -8,10 +8,19 @@ from postroom.contracts import records
 from postroom.contracts.errors import StaleDecision, UnknownRun
 from postroom.contracts.runs import Usage
 from postroom.contracts.schedules import Missed, Overlap, Schedule
-from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, QueuedRun, QueueState, Waiting, Work, WorkCounts
 from postroom.contracts.timeline import Attempt
-from postroom.services.run_story import Step, Story
+from postroom.contracts.work import (
+    GivenAnswer,
+    OpenQuestion,
+    Output,
+    QueuedRun,
+    QueueState,
+    Waiting,
+    Work,
+    WorkCounts,
+)
 from postroom.services.people import Draft, Limits, Posted
+from postroom.services.run_story import Step, Story
 from postroom.web.forms import PageServices
 from web_samples import HOSTILE, HOUR, MINUTE
 
@@ -95,7 +104,15 @@ class StillRoom:
         ended = {"project": slug, "messages": self._messages[:1], "created_at": began, "started_at": began}
         return [
             Work(run_id="r1", agent="GreenLake", state="at work", started_at=began, attempts=2, **going),
-            Work(run_id="r2", agent=LONG, state="queued", why=WORD, gate="not_due", until=self._now + MINUTE, **going),
+            Work(
+                run_id="r2",
+                agent=LONG,
+                state="queued",
+                why=WORD,
+                gate="not_due",
+                until=self._now + MINUTE,
+                **going,
+            ),
             Work(run_id="r3", agent="BlueFox", state="asks", questions=2, **ended),
             Work(run_id="r4", agent="D", state="done", finished_at=self._now, parent_run_id="r5", **ended),
             Work(run_id="r5", agent="E", state="cancelled", finished_at=self._now - 2 * HOUR, **ended),
@@ -157,7 +174,10 @@ class StillRoom:
             Step(at=self._now - HOUR, kind="failed", title="1", text=HOSTILE[0]),
         ]
         usage = Usage(input_tokens=184_310, output_tokens=9_846, cost_micros=840_000)
-        attempts = [failed, records.replace(failed, id=2, began_at=self._now - HOUR, ended_at=None, outcome="")]
+        attempts = [
+            failed,
+            records.replace(failed, id=2, began_at=self._now - HOUR, ended_at=None, outcome=""),
+        ]
         return Story(steps=steps, tells_steps=run_id == "r1", attempts=attempts, usage=usage, models=[WORD])
 
     async def of_project(self, slug: str) -> Sequence[Schedule]:

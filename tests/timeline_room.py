@@ -9,8 +9,26 @@ from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
-NAMES = ("Ada", "Bo", "Cleo", "Dora", "Emil", "Gus", "Hana", "Ines", "<b onclick=alert(1)>", "مراجعة", "Kai", "Lotte")
-SUBJECTS = ("Basket total is too low", "Prices in the payment sandbox", "Release 2.14", "<img src=x onerror=alert(1)>")
+NAMES = (
+    "Ada",
+    "Bo",
+    "Cleo",
+    "Dora",
+    "Emil",
+    "Gus",
+    "Hana",
+    "Ines",
+    "<b onclick=alert(1)>",
+    "مراجعة",
+    "Kai",
+    "Lotte",
+)
+SUBJECTS = (
+    "Basket total is too low",
+    "Prices in the payment sandbox",
+    "Release 2.14",
+    "<img src=x onerror=alert(1)>",
+)
 
 
 def _agent(tx: MailWrites, project_id: int, name: str, now: int) -> Agent:

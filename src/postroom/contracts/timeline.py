@@ -84,7 +84,7 @@ class TimelineReads(Protocol):
         ...
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
-        """Return for each agent the last attempt that began before an instant: no other can reach beyond it."""
+        """Return the last attempt of each agent that began before an instant: no other reaches beyond it."""
         ...
 
     def attempts_by_id(self, ids: Sequence[int]) -> list[Attempt]:

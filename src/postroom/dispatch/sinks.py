@@ -3,7 +3,7 @@
 A reader that is slow, or gone, never holds up a run. What a run puts out is kept in the event log, so that
 people can watch it:
 
-    text, calls ─▶ gathered ─▶ appended at most once a second, in pieces ─▶ the log of the run and of its thread
+    text, calls ─▶ gathered ─▶ appended at most once a second ─▶ the log of the run and of its thread
 
 That is advisory: what cannot be kept is logged and missed. The answer of a run is stored when it ends.
 """
@@ -144,7 +144,7 @@ class SuspensionAwareSink:
 
 
 class OutputKept(ExecutorAround):
-    """Keeps the texts and tool calls that the executions of an executor tell, and passes all their events on."""
+    """Keeps the texts and tool calls of an executor's executions, and passes all their events on."""
 
     def __init__(self, within: RunDispatchExecutor, events: EventStore, timer: Timer) -> None:
         super().__init__(within)
@@ -270,7 +270,7 @@ def _detail(value: Json) -> str:
 
 
 async def output_after(events: EventStore, scope: EventScope, after: int) -> tuple[str, int]:
-    """Return what a run has put out behind a number of its log, a page of it at most, and the number to go on from.
+    """Return a page of what a run has put out behind a number of its log, and the number to go on from.
 
     Raises:
         CursorAhead, CursorExpired: as `EventStore.list` says.

@@ -1,4 +1,4 @@
-"""What a run did, step by step: gathered from its record, its messages, its log, and the mail of its agent."""
+"""What a run did, step by step: from its record, its messages, its log, and the mail of its agent."""
 
 import json
 from collections.abc import Sequence

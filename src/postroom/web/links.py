@@ -31,11 +31,17 @@ def timeline(  # noqa: PLR0913 - what the picture can be asked for, by name
 ) -> str:
     """Return the address of the timeline of a project, an agent or a thread.
 
-    It follows the present by a length, or is that of a span; with groups of lanes unfolded, and one thing chosen.
+    It follows the present by a length, or is that of a span; with groups unfolded, and one thing chosen.
     """
     return _with(
         f"{project(slug)}/timeline",
-        **{"agent": agent or None, "thread": thread or None, "span": length or None, "from": begin, "to": end},
+        **{
+            "agent": agent or None,
+            "thread": thread or None,
+            "span": length or None,
+            "from": begin,
+            "to": end,
+        },
         **{"open": opened or None, "sel": chosen or None},
     )
 

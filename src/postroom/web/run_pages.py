@@ -86,7 +86,7 @@ class RunPages:
         )
 
     async def _output(self, request: Request, work: Work, wanted: str) -> Response:
-        """Give what a run has put out as text: what is new behind a number of its log, or all that was kept."""
+        """Give what a run has put out: what is behind a number of its log, or all that was kept."""
         runs = self._with.services.runs
         if wanted == "more":
             text, after = await runs.output_after(work.run_id, number(request, "after") or 0)

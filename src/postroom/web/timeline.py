@@ -1,8 +1,8 @@
 """What happened in a project within a span of time, gathered in one view of the store, within bounds.
 
-Runs that ended well and are closer than three pixels come as one bar with their number; what failed, asks or is in
-conflict always stands alone. Messages come one by one up to a number, and counted beyond it. Hidden copies are
-left out here.
+Runs that ended well and are closer than three pixels come as one bar with their number; what failed, asks or
+is in conflict always stands alone. Messages come one by one up to a number, and counted beyond it. Hidden
+copies are left out here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,9 +85,7 @@ class Window:
         return len(self.alone) + sum(one.count for one in self.bars)
 
 
-def window(
-    reads: MailReads, slug: str, span: Span, *, agent: str = "", thread_id: str = ""
-) -> Window:
+def window(reads: MailReads, slug: str, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
     """Return what happened in a project within a span, with one of its agents or on one of its threads.
 
     Raises:
@@ -108,6 +106,11 @@ def window(
         bars, alone = _of_thread(sent, bars, alone)
     held = [] if thread_id else _held(reads, project, span, whose)
     day = around(span)
+    lanes = agents
+    if whose is not None or thread_id:
+        took_part = _with_tracks(reads, project, agents, sent, [*bars, *alone])
+        first = [] if whose is None else [whose]
+        lanes = [*first, *(one for one in took_part if one not in first)]
     people = [] if people_home is None else reads.agents(people_home.id, include_retired=False, limit=PEOPLE)
     return Window(
         project=project,
@@ -115,7 +118,7 @@ def window(
         agent=whose,
         thread_id=thread_id,
         people=[] if project.id == getattr(people_home, "id", None) else people,
-        agents=_others(reads, project, agents, sent, whose),
+        agents=lanes,
         bars=bars,
         alone=alone,
         sent=sent,
@@ -136,20 +139,22 @@ def around(span: Span) -> Span:
     return Span(begin=span.begin - length // 10, end=span.end + length // 10)
 
 
-def _others(
-    reads: MailReads, project: Project, agents: Sequence[Agent], sent: Sequence[Sent], whose: Agent | None
+def _with_tracks(
+    reads: MailReads,
+    project: Project,
+    agents: Sequence[Agent],
+    sent: Sequence[Sent],
+    attempts: Sequence[Attempt | Bar],
 ) -> Sequence[Agent]:
-    """Return the agents that have a lane; beside one that was chosen, those with whom it exchanged messages."""
-    if whose is None:
-        return agents
+    """Return the agents that took part: who wrote, was openly written to, or had runs."""
     ids = {one.message.sender_id for one in sent} | {to.agent_id for one in sent for to in one.readers}
-    found = reads.agents_by_id(sorted(ids - {whose.id})).values()
-    return [whose, *sorted((one for one in found if one.project_id == project.id), key=lambda one: one.id)]
+    ids |= {one.agent_id for one in attempts}
+    found = {one.id: one for one in agents if one.id in ids}
+    found |= reads.agents_by_id(sorted(ids - found.keys()))
+    return sorted((one for one in found.values() if one.project_id == project.id), key=lambda one: one.id)
 
 
-def _attempts(
-    reads: MailReads, agent_ids: Sequence[int], span: Span
-) -> tuple[list[Bar], list[Attempt]]:
+def _attempts(reads: MailReads, agent_ids: Sequence[int], span: Span) -> tuple[list[Bar], list[Attempt]]:
     step = max((span.end - span.begin) * NEAR // WIDTH, 1)
     groups = reads.attempt_groups(agent_ids, span, step=step)
     bars = _joined(groups, step)
@@ -173,7 +178,13 @@ def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attem
     alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
     if len(alone) < ALONE:
         return alone
-    open_now = sorted({one.agent_id for one in alone if one.ended_at is None or one.waited_until is None and one.outcome == "waiting"})
+    open_now = sorted(
+        {
+            one.agent_id
+            for one in alone
+            if one.ended_at is None or (one.waited_until is None and one.outcome == "waiting")
+        }
+    )
     more = reads.attempts_alone(open_now, span, limit=ALONE) if open_now else []
     return list({one.id: one for one in (*alone, *more)}.values())
 
@@ -202,7 +213,9 @@ def _joined(groups: Sequence[AttemptGroup], step: int) -> list[Bar]:
     bars: list[Bar] = []
     for group in groups:
         last = bars[-1] if bars else None
-        is_near = last is not None and last.agent_id == group.agent_id and group.began_at - last.ended_at < step
+        is_near = (
+            last is not None and last.agent_id == group.agent_id and group.began_at - last.ended_at < step
+        )
         before = bars.pop() if is_near else None
         bars.append(
             Bar(

@@ -1,4 +1,4 @@
-"""The picture of a window: lanes in groups, and marks at their places, across in percent and down in pixels."""
+"""The picture of a window: lanes in groups, and marks in their places, across in percent, down in pixels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class RunBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """The way of a message to one reader: down at `x` from `y0` to `y1`, along to `wake`, where it woke it."""
+    """The way of a message to one reader: down at `x` from `y0` to `y1`, along to `wake`, if it woke it."""
 
     y1: int
     wake: float | None
@@ -178,7 +178,9 @@ def _people(seen: Window) -> list[Agent]:
     """Return people who wrote or were written to; all while messages are only counted."""
     if seen.counts:
         return list(seen.people)
-    ids = {one.message.sender_id for one in seen.sent} | {to.agent_id for one in seen.sent for to in one.readers}
+    ids = {one.message.sender_id for one in seen.sent} | {
+        to.agent_id for one in seen.sent for to in one.readers
+    }
     return [one for one in seen.people if one.id in ids]
 
 
@@ -263,13 +265,18 @@ def _marks(
         lane = names.get(wait.agent.casefold())
         if lane is not None and wait.since < axis.span.end and now > axis.span.begin:
             yield _mark(
-                lane, axis, "queued", wait.since, None, now=now, key=f"queued:{wait.run_id}", run_id=wait.run_id
+                lane,
+                axis,
+                "queued",
+                wait.since,
+                None,
+                now=now,
+                key=f"queued:{wait.run_id}",
+                run_id=wait.run_id,
             )
 
 
-def _of_attempt(
-    one: Attempt, lane: Track, standing: QueueState, axis: Axis, now: int
-) -> Iterator[RunBar]:
+def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now: int) -> Iterator[RunBar]:
     yield from _queued(one, lane, axis)
     is_dead = one.run_id in standing.given_up
     shape: Shape = "at-work" if one.ended_at is None else "done"

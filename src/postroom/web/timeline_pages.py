@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.errors import InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.timeline import Span
@@ -18,7 +18,7 @@ from postroom.web.forms import PageServices, Site, project_page
 from postroom.web.serving import NUMBER, choice, number
 from postroom.web.timeline import Window, window
 from postroom.web.timeline_axis import LONGEST, MINUTE, PRESETS, SHORTEST, Axis, lasts, spelled
-from postroom.web.timeline_marks import BAR, LANE, RunBar, Picture, picture, took
+from postroom.web.timeline_marks import BAR, LANE, Picture, RunBar, picture, took
 from postroom.web.timeline_rows import listed, upright
 
 LENGTHS: Final = (*PRESETS, "all")
@@ -43,7 +43,7 @@ class Asked:
     chosen: str = ""
 
     def to(self, **changes: Any) -> str:
-        """Return the address of the same with changes: of a span that stands still, or of one that follows."""
+        """Return the address of the same with changes."""
         asked = replace(self, **changes)
         begin, end = (None, None) if asked.length else (asked.span.begin, asked.span.end)
         return links.timeline(
@@ -134,10 +134,14 @@ class TimelinePages:
         return {"panel": "run", "mark": mark, **await self._run(seen.project, mark)}
 
     async def _run(self, project: Project, mark: RunBar) -> dict[str, object]:
+        nothing: dict[str, object] = {"work": None, "tail": "", "about": [], "questions": []}
         if self._services is None or not mark.run_id:
-            return {"work": None, "tail": "", "about": [], "questions": []}
+            return nothing
         runs = self._services.runs
-        work = await runs.work(mark.run_id)
+        try:
+            work = await runs.work(mark.run_id)
+        except UnknownRun:  # its thread was deleted; the attempt is all that is known
+            return nothing
         output = await runs.output(work.run_id)
         about = await self._mail.read(lambda reads: _about(reads, project, work.messages))
         questions = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from postroom.contracts.mail import Agent
-from postroom.web.timeline_marks import Arrow, Band, RunBar, Picture, Shape
+from postroom.web.timeline_marks import Arrow, Band, Picture, RunBar, Shape
 
 ROWS: Final = 300
 """Rows of the list: the newest ones."""
@@ -64,7 +64,8 @@ def listed(drawn: Picture) -> list[Row]:
     """Return everything that is drawn, the newest first."""
     rows = [Row(at=one.at, who=one.who, mark=one) for one in drawn.marks]
     rows += [
-        Row(at=one.sent.message.created_at, who=one.sent.message.sender_name, arrow=one) for one in drawn.arrows
+        Row(at=one.sent.message.created_at, who=one.sent.message.sender_name, arrow=one)
+        for one in drawn.arrows
     ]
     rows += [Row(at=one.held.created_at, who=one.held.holder, band=one) for one in drawn.bands]
     return sorted(rows, key=lambda one: one.at, reverse=True)

@@ -44,7 +44,9 @@ class Timeline(TimelineReads):
         if agent_id is not None:
             mine = values | {"agent_id": agent_id}
             both = (*self._written("written_by", mine), *self._written("written_to", mine))
-            found = [one for one in {one.id: one for one in both}.values() if thread_id in ("", one.thread_id)]
+            found = [
+                one for one in {one.id: one for one in both}.values() if thread_id in ("", one.thread_id)
+            ]
         elif thread_id:
             found = self._written("written_on_thread", values | {"thread_id": thread_id})
         else:

@@ -33,7 +33,8 @@ async def every_execution_of_a_run_is_an_attempt(store: MailStore, clock: Manual
     assert found[1].error.startswith("HTTP 529 é")
     assert len(found[1].error) == 2_000
     assert await store.read(lambda tx: tx.attempts_of_run("s")) == []
-    await store.write(lambda tx: (tx.begin_run("s", ada, 5), tx.end_run("s", now=6, waits_for={"q": 5})))
+    await store.write(lambda tx: tx.begin_run("s", ada, 5))
+    await store.write(lambda tx: tx.end_run("s", now=6, waits_for={"q": 5}))
     await store.write(lambda tx: tx.withdraw_questions("s", ada, ["q"], now=9))
     assert [one.waited_until for one in await store.read(lambda tx: tx.attempts_of_run("s"))] == [9]
 
@@ -66,7 +67,9 @@ async def attempts_of_a_span_are_grouped_but_for_those_to_be_seen(
     assert [one.run_id for one in named] == ["r1", "r4", "r5", "r6"]
     alone = await store.read(lambda tx: tx.attempts_alone(both, DAY, limit=9))
     assert [one.run_id for one in alone] == ["r2", "waits", "works"]
-    assert [one.run_id for one in await store.read(lambda tx: tx.attempts_alone(both, DAY, limit=1))] == ["works"]
+    assert [one.run_id for one in await store.read(lambda tx: tx.attempts_alone(both, DAY, limit=1))] == [
+        "works"
+    ]
     before = await store.read(lambda tx: tx.attempts_before(both, 100))
     assert [one.run_id for one in before] == ["r0"]
     assert await store.read(lambda tx: tx.attempts_alone([], DAY, limit=9)) == []
@@ -77,18 +80,14 @@ async def messages_of_a_span_are_found_and_counted(store: MailStore, clock: Manu
     here = await an_office(store)
 
     def happened(tx: MailWrites) -> list[int]:
-        ids = [
-            put_message(tx, sender, readers, now=at, thread=thread, kind=kind).id
-            for sender, readers, at, thread, kind in (
-                (here.ada, [here.ben], 99, "t", "to"),
-                (here.ada, [here.ben], 100, "t", "to"),
-                (here.ben, [here.cyd], 150, "u", "to"),
-                (here.ben, [here.ada], 150, "u", "bcc"),
-                (here.cyd, [here.ben], 199, "t", "to"),
-                (here.ada, [here.ben], 200, "t", "to"),
-            )
+        return [
+            put_message(tx, here.ada, [here.ben], now=99, thread="t").id,
+            put_message(tx, here.ada, [here.ben], now=100, thread="t").id,
+            put_message(tx, here.ben, [here.cyd], now=150, thread="u").id,
+            put_message(tx, here.ben, [here.ada], now=150, thread="u", kind="bcc").id,
+            put_message(tx, here.cyd, [here.ben], now=199, thread="t").id,
+            put_message(tx, here.ada, [here.ben], now=200, thread="t").id,
         ]
-        return ids
 
     ids = await store.write(happened)
     project = here.project.id
@@ -114,7 +113,10 @@ async def reservations_of_a_span_are_those_held_in_it(store: MailStore, clock: M
     here, now = await an_office(store), clock.now()
 
     def happened(tx: MailWrites) -> list[int]:
-        ids = [reservation(tx, here.ada, prefix, now=now + at).id for prefix, at in (("a", 0), ("b", 1), ("c", 9))]
+        ids = [
+            reservation(tx, here.ada, prefix, now=now + at).id
+            for prefix, at in (("a", 0), ("b", 1), ("c", 9))
+        ]
         tx.release_reservation(ids[0], now=now + 2, by="Ada", reason="done")
         return ids
 

@@ -10,7 +10,7 @@ function load(address) {
   document.dispatchEvent(new CustomEvent("postroom:renew", { detail: ["tools", "picture", "panel", "listing"] }));
 }
 
-// Instants are the server's; only their names are those of the reader's place.
+// Instants are the server's; their names are those of the reader's place.
 function settle() {
   if (!timer) view = bounds();
   draw();
@@ -57,7 +57,6 @@ page.addEventListener("wheel", (event) => {
 }, { passive: false });
 page.addEventListener("pointerdown", (event) => {
   const plot = event.target.closest(".tl-plot, .tl-day"), day = one(".tl-view").dataset;
-  dragged = false;
   if (!plot || event.button || event.pointerType === "touch") return;
   const length = plot.matches(".tl-day") ? day.dayEnd - day.dayBegin : view[0] - view[1];
   held = { x: event.clientX, view, per: length / plot.clientWidth };
@@ -67,7 +66,7 @@ addEventListener("pointermove", (event) => {
   dragged ||= Math.abs(far) > 4;
   if (held && dragged) show(...held.view.map((edge) => edge + far * held.per));
 });
-addEventListener("pointerup", () => (held = null));
+addEventListener("pointerup", () => (held = null, setTimeout(() => (dragged = false))));
 page.addEventListener("dragstart", (event) => event.preventDefault());
 page.addEventListener("click", (event) => {
   const href = event.target.closest("a")?.getAttribute("href");
