@@ -37,6 +37,10 @@ class AttemptGroup(Record, frozen=True, kw_only=True):
     count: int
     first_id: int
     """The id of the attempt among them that began first."""
+    run_id: str
+    """The run of one of them."""
+    queued_at: int
+    """Since when the first of them waited to begin."""
     began_at: int
     ended_at: int
     is_cancelled: bool
@@ -85,10 +89,6 @@ class TimelineReads(Protocol):
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that began before an instant: no other reaches beyond it."""
-        ...
-
-    def attempts_by_id(self, ids: Sequence[int]) -> list[Attempt]:
-        """Return attempts."""
         ...
 
     def written(

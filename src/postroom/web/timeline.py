@@ -11,6 +11,7 @@ from typing import Final
 
 from postroom.contracts.errors import UnknownThread
 from postroom.contracts.mail import Agent, Project, Recipient, Reservation
+from postroom.contracts.records import replace
 from postroom.contracts.store import MailReads
 from postroom.contracts.timeline import Attempt, AttemptGroup, Span, Written
 from postroom.contracts.waking import MessageRun
@@ -27,25 +28,10 @@ NEAR: Final = 3
 ARROWS: Final = 300
 ALONE: Final = 250
 """Attempts that stand alone: the newest ones."""
-BARS: Final = 600
 HELD: Final = 150
 PARTS: Final = 100
-COUNTED: Final = 1_000
+COUNTED: Final = 250
 """Messages of one part of a span are counted up to here."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """Runs of an agent that ended well: one, or several that are close together."""
-
-    agent_id: int
-    count: int
-    began_at: int
-    ended_at: int
-    is_cancelled: bool
-    first_id: int = 0
-    attempt: Attempt | None = None
-    """The attempt, where it is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +53,7 @@ class Window:
     thread_id: str
     people: Sequence[Agent]
     agents: Sequence[Agent]
-    bars: Sequence[Bar]
+    bars: Sequence[AttemptGroup]
     alone: Sequence[Attempt]
     sent: Sequence[Sent]
     counts: Sequence[int]
@@ -144,7 +130,7 @@ def _with_tracks(
     project: Project,
     agents: Sequence[Agent],
     sent: Sequence[Sent],
-    attempts: Sequence[Attempt | Bar],
+    attempts: Sequence[Attempt | AttemptGroup],
 ) -> Sequence[Agent]:
     """Return the agents that took part: who wrote, was openly written to, or had runs."""
     ids = {one.message.sender_id for one in sent} | {to.agent_id for one in sent for to in one.readers}
@@ -154,13 +140,11 @@ def _with_tracks(
     return sorted((one for one in found.values() if one.project_id == project.id), key=lambda one: one.id)
 
 
-def _attempts(reads: MailReads, agent_ids: Sequence[int], span: Span) -> tuple[list[Bar], list[Attempt]]:
-    step = max((span.end - span.begin) * NEAR // WIDTH, 1)
-    groups = reads.attempt_groups(agent_ids, span, step=step)
-    bars = _joined(groups, step)
-    while len(bars) > BARS:
-        step *= 2
-        bars = _joined(groups, step)
+def _attempts(
+    reads: MailReads, agent_ids: Sequence[int], span: Span
+) -> tuple[list[AttemptGroup], list[Attempt]]:
+    step = nearness(span)
+    bars = joined(reads.attempt_groups(agent_ids, span, step=step), step)
     alone = _alone(reads, agent_ids, span)
     for one in reads.attempts_before(agent_ids, span.begin):
         if one.outcome in ("done", "cancelled"):
@@ -168,9 +152,12 @@ def _attempts(reads: MailReads, agent_ids: Sequence[int], span: Span) -> tuple[l
                 bars.append(_bar_of(one))
         elif reaches(one, span.begin):
             alone.append(one)
-    named = {one.id: one for one in reads.attempts_by_id([one.first_id for one in bars if one.count == 1])}
-    bars = [_bar_of(named[one.first_id]) if one.count == 1 else one for one in bars]
     return bars, sorted(alone, key=lambda one: (one.began_at, one.id))
+
+
+def nearness(span: Span) -> int:
+    """Return within how many milliseconds runs of an agent are one bar."""
+    return max((span.end - span.begin) * NEAR // WIDTH, 1)
 
 
 def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attempt]:
@@ -196,36 +183,32 @@ def reaches(attempt: Attempt, begin: int) -> bool:
     return attempt.outcome == "waiting" and (attempt.waited_until is None or attempt.waited_until > begin)
 
 
-def _bar_of(attempt: Attempt) -> Bar:
-    return Bar(
+def _bar_of(attempt: Attempt) -> AttemptGroup:
+    return AttemptGroup(
         agent_id=attempt.agent_id,
         count=1,
+        first_id=attempt.id,
+        run_id=attempt.run_id,
+        queued_at=attempt.queued_at,
         began_at=attempt.began_at,
         ended_at=attempt.ended_at or attempt.began_at,
         is_cancelled=attempt.outcome == "cancelled",
-        first_id=attempt.id,
-        attempt=attempt,
     )
 
 
-def _joined(groups: Sequence[AttemptGroup], step: int) -> list[Bar]:
-    """Join groups of an agent that are closer than a step."""
-    bars: list[Bar] = []
+def joined(groups: Sequence[AttemptGroup], step: int) -> list[AttemptGroup]:
+    """Return groups, in order of agent and time, with those joined that are closer than a step."""
+    bars: list[AttemptGroup] = []
     for group in groups:
         last = bars[-1] if bars else None
-        is_near = (
-            last is not None and last.agent_id == group.agent_id and group.began_at - last.ended_at < step
-        )
-        before = bars.pop() if is_near else None
-        bars.append(
-            Bar(
-                agent_id=group.agent_id,
-                count=group.count + (before.count if before else 0),
-                began_at=before.began_at if before else group.began_at,
-                ended_at=max(before.ended_at, group.ended_at) if before else group.ended_at,
-                is_cancelled=group.is_cancelled or (before is not None and before.is_cancelled),
-                first_id=before.first_id if before else group.first_id,
-            )
+        if last is None or last.agent_id != group.agent_id or group.began_at - last.ended_at >= step:
+            bars.append(group)
+            continue
+        bars[-1] = replace(
+            last,
+            count=last.count + group.count,
+            ended_at=max(last.ended_at, group.ended_at),
+            is_cancelled=last.is_cancelled or group.is_cancelled,
         )
     return bars
 
@@ -257,12 +240,12 @@ def _messages(
 
 
 def _of_thread(
-    sent: Sequence[Sent], bars: Sequence[Bar], alone: Sequence[Attempt]
-) -> tuple[list[Bar], list[Attempt]]:
+    sent: Sequence[Sent], bars: Sequence[AttemptGroup], alone: Sequence[Attempt]
+) -> tuple[list[AttemptGroup], list[Attempt]]:
     """Return the attempts of runs that had messages of a thread in their hands."""
     runs = {run.run_id for one in sent for run in one.runs.values()}
     mine = [one for one in alone if one.run_id in runs]
-    return [one for one in bars if one.attempt is not None and one.attempt.run_id in runs], mine
+    return [one for one in bars if one.count == 1 and one.run_id in runs], mine
 
 
 def _held(reads: MailReads, project: Project, span: Span, whose: Agent | None) -> list[Reservation]:

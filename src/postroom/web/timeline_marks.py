@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from postroom.contracts.mail import Agent, Reservation
-from postroom.contracts.timeline import Attempt
+from postroom.contracts.timeline import Attempt, AttemptGroup
 from postroom.contracts.work import QueueState
 from postroom.mail.conflicts import conflicts
-from postroom.web.timeline import COUNTED, Sent, Window, reaches
+from postroom.web.timeline import COUNTED, Sent, Window, joined, nearness, reaches
 from postroom.web.timeline_axis import Axis, lasts
 from postroom.web.wording import one_line
 
@@ -22,6 +22,8 @@ GROUPS: Final = (
 FOLDED: Final = frozenset({"quiet", "idle"})
 TOGETHER: Final = 20
 """More lanes than these come in groups."""
+BARS: Final = 600
+"""Bars of runs that ended well, at most."""
 LANE: Final = 34
 HEAD: Final = 40
 BAR: Final = 14
@@ -29,6 +31,7 @@ COUNTS: Final = 44
 THINNEST: Final = 0.25
 """Percent: what is shorter is drawn so wide, to be seen and hit."""
 _GROUP_PARTS: Final = 60
+_IDLE: Final = ("idle", "")
 _WORDS: Final[Mapping[Shape, str]] = {
     "at-work": "is at work",
     "done": "is done",
@@ -190,20 +193,26 @@ def _groups(
     which = _standings(seen, standing)
     together = len(seen.agents) > TOGETHER
     found = []
-    for key, name in GROUPS if together else (("all", ""),):
-        mine = [one for one in seen.agents if not together or which.get(one.id, ("idle", ""))[0] == key]
+    for key, name in GROUPS if together else (("all", ""), GROUPS[-1]):
+        mine = [one for one in seen.agents if _is_in(which.get(one.id, _IDLE)[0], key)]
+        if not mine and not together:
+            continue
         is_open = key not in FOLDED or key in opened
-        begin, y = y, y + (HEAD if together else 0)
+        begin, y = y, y + (HEAD if name else 0)
         lanes = []
         for one in mine:
-            state, note = which.get(one.id, ("idle", ""))
+            state, note = which.get(one.id, _IDLE)
             lanes.append(Track(agent=one, group=state, y=y + LANE // 2 if is_open else 0, note=note))
             y += LANE if is_open else 0
-        busy = _busy(seen, {one.id for one in mine}, axis) if together else ()
+        busy = _busy(seen, {one.id for one in mine}, axis) if name else ()
         found.append(
             Group(key=key, name=name, count=len(mine), is_open=is_open, lanes=lanes, y=begin, busy=busy)
         )
     return found, max(y, LANE)
+
+
+def _is_in(state: str, key: str) -> bool:
+    return state == key or (key == "all" and state != "idle")
 
 
 def _standings(seen: Window, standing: QueueState) -> dict[int, tuple[str, str]]:
@@ -212,13 +221,16 @@ def _standings(seen: Window, standing: QueueState) -> dict[int, tuple[str, str]]
     for bar in seen.bars:
         found[bar.agent_id] = ("quiet", "")
     for one in seen.sent:
-        found.setdefault(one.message.sender_id, ("quiet", ""))
+        for agent_id in (one.message.sender_id, *(to.agent_id for to in one.readers)):
+            found.setdefault(agent_id, ("quiet", ""))
+    for held in seen.held:
+        found.setdefault(held.agent_id, ("quiet", ""))
     for attempt in seen.alone:
         found[attempt.agent_id] = _standing_of(attempt, standing, found.get(attempt.agent_id, ("quiet", "")))
     names = {one.name.casefold(): one.id for one in seen.agents}
     for wait in standing.queued:
         agent_id = names.get(wait.agent.casefold())
-        if agent_id is not None and found.get(agent_id, ("idle", ""))[0] not in ("needs", "work"):
+        if agent_id is not None and found.get(agent_id, _IDLE)[0] not in ("needs", "work"):
             found[agent_id] = ("work", "queued")
     return found
 
@@ -247,25 +259,23 @@ def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
 def _marks(
     seen: Window, standing: QueueState, lanes: Mapping[int, Track], axis: Axis, now: int
 ) -> Iterator[RunBar]:
-    for bar in seen.bars:
-        lane = lanes.get(bar.agent_id)
-        if lane is None:
-            continue
-        if bar.attempt is not None:
-            yield from _queued(bar.attempt, lane, axis)
+    for bar in _bars(seen, lanes):
+        lane = lanes[bar.agent_id]
+        if bar.count == 1:
+            yield from _queued(bar.first_id, bar, lane, axis)
         shape: Shape = "cancelled" if bar.is_cancelled else "done"
-        run_id = "" if bar.attempt is None else bar.attempt.run_id
-        key = f"attempt:{bar.first_id}" if run_id else f"runs:{bar.first_id}"
+        run_id = bar.run_id if bar.count == 1 else ""
+        key = f"attempt:{bar.first_id}" if bar.count == 1 else f"runs:{bar.first_id}"
         yield _mark(lane, axis, shape, bar.began_at, bar.ended_at, key=key, run_id=run_id, count=bar.count)
     for one in seen.alone:
         if one.agent_id in lanes:
             yield from _of_attempt(one, lanes[one.agent_id], standing, axis, now)
     names = {lane.agent.name.casefold(): lane for lane in lanes.values() if not lane.is_person}
     for wait in standing.queued:
-        lane = names.get(wait.agent.casefold())
-        if lane is not None and wait.since < axis.span.end and now > axis.span.begin:
+        its = names.get(wait.agent.casefold())
+        if its is not None and wait.since < axis.span.end and now > axis.span.begin:
             yield _mark(
-                lane,
+                its,
                 axis,
                 "queued",
                 wait.since,
@@ -276,8 +286,17 @@ def _marks(
             )
 
 
+def _bars(seen: Window, lanes: Mapping[int, Track]) -> list[AttemptGroup]:
+    """Return the bars of the lanes that are drawn, joined until they are few enough."""
+    bars, step = [one for one in seen.bars if one.agent_id in lanes], nearness(seen.span)
+    while len(bars) > BARS:
+        step *= 2
+        bars = joined(sorted(bars, key=lambda one: (one.agent_id, one.began_at)), step)
+    return bars
+
+
 def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now: int) -> Iterator[RunBar]:
-    yield from _queued(one, lane, axis)
+    yield from _queued(one.id, one, lane, axis)
     is_dead = one.run_id in standing.given_up
     shape: Shape = "at-work" if one.ended_at is None else "done"
     if one.outcome in ("failed", "cut_off"):
@@ -297,11 +316,11 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
             )
 
 
-def _queued(one: Attempt, lane: Track, axis: Axis) -> Iterator[RunBar]:
+def _queued(number: int, one: Attempt | AttemptGroup, lane: Track, axis: Axis) -> Iterator[RunBar]:
     """Draw how long an attempt waited to begin, where that can be seen."""
     begin = max(one.queued_at, axis.span.begin)
     if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
-        yield _mark(lane, axis, "queued", begin, one.began_at, key=f"queued:{one.id}", run_id=one.run_id)
+        yield _mark(lane, axis, "queued", begin, one.began_at, key=f"queued:{number}", run_id=one.run_id)
 
 
 def _mark(  # noqa: PLR0913 - what a mark is made of, by name

@@ -33,10 +33,6 @@ class Timeline(TimelineReads):
         return self._attempts("attempts_before", agent_ids=agent_ids, begin=begin)
 
     @override
-    def attempts_by_id(self, ids: Sequence[int]) -> list[Attempt]:
-        return self._attempts("attempts_by_id", ids=ids)
-
-    @override
     def written(
         self, project_id: int, span: Span, *, limit: int, thread_id: str = "", agent_id: int | None = None
     ) -> list[Written]:

@@ -20,13 +20,13 @@ UPDATE attempts SET waited_until = CAST(:now AS bigint)
  WHERE run_id = :run_id AND outcome = 'waiting' AND waited_until IS NULL;
 
 -- attempt_groups
-SELECT agent_id, count(*), min(id), min(began_at), max(ended_at),
+SELECT agent_id, count(*), min(id), min(run_id), min(queued_at), min(began_at), max(ended_at),
        max(CASE WHEN outcome = 'cancelled' THEN 1 ELSE 0 END)
   FROM attempts
  WHERE agent_id IN {ints :agent_ids} AND began_at >= CAST(:begin AS bigint) AND began_at < :end
    AND outcome IN ('done', 'cancelled')
  GROUP BY agent_id, (began_at - CAST(:begin AS bigint)) / CAST(:step AS bigint)
- ORDER BY 1, 4;
+ ORDER BY 1, 6;
 
 -- attempts_alone
 SELECT id, run_id, agent_id, queued_at, began_at, ended_at, outcome, waited_until, error
@@ -42,10 +42,6 @@ SELECT id, run_id, agent_id, queued_at, began_at, ended_at, outcome, waited_unti
                        ORDER BY b.began_at DESC, b.id DESC LIMIT 1)
                 FROM agents a WHERE a.id IN {ints :agent_ids})
  ORDER BY id;
-
--- attempts_by_id
-SELECT id, run_id, agent_id, queued_at, began_at, ended_at, outcome, waited_until, error
-  FROM attempts WHERE id IN {ints :ids} ORDER BY id;
 
 -- written
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, importance, created_ts, recalled_at

@@ -1,4 +1,4 @@
-// What a run puts out is appended; its end stays in sight unless one scrolls away.
+// Output is appended; its end stays in sight unless one scrolls away.
 const [log, follows, news] = ["log", "follows", "log-new"].map((id) => document.getElementById(id));
 let sticks = true, unseen = 0, after = log.dataset.after;
 
