@@ -229,9 +229,9 @@ def _standings(seen: Window, standing: QueueState) -> dict[int, tuple[str, str]]
         found[attempt.agent_id] = _standing_of(attempt, standing, found.get(attempt.agent_id, ("quiet", "")))
     names = {one.name.casefold(): one.id for one in seen.agents}
     for wait in standing.queued:
-        agent_id = names.get(wait.agent.casefold())
-        if agent_id is not None and found.get(agent_id, _IDLE)[0] not in ("needs", "work"):
-            found[agent_id] = ("work", "queued")
+        its = names.get(wait.agent.casefold())
+        if its is not None and found.get(its, _IDLE)[0] not in ("needs", "work"):
+            found[its] = ("work", "queued")
     return found
 
 
