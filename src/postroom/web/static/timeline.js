@@ -29,8 +29,7 @@ function settle() {
 
 function draw() {
   const [from, to] = bounds(), length = view[1] - view[0];
-  for (const drawn of all(".tl-drawing, .tl-axis"))
-    drawn.style.transform = !timer ? "" : `translateX(${((from - view[0]) / length) * 100}%) scaleX(${(to - from) / length})`;
+  one(".tl-moved").style.transform = !timer ? "" : `translateX(${((from - view[0]) / length) * 100}%) scaleX(${(to - from) / length})`;
 }
 
 function show(begin, end) {
