@@ -48,6 +48,10 @@ CREATE INDEX inbound_messages_open ON inbound_messages (inbound_id, status) WHER
 
 CREATE INDEX inbound_messages_open_of_session ON inbound_messages (session_key, inbound_id, status) WHERE is_open = 1;
 
+CREATE INDEX linked_chats_code ON linked_chats (code_hash) WHERE code_hash IS NOT NULL;
+
+CREATE INDEX linked_chats_person ON linked_chats (person) WHERE person IS NOT NULL;
+
 CREATE INDEX messages_project ON messages (project_id, id);
 
 CREATE INDEX messages_sender ON messages (sender_id, id);
@@ -364,6 +368,18 @@ CREATE TABLE "inbound_messages" (
          ELSE 0
          END)
 ) STRICT;
+
+CREATE TABLE linked_chats (
+  platform     TEXT NOT NULL,
+  chat_id      TEXT NOT NULL,
+  person       TEXT,
+  shares       INTEGER NOT NULL CHECK (shares IN (0, 1)),
+  code_hash    TEXT,
+  code_until   INTEGER NOT NULL,
+  failures     INTEGER NOT NULL,
+  locked_until INTEGER NOT NULL,
+  PRIMARY KEY (platform, chat_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE "message_runs" (
   message_id  INTEGER NOT NULL,
