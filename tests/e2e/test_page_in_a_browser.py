@@ -67,9 +67,9 @@ ADDRESSES = (
 )
 ACTING = """
 [...document.querySelectorAll('*')].filter(one =>
-  one.matches('script:not([src^="/static/postroom."]:empty), style, iframe, object, embed, base, svg, math')
+  one.matches('script:not([src^="/static/"]:empty), style, iframe, object, embed, base, svg:not(.tl-svg), math')
   || [...one.attributes].some(({name, value}) => name.startsWith('on') || ['style', 'srcdoc'].includes(name)
-       || (['href', 'src', 'action', 'formaction'].includes(name) && !/^(https?:|mailto:|[/#])/.test(value)))
+       || (['href', 'src', 'action', 'formaction'].includes(name) && !/^(https?:|mailto:|[/#]|$)/.test(value)))
 ).map(one => one.outerHTML.slice(0, 200))
 """
 

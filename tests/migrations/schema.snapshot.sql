@@ -4,6 +4,10 @@ CREATE INDEX attachments_blob ON attachments (sha256);
 
 CREATE INDEX attachments_preview ON attachments (preview_sha256) WHERE preview_sha256 IS NOT NULL;
 
+CREATE INDEX attempts_run ON attempts (run_id, id);
+
+CREATE INDEX attempts_time ON attempts (agent_id, began_at);
+
 CREATE INDEX chat_addresses_chat ON chat_addresses (platform, chat_id);
 
 CREATE INDEX chat_conversations_active ON chat_conversations (session_key, active_at DESC, thread_id);
@@ -32,6 +36,8 @@ CREATE INDEX file_reservations_live ON file_reservations (project_id, prefix) WH
 
 CREATE INDEX file_reservations_project ON file_reservations (project_id, id);
 
+CREATE INDEX file_reservations_time ON file_reservations (project_id, created_at);
+
 CREATE INDEX idempotency_age ON idempotency (created_at);
 
 CREATE INDEX inbound_messages_ended ON inbound_messages (updated_at, inbound_id, status) WHERE is_open = 0;
@@ -53,6 +59,8 @@ CREATE INDEX messages_project ON messages (project_id, id);
 CREATE INDEX messages_sender ON messages (sender_id, id);
 
 CREATE INDEX messages_thread ON messages (project_id, thread_id, id);
+
+CREATE INDEX messages_time ON messages (project_id, created_ts, id);
 
 CREATE INDEX outbox_dead ON outbox (outbox_id, kind) WHERE status = 'dead_letter';
 
@@ -179,6 +187,20 @@ CREATE TABLE attachments (
   preview_sha256 TEXT REFERENCES blobs (sha256),
   PRIMARY KEY (message_id, position)
 ) WITHOUT ROWID;
+
+CREATE TABLE attempts (
+  id           INTEGER PRIMARY KEY,
+  run_id       TEXT NOT NULL,
+  agent_id     INTEGER NOT NULL,
+  queued_at    INTEGER NOT NULL,
+  began_at     INTEGER NOT NULL,
+  ended_at     INTEGER,
+  outcome      TEXT NOT NULL DEFAULT ''
+               CHECK (outcome IN ('', 'done', 'failed', 'cancelled', 'waiting', 'cut_off')),
+  waited_until INTEGER,
+  error        TEXT NOT NULL DEFAULT '',
+  CHECK ((ended_at IS NULL) = (outcome = ''))
+);
 
 CREATE TABLE blobs (
   sha256  TEXT PRIMARY KEY,

@@ -483,21 +483,30 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
     [work] = await room.operator.works(SLUG)
     browser = room.browser()
     await until_kept(room, work.run_id, "alert(1)")
-    page = (await browser.get(f"{RUNS}/{work.run_id}?live=1")).text
+    page = (await browser.get(f"{RUNS}/{work.run_id}")).text
     assert "step 1\n&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "\x1b" not in page
     assert "<script>" not in page
-    assert '<noscript><meta http-equiv="refresh"' in page
+    more = f"{RUNS}/{work.run_id}?output=more"
+    first = await browser.get(f"{more}&after=0")
+    assert first.text == "step 1\n<script>alert(1)</script>\n"
+    assert first.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "postroom-over" not in first.headers
+    after = first.headers["postroom-cursor"]
+    assert f'data-after="{after}"' in page
+    assert (await browser.get(f"{more}&after={after}")).text == ""
+    assert (await browser.get(f"{RUNS}/{work.run_id}?output=raw")).text == first.text
     assert (await room.operator.named(work.run_id[:-1])).run_id == work.run_id
     whole = await browser.get(f"{RUNS}/{work.run_id}?output=whole")
     assert whole.text == "step 1\n<script>alert(1)</script>\n"
     assert whole.headers["content-disposition"].startswith("attachment;")
     goes_on.set()
     await room.turn()
-    page = (await browser.get(f"{RUNS}/{work.run_id}?live=1")).text
+    assert (await browser.get(f"{more}&after={after}")).headers["postroom-over"] == "1"
+    page = (await browser.get(f"{RUNS}/{work.run_id}")).text
     assert "step 1" in page
     assert "Bo did it" in page
-    assert 'http-equiv="refresh"' not in page
+    assert "This runner tells no steps" in page
 
 
 async def test_a_run_at_work_that_has_put_nothing_out_says_so(room):
@@ -714,7 +723,7 @@ async def test_hostile_words_stay_words_on_every_new_page(room):
     for page in pages:
         for act in (
             "<script>",
-            "<svg",
+            *("<svg onload", "<svg/", "<svg>"),
             "<img src=x",
             "<b onclick",
             "</textarea><s",

@@ -57,6 +57,8 @@ class Work:
     dispatch_id: str | None = None
     why: str = ""
     """Why it is not executing; or why it ended, when it did not end well."""
+    gate: str = ""
+    """What of its way to a worker keeps it, by the word of the queue; "" unless it is queued."""
     until: int | None = None
     """The instant after which that ends, where it is known."""
     questions: int = 0
@@ -82,6 +84,23 @@ class WorkCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedRun:
+    """A run that waits to begin, or to be tried again."""
+
+    run_id: str
+    agent: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """How the queue of a project is beside what its log tells: which runs wait, and which were given up."""
+
+    queued: tuple[QueuedRun, ...] = ()
+    given_up: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """A message that waits for its reader's next run, and why it waits."""
 
@@ -100,6 +119,8 @@ class Output:
 
     text: str
     is_cut: bool = False
+    after: int = 0
+    """The number in the run's log from which one may go on."""
 
 
 def told(record: OpenQuestion | GivenAnswer | Work | Waiting) -> dict[str, object]:

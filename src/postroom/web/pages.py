@@ -28,7 +28,7 @@ from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
 from postroom.web.run_pages import QuestionPages, RunPages, SchedulePages
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
-from postroom.web.timeline import timeline
+from postroom.web.timeline_pages import TimelinePages
 from postroom.web.views import ShownMessage
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def page_routes(
         ("/p/{slug}", pages.project),
         ("/p/{slug}/agents", pages.agents),
         ("/p/{slug}/agents/{name:path}", pages.agent),
-        ("/p/{slug}/timeline", pages.timeline),
+        ("/p/{slug}/timeline", TimelinePages(mail, clock, services).timeline),
         ("/p/{slug}/threads", pages.threads),
         ("/p/{slug}/t/{thread_id:path}", pages.thread),
         ("/p/{slug}/m/{message_id}", pages.message),
@@ -112,19 +112,6 @@ class Pages:
         slug, now = request.path_params["slug"], self._clock.now()
         page = await self._settled(lambda reads: reading.overview(reads, slug, now=now))
         return await self._html(request, "project", page=page, project=page.project)
-
-    async def timeline(self, request: Request) -> Response:
-        """Show what happened in a project, with an agent or on a thread, the newest first.
-
-        Live, the page loads itself again.
-        """
-        slug, now, given = request.path_params["slug"], self._clock.now(), request.query_params
-        live = choice(request, "live", ("0", "1")) == "1"
-        agent, thread_id = given.get("agent", ""), given.get("thread", "")
-        page = await self._mail.read(
-            lambda reads: timeline(reads, slug, now=now, agent=agent, thread_id=thread_id)
-        )
-        return await self._html(request, "timeline", page=page, project=page.project, live=live)
 
     async def threads(self, request: Request) -> Response:
         """Show a project's threads, the newest first."""
