@@ -6,7 +6,7 @@ from typing import Any
 
 from postroom.contracts.errors import StaleDecision, UnknownRun
 from postroom.contracts.schedules import Missed, Overlap, Schedule
-from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, Waiting, Work, WorkCounts
+from postroom.contracts.work import Floor, GivenAnswer, OpenQuestion, Output, Waiting, Work, WorkCounts
 from postroom.services.people import Draft, Limits, Posted
 from postroom.web.forms import PageServices
 from web_samples import HOSTILE, HOUR, MINUTE
@@ -108,6 +108,16 @@ class StillRoom:
 
     async def counts(self, slug: str) -> WorkCounts:
         return WorkCounts(open_runs=3, questions=3, given_up=1)
+
+    async def floor(self, slug: str) -> Floor:
+        works = await self.works(slug)
+        return Floor(
+            works=[one for one in works if one.finished_at is None],
+            questions=await self.open_questions(slug),
+            given_up=[one for one in works if one.can_replay],
+            waiting=await self.waiting(slug),
+            last_lines={"r1": "\n".join(HOSTILE[:4]), "r3": WORD},
+        )
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         return [

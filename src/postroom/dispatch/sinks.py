@@ -245,14 +245,15 @@ async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN)
             page = await events.list(scope, after=begin, limit=end - begin)
         except CursorExpired:  # older ones are gone
             break
-        parts.append("".join(_said(event) for event in page.events))
+        parts.append("".join(said(event) for event in page.events))
         length += len(parts[-1])
         end = begin
     text = "".join(reversed(parts))
     return Output(text=text[-most:], is_cut=end > 0 or length > most)
 
 
-def _said(event: CanonicalEvent) -> str:
+def said(event: CanonicalEvent) -> str:
+    """Return what an event of a run has put out; "" for other events."""
     if event.event_kind == RESET:
         return f"\n[{event.payload.get('reason', '')}]\n"
     return str(event.payload.get("delta", "")) if event.event_kind == TEXT else ""
