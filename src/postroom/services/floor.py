@@ -40,7 +40,7 @@ def floor_of(tx: Transaction, slug: str) -> Floor:
         for one in _dispatches(tx, status, prefix)
     }
     why = _Why(runs, rows, now)
-    works = [_open_work(run, rows.get(run.run_id), why) for run in runs]
+    works = [_open_work(run, rows.get(run.run_id) or _ended(tx, run), why) for run in runs]
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
     given_up = _given_up(tx, prefix)
     return Floor(
@@ -125,6 +125,12 @@ def _open_work(run: RunRecord, row: RunDispatch | None, why: _Why) -> Work:
     elif state == "asks":
         reason = why_held(whose(run.thread_id)[1], run)
     return work_of(run, row, state=state, why=reason, until=until)
+
+
+def _ended(tx: Transaction, run: RunRecord) -> RunDispatch | None:
+    """Return the dispatch of a run that is neither queued nor at work: it asks, or is about to go on."""
+    row = None if run.dispatch_id is None else tx.runs.dispatches.load(run.dispatch_id)
+    return row if row is not None and row.run_id == run.run_id else None
 
 
 def _open_runs(tx: Transaction, prefix: str) -> list[RunRecord]:
