@@ -133,7 +133,8 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     assert f'value="{question[0].run_id}"' not in after
     tried = await post(other, RUNS, *dead_letter, ("do", "replay"))
     assert tried.status_code == 303
-    assert (await room.operator.floor(SLUG)).given_up == []
+    again = (await room.operator.floor(SLUG)).given_up  # it failed once more, as a new run
+    assert [one.parent_run_id for one in again] == [dict(dead_letter)["run"]]
 
 
 async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
