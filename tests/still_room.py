@@ -10,6 +10,7 @@ from postroom.contracts.runs import Usage
 from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.contracts.timeline import Attempt
 from postroom.contracts.work import (
+    Floor,
     GivenAnswer,
     OpenQuestion,
     Output,
@@ -129,6 +130,16 @@ class StillRoom:
 
     async def counts(self, slug: str) -> WorkCounts:
         return WorkCounts(open_runs=3, questions=3, given_up=1)
+
+    async def floor(self, slug: str) -> Floor:
+        works = await self.works(slug)
+        return Floor(
+            works=[one for one in works if one.finished_at is None],
+            questions=await self.open_questions(slug),
+            given_up=[one for one in works if one.can_replay],
+            waiting=await self.waiting(slug),
+            last_lines={"r1": "\n".join(HOSTILE[:4]), "r3": WORD},
+        )
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         return [

@@ -103,6 +103,54 @@ async def test_a_question_is_answered_with_a_reason_and_the_agent_goes_on_with_i
     assert 'value="Ana"' in (await browser.get(WRITE)).text
 
 
+async def test_the_control_room_has_what_needs_a_person_with_its_context_and_takes_the_answer(room):
+    other, dead_letter = await dead(room)
+    browser, fields = await asked(room)
+    await room.send("Bo", "Ash", subject="Waits behind the question")
+    await room.turn()
+    page = (await browser.get(f"/p/{SLUG}")).text
+    question = await room.questions.open_questions(SLUG)
+    for words in (
+        question[0].text,
+        "Because of",
+        "1 message that waits behind it",
+        "was given up",
+        "Count the bees",
+        "Ash has an open question",
+        "unread by",
+    ):
+        assert words in page, words
+    assert 'data-go="c"' in page
+    assert '<span class="count owed">2<span class="hidden"> need you' in page
+    parts = (await browser.get(f"/p/{SLUG}?part=needs,tabs")).text
+    assert question[0].text in parts
+    assert "<html" not in parts
+    answer = await post(browser, QUESTIONS, *fields, ("back", "control"), ("answer", "yes"))
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/p/{SLUG}?done=yes")
+    await room.turn()
+    after = (await browser.get(f"/p/{SLUG}?done=yes")).text
+    assert "Answered with" in after
+    assert f'value="{question[0].run_id}"' not in after
+    tried = await post(other, RUNS, *dead_letter, ("do", "replay"))
+    assert tried.status_code == 303
+    again = (await room.operator.floor(SLUG)).given_up  # it failed once more, as a new run
+    assert [one.parent_run_id for one in again] == [dict(dead_letter)["run"]]
+
+
+async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
+    await room.send("Ada", "Ash")
+    await room.send("Ada", "Fay")
+    await room.turn()
+    floor = await room.operator.floor(SLUG)
+    assert [(one.agent, one.state) for one in floor.works] == [("Ash", "asks")]
+    assert [one.agent for one in floor.given_up] == ["Fay"]
+    assert floor.given_up[0].can_replay
+    works = {one.run_id: one for one in await room.operator.works(SLUG)}
+    assert [works[one.run_id] for one in (*floor.works, *floor.given_up)] == [*floor.works, *floor.given_up]
+    assert (await room.operator.counts(SLUG)).given_up == 1
+    assert (await room.operator.floor("another")).works == []
+
+
 async def test_no_is_told_as_no(room):
     browser, fields = await asked(room)
     assert (await post(browser, QUESTIONS, *fields, ("answer", "no"))).status_code == 303

@@ -1,6 +1,7 @@
 """Runs of agents and their questions as people see them: on the pages, at the command line, as JSON."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from postroom.contracts.clock import iso
@@ -121,6 +122,22 @@ class Output:
     is_cut: bool = False
     after: int = 0
     """The number in the run's log from which one may go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What goes on in a project now, seen in one consistent view of the store."""
+
+    works: Sequence[Work] = ()
+    """Open runs: those at work first, then those that ask, then the queue."""
+    questions: Sequence[OpenQuestion] = ()
+    """The longest open first."""
+    given_up: Sequence[Work] = ()
+    """The last given up first."""
+    waiting: Sequence[Waiting] = ()
+    """Messages that wait for the next run of their reader."""
+    last_lines: Mapping[str, str] = field(default_factory=dict)
+    """The last lines that an open run, or one given up, has put out, by run id."""
 
 
 def told(record: OpenQuestion | GivenAnswer | Work | Waiting) -> dict[str, object]:

@@ -276,7 +276,7 @@ async def output_after(events: EventStore, scope: EventScope, after: int) -> tup
         CursorAhead, CursorExpired: as `EventStore.list` says.
     """
     page = await events.list(scope, after=after, limit=MAX_PAGE)
-    return "".join(_said(event) for event in page.events), page.cursor
+    return "".join(said(event) for event in page.events), page.cursor
 
 
 async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
@@ -289,14 +289,15 @@ async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN)
             page = await events.list(scope, after=begin, limit=end - begin)
         except CursorExpired:  # older ones are gone
             break
-        parts.append("".join(_said(event) for event in page.events))
+        parts.append("".join(said(event) for event in page.events))
         length += len(parts[-1])
         end = begin
     text = "".join(reversed(parts))
     return Output(text=text[-most:], is_cut=end > 0 or length > most, after=newest)
 
 
-def _said(event: CanonicalEvent) -> str:
+def said(event: CanonicalEvent) -> str:
+    """Return what an event of a run has put out; "" for other events."""
     if event.event_kind == RESET:
         return f"\n[{event.payload.get('reason', '')}]\n"
     return str(event.payload.get("delta", "")) if event.event_kind == TEXT else ""

@@ -8,12 +8,13 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownDispatch, UnknownRun
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
-from postroom.contracts.work import Output, QueuedRun, QueueState, Waiting, Work, WorkCounts, WorkState
+from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.work import Floor, Output, QueuedRun, QueueState, Waiting, Work, WorkCounts, WorkState
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.floor import floor_of, state_of, work_of
 from postroom.services.run_story import Story, story_of
 from postroom.services.runs import RunService, project_threads, whose
 
@@ -22,7 +23,6 @@ _EACH: Final = 20
 """Ended runs of each agent that are looked at."""
 ENDED: Final = 50
 """Ended runs that are shown."""
-_WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
 _ORDER: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks", "done", "cancelled", "failed")
 _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 
@@ -68,6 +68,10 @@ class WorkService:
         dead = await self._dead(project_threads(slug))
         asked = sum(len(run.open_tickets) for run in runs if run.status is RunStatus.WAITING)
         return WorkCounts(open_runs=len(runs), questions=asked, given_up=len(dead))
+
+    async def floor(self, slug: str) -> Floor:
+        """Return what goes on in a project now, in one read of the store."""
+        return await self._runs.stores.store.read(lambda tx: floor_of(tx, slug))
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         """Return the messages that wait for their reader's next run, those that wait longest first."""
@@ -216,28 +220,9 @@ class WorkService:
 
     async def _of(self, run: RunRecord) -> Work:
         row = await self._row(run)
-        state = _state(run, row)
+        state = state_of(run, row)
         why, until, gate = await self._why(run, row, state)
-        slug, name = whose(run.thread_id)
-        return Work(
-            run_id=run.run_id,
-            project=slug,
-            agent=name,
-            state=state,
-            messages=tuple(messages_named(run.input.trigger_message_ids if run.input else ())),
-            created_at=run.created_at,
-            started_at=run.started_at,
-            finished_at=run.finished_at,
-            attempts=0 if row is None else row.executions,
-            dispatch_id=run.dispatch_id,
-            why=why,
-            gate=gate,
-            until=until,
-            questions=len(run.answered) + len(run.open_tickets),
-            parent_run_id=run.parent_run_id,
-            can_cancel=state == "asks" or (row is not None and not row.status.is_terminal),
-            can_replay=row is not None and row.status is RunDispatchStatus.DEAD_LETTER,
-        )
+        return work_of(run, row, state=state, why=why, until=until, gate=gate)
 
     async def _row(self, run: RunRecord) -> RunDispatch | None:
         """Return the dispatch of a run, as far as it is still there and this run's."""
@@ -284,19 +269,6 @@ class WorkService:
             for one in await self._runs.mailbox.pending(thread_id)
             for message in messages_named([one.message.id or ""])
         ]
-
-
-def _state(run: RunRecord, row: RunDispatch | None) -> WorkState:
-    if run.status is RunStatus.DONE:
-        end = run.termination
-        if end is None or end.type in _WELL:
-            return "done"
-        return "cancelled" if end.type is TerminationKind.CANCELLED else "failed"
-    if row is not None and row.status is RunDispatchStatus.CLAIMED:
-        return "at work"
-    if run.status is RunStatus.WAITING and (row is None or row.status is not RunDispatchStatus.QUEUED):
-        return "asks"
-    return "queued"
 
 
 def _shown(dispatch: RunDispatch) -> dict[str, object]:

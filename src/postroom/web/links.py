@@ -3,9 +3,9 @@
 from urllib.parse import quote, urlencode
 
 
-def project(slug: str) -> str:
-    """Return the address of a project."""
-    return f"/p/{_part(slug)}"
+def project(slug: str, *, done: str | None = None) -> str:
+    """Return the address of a project's control room, of it after a question was answered with yes or no."""
+    return _with(f"/p/{_part(slug)}", done=done)
 
 
 def agents(slug: str, *, after: int | None = None) -> str:

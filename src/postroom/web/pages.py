@@ -18,15 +18,16 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.mail import Agent, Attachment, Message, Project
 from postroom.contracts.store import MailReads, MailStore
-from postroom.contracts.work import Waiting
+from postroom.contracts.work import Floor, Waiting
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.web import files, presence, reading, wording
+from postroom.web.control import control
 from postroom.web.files import asset_routes
-from postroom.web.forms import PageContext, PageServices, Site, following, project_page
+from postroom.web.forms import PageContext, PageServices, Site, following, project_page, remembered_name
 from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
-from postroom.web.run_pages import QuestionPages, RunPages, SchedulePages
+from postroom.web.run_pages import LONGEST_WHY, QuestionPages, RunPages, SchedulePages
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
 from postroom.web.timeline_pages import TimelinePages
 from postroom.web.views import ShownMessage
@@ -108,10 +109,13 @@ class Pages:
         return await self._html(request, "projects", page=page, after=after, address=_address(request))
 
     async def project(self, request: Request) -> Response:
-        """Show a project's newest threads, agents and reservations."""
-        slug, now = request.path_params["slug"], self._clock.now()
-        page = await self._settled(lambda reads: reading.overview(reads, slug, now=now))
-        return await self._html(request, "project", page=page, project=page.project)
+        """Show a project's control room."""
+        slug, now, me = request.path_params["slug"], self._clock.now(), remembered_name(request)
+        floor = Floor() if self._services is None else await self._services.runs.floor(slug)
+        page = await self._settled(lambda reads: control(reads, slug, floor, me=me, now=now))
+        done = choice(request, "done", ("", "yes", "no"))
+        shown = {"page": page, "done": done, "longest_why": LONGEST_WHY}
+        return await self._html(request, "project", project=page.overview.project, **shown)
 
     async def threads(self, request: Request) -> Response:
         """Show a project's threads, the newest first."""

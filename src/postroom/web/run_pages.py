@@ -209,7 +209,12 @@ class QuestionPages:
             return await self._with.html(
                 request, "stale_answer", 409, project=project, before=before, message=error.message
             )
-        answer = see(links.questions(project.slug, done=number))
+        from_control_room = form.text("back") == "control"
+        answer = see(
+            links.project(project.slug, done=word)
+            if from_control_room
+            else links.questions(project.slug, done=number)
+        )
         remember_name(request, answer, by)
         return answer
 
