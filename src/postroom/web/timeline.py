@@ -13,7 +13,7 @@ from postroom.contracts.errors import UnknownThread
 from postroom.contracts.mail import Agent, Message, Project, Recipient, Reservation
 from postroom.contracts.store import MailReads
 from postroom.contracts.waking import MessageRun
-from postroom.web import conversation
+from postroom.mail import conversation
 from postroom.web.reading import inbox_of, known_agent, known_project, sent_by
 
 Kind = Literal["wrote", "began", "done", "failed", "reserved", "freed"]
@@ -131,7 +131,7 @@ def _held(reads: MailReads, project: Project, whose: Agent | None) -> list[Reser
 def _messages(reads: MailReads, project: Project, whose: Agent | None, thread_id: str) -> list[Message]:
     """Return the newest messages of a thread, of an agent, or of the project."""
     if thread_id:
-        found = conversation.Conversation(reads, project, thread_id).newest(limit=MESSAGES)
+        found = conversation.Conversation(reads, reads, project, thread_id).newest(limit=MESSAGES)
         if not found:
             raise UnknownThread(f"{project.slug} has no thread {thread_id!r}", value=thread_id)
     else:
