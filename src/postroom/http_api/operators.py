@@ -141,6 +141,9 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     async def doctor(request: Request) -> Response:
         return JSONResponse(dict(await operations.doctor(full=request.query_params.get("full") == "yes")))
 
+    async def projects(_: Request) -> Response:
+        return JSONResponse({"projects": [dict(one) for one in await operations.projects()]})
+
     async def back_up(request: Request) -> Response:
         wanted = await read_body(request, _Backup)
         return JSONResponse(dict(await operations.back_up(_absolute(wanted.target))))
@@ -167,6 +170,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
 
     return [
         operators("/admin/status", {"GET": status}),
+        operators("/admin/projects", {"GET": projects}),
         operators("/admin/doctor", {"GET": doctor}),
         operators("/admin/support-bundle", {"GET": support_bundle}),
         operators("/admin/backup", {"POST": back_up}),
