@@ -59,10 +59,18 @@ class RunningServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self) -> Self:
-        """Start the process and wait, within a bound, until it says that it is ready."""
+    def start(self, *, port: int = 0) -> Self:
+        """Start the process, on a free port or this one, and wait, within a bound, until it says that it is ready."""
         self.note.unlink(missing_ok=True)
-        command = [sys.executable, *self._program, "up", "--port", "0", "--data-dir", str(self.data_dir)]
+        command = [
+            sys.executable,
+            *self._program,
+            "up",
+            "--port",
+            str(port),
+            "--data-dir",
+            str(self.data_dir),
+        ]
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
