@@ -132,6 +132,13 @@ def _login_address(request: Request, login: LoginService, then: str) -> str:
     return f"{base}/login?code={login.codes.make()}{leads_on}"
 
 
+def _told_as(name: str, look: Callable[[], Awaitable[object]]) -> Endpoint:
+    async def told_whole(_: Request) -> Response:
+        return JSONResponse({name: await look()})
+
+    return told_whole
+
+
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     """Return the routes to the server itself."""
 
@@ -144,9 +151,6 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     async def back_up(request: Request) -> Response:
         wanted = await read_body(request, _Backup)
         return JSONResponse(dict(await operations.back_up(_absolute(wanted.target))))
-
-    async def support_bundle(_: Request) -> Response:
-        return JSONResponse({"files": dict(await operations.support_bundle())})
 
     async def issue(request: Request) -> Response:
         wanted = await read_body(request, _Agent)
@@ -167,8 +171,9 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
 
     return [
         operators("/admin/status", {"GET": status}),
+        operators("/admin/projects", {"GET": _told_as("projects", operations.projects)}),
         operators("/admin/doctor", {"GET": doctor}),
-        operators("/admin/support-bundle", {"GET": support_bundle}),
+        operators("/admin/support-bundle", {"GET": _told_as("files", operations.support_bundle)}),
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),

@@ -10,7 +10,8 @@ from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge, 
 from postroom.contracts.mail import Message, Project
 from postroom.contracts.store import MailReads
 from postroom.contracts.work import Work
-from postroom.web import conversation, files, links
+from postroom.mail import conversation
+from postroom.web import files, links
 from postroom.web.forms import PageContext, read_form, remember_name, see
 from postroom.web.run_time import gates, stretches
 from postroom.web.serving import Endpoint, choice, number
