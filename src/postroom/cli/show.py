@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.cli.exit_codes import READER_GONE
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.quoting import one_line, readable
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-_KEPT = {ord("\n"): "\n", ord("\t"): "\t"}
-_VISIBLE = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0)]} | _KEPT
-_VISIBLE |= {code: f"\\u{code:04x}" for code in [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]}
-"""Control characters, and those that turn the direction of the text round."""
 
 _COPIED = {"ID", "NUMBER"}
 """Columns that people copy from: never broken over lines."""
@@ -52,12 +48,12 @@ _TOOL = re.compile(rf"(\bcall )?`?\b({'|'.join(_COMMANDS)})\b`?")
 
 def plain(text: object) -> str:
     """Return text with what a terminal would obey made visible."""
-    return str(text).translate(_VISIBLE)
+    return readable(str(text))
 
 
 def line(text: object) -> str:
     """Return text as a part of one line."""
-    return plain(text).replace("\n", " ").replace("\t", " ")
+    return one_line(str(text))
 
 
 def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], str]) -> None:
@@ -65,7 +61,7 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
     if as_json:
         print_line(json.dumps(document, indent=2, default=str))
     elif shown := text():
-        print_line(shown)
+        print_line(plain(shown))
 
 
 def failure(error: PostroomError, *, as_json: bool) -> None:
