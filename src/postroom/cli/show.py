@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.cli.exit_codes import READER_GONE
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.quoting import one_line, readable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-_KEPT = {ord("\n"): "\n", ord("\t"): "\t"}
-_VISIBLE = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0)]} | _KEPT
-_VISIBLE |= {code: f"\\u{code:04x}" for code in [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]}
-"""Control characters, and those that turn the direction of the text round."""
 
 RULE = "-" * 40
 """Between two messages that are printed after each other."""
@@ -40,6 +36,8 @@ _STYLES = {
     "high": "red",
 }
 """Words that stand alone in a cell, and how a terminal with colours shows them."""
+_COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
+"""What Rich writes for those styles."""
 _MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)[\d:.]*(?:Z|[+-]\d\d:\d\d)")
 """A moment; on a narrow screen it is shown to the minute."""
 
@@ -61,12 +59,12 @@ _TOOL = re.compile(rf"(\bcall )?`?\b({'|'.join(_COMMANDS)})\b`?")
 
 def plain(text: object) -> str:
     """Return text with what a terminal would obey made visible."""
-    return str(text).translate(_VISIBLE)
+    return readable(str(text))
 
 
 def line(text: object) -> str:
     """Return text as a part of one line."""
-    return plain(text).replace("\n", " ").replace("\t", " ")
+    return one_line(str(text))
 
 
 def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], str]) -> None:
@@ -74,7 +72,8 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
     if as_json:
         print_line(json.dumps(document, indent=2, default=str))
     elif shown := text():
-        print_line(shown)
+        parts = _COLOURS.split(shown) if sys.stdout.isatty() else [shown]
+        print_line("".join(part if _COLOURS.fullmatch(part) else plain(part) for part in parts))
 
 
 def failure(error: PostroomError, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import Record
 
 BYTES_LOCK = "bytes of files"
@@ -41,7 +42,7 @@ class ChatFile(Record, frozen=True, kw_only=True):
     @property
     def described(self) -> str:
         """Name it for a person or an agent, in one line."""
-        return f"{self.name} ({self.media_type}, {self.size:,} bytes)"
+        return f"{quoted(self.name, longest=_NAME_LENGTH)} ({one_line(self.media_type)}, {self.size:,} bytes)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The operator's routes: who may call them, how their bodies are read, and what each asks of which service.
+"""The operator's routes: how their bodies are read, and what each asks of which service.
 
 Those for hooks and watchers of this machine are among them.
 """
@@ -16,9 +16,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.choices import Importance
-from postroom.contracts.errors import InvalidArgument, InvalidPath, NotPermitted
+from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
-from postroom.contracts.tokens import ADMIN, Grant
+from postroom.contracts.tokens import Grant
 from postroom.contracts.work import told
 from postroom.http_api.operations import Operations
 from postroom.http_api.sessions import LoginService, own_address
@@ -56,30 +56,13 @@ _MOST_SECONDS: Final = 10**9
 _Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
 
 
-def operators(
-    path: str, endpoints: Mapping[str, Endpoint], *, by_token: bool = True, by_run: bool = False
-) -> Route:
-    """Return a route that refuses everybody but the operator, an endpoint for each method.
+def operators(path: str, endpoints: Mapping[str, Endpoint]) -> Route:
+    """Return a route with an endpoint for each method; whom it answers is said in `permissions`."""
 
-    A named token with the scope `admin` counts as the operator's, unless `by_token` is False; with `by_run`
-    the token of a run does.
-    """
-
-    async def checked(request: Request) -> Response:
-        grant = request.scope.get(GRANT_SCOPE)
-        if not (by_run and isinstance(grant, Grant) and grant.run_id is not None):
-            _refuse_others(request, by_token=by_token)
+    async def chosen(request: Request) -> Response:
         return await endpoints["GET" if request.method == "HEAD" else request.method](request)
 
-    return Route(path, checked, methods=list(endpoints))
-
-
-def _refuse_others(request: Request, *, by_token: bool) -> None:
-    caller, grant = request.scope.get("state", {}).get("caller"), request.scope.get(GRANT_SCOPE)
-    if caller == "token" and isinstance(grant, Grant) and by_token:
-        grant.check(ADMIN, request.url.path)
-    elif caller != "operator":
-        raise NotPermitted("this is for the server's operator", remedy="use the server's own token")
+    return Route(path, chosen, methods=list(endpoints))
 
 
 async def read_body(request: Request, kind: type[T]) -> T:
@@ -424,8 +407,8 @@ def token_routes(tokens: NamedTokens) -> list[Route]:
 
     methods = {"GET": listed, "POST": create, "DELETE": revoke}
     return [
-        operators("/admin/tokens", methods, by_token=False),
-        operators("/admin/tokens/rotate", {"POST": rotate}, by_token=False),
+        operators("/admin/tokens", methods),
+        operators("/admin/tokens/rotate", {"POST": rotate}),
     ]
 
 
@@ -444,6 +427,6 @@ def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
         return JSONResponse(dict(await following.messages(await _object(request), agent_token=token)))
 
     return [
-        operators("/hooks/{client}/{event}", {"POST": hook}, by_run=True),
+        operators("/hooks/{client}/{event}", {"POST": hook}),
         operators("/watch", {"POST": watch}),
     ]

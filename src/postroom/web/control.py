@@ -7,9 +7,10 @@ from typing import Final
 from postroom.contracts.mail import InboxEntry, Message, Recipient, Reservation
 from postroom.contracts.store import MailReads
 from postroom.contracts.work import Floor
+from postroom.mail import conversation
 from postroom.mail.conflicts import Conflict, conflicts
 from postroom.mail.projects import PEOPLE_KEY
-from postroom.web import conversation, reading
+from postroom.web import reading
 from postroom.web.frame import LEASES
 from postroom.web.views import Overview
 

@@ -13,7 +13,8 @@ from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.timeline import Span
 from postroom.contracts.work import QueueState
-from postroom.web import conversation, links, reading
+from postroom.mail import conversation
+from postroom.web import links, reading
 from postroom.web.forms import PageServices, Site, project_page
 from postroom.web.serving import NUMBER, choice, number
 from postroom.web.timeline import Window, window

@@ -166,7 +166,7 @@ def _played(play: Play, told: list[dict[str, str]], *, as_json: bool, word: str 
         if agent.MAY_I in text:
             said = word or _asked(as_json=as_json)
             if not as_json:
-                print(f"{YOU} to {agent.BUILDER}: {said}")
+                print(f"{YOU} to {agent.BUILDER}: {show.line(said)}")
             play.answer(message, said)
     return "failed"
 
