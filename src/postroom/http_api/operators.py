@@ -111,6 +111,10 @@ class _Landing(Asked, frozen=True):
     path: str = "/"
 
 
+class _Prune(Asked, frozen=True):
+    dry_run: bool = False
+
+
 class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
@@ -165,6 +169,10 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         wanted = await read_body(request, _Rebuild)
         return JSONResponse(dict(await operations.rebuild_archive(wanted.project)))
 
+    async def prune(request: Request) -> Response:
+        wanted = await read_body(request, _Prune)
+        return JSONResponse(dict(await operations.prune(dry_run=wanted.dry_run)))
+
     return [
         operators("/admin/status", {"GET": status}),
         operators("/admin/doctor", {"GET": doctor}),
@@ -172,6 +180,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),
+        operators("/admin/prune", {"POST": prune}),
         operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
     ]
 
