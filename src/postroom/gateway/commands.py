@@ -1,7 +1,9 @@
 """Commands: what a person tells the gateway itself. They act at once, also while an agent is at work."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatSession
@@ -131,6 +133,8 @@ class Commands:
         self._sessions, self._handover = sessions, handover
         self._questions = Questions(run_queue, threads, clock)
         self._run_queue, self._threads = run_queue, threads
+        self._turns: MutableMapping[str, asyncio.Lock] = WeakValueDictionary()
+        """By session, as long as somebody holds it or waits for it."""
         self._handlers: Mapping[str, Callable[[CommandCall], Awaitable[str | None]]] = {
             "remind": self._remind,
             "every": self._every,
@@ -164,11 +168,18 @@ class Commands:
     ) -> str | None:
         """Do what a command says and return what is to be said about it.
 
+        Those of one session are done in the order in which they came: what is said at once after `/title`
+        must not be about another conversation by then.
+
         Raises:
             StoreError: it could not be done.
         """
         call = CommandCall(event=event, source=source, key=key, words=event.get_command_args())
-        return await self._handlers[command.name](call)
+        handler = self._handlers[command.name]
+        if command.name == "stop":  # it waits for nothing
+            return await handler(call)
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            return await handler(call)
 
     # Looking.
 
