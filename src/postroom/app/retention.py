@@ -68,7 +68,9 @@ class Retention:
         timer: Timer | None = None,
     ) -> None:
         """`runs` is the store of which threads of runs are forgotten; without one none are."""
-        self._settings = settings
+        self._event_keep = settings.event_keep
+        self._answers_kept = milliseconds(settings.answer_retention)
+        self._runs_kept = milliseconds(settings.run_retention)
         self._store = store
         self._rules = rules
         self._runs = runs
@@ -94,7 +96,7 @@ class Retention:
         Raises:
             StoreError: the store failed; what went stays gone.
         """
-        keep, gone, after = self._settings.event_keep, 0, 0
+        keep, gone, after = self._event_keep, 0, 0
         while page := await self._store.read(lambda tx, after=after: self._lengths(tx, after)):  # type: ignore[misc]
             for project_id, beyond in page:
                 trimmed = 0
@@ -113,7 +115,7 @@ class Retention:
         Raises:
             StoreError: the store failed; what went stays gone.
         """
-        kept = milliseconds(self._settings.answer_retention)
+        kept = self._answers_kept
         return await self._until_done(lambda tx: tx.purge_answers(tx.now() - kept, limit=STEP), STEP)
 
     async def messages(self) -> int:
@@ -155,9 +157,9 @@ class Retention:
         Raises:
             StoreError: the store failed; what went stays gone.
         """
-        if self._runs is None or not self._settings.run_retention:
+        if self._runs is None or not self._runs_kept:
             return 0
-        kept, store, gone = milliseconds(self._settings.run_retention), self._runs, 0
+        kept, store, gone = self._runs_kept, self._runs, 0
         while True:
             idle = await store.read(lambda tx: tx.runs.threads.idle(tx.now() - kept, limit=THREADS))
             if not idle:
@@ -195,7 +197,7 @@ class Retention:
     def _lengths(self, tx: MailReads, after: int) -> list[tuple[int, int]]:
         """Return for some projects how many entries they have beyond those that are kept."""
         bounds = [(one.id, tx.log_bounds(one.id)) for one in tx.projects(limit=_PAGE, after=after)]
-        return [(number, one.newest - one.oldest - self._settings.event_keep) for number, one in bounds]
+        return [(number, one.newest - one.oldest - self._event_keep) for number, one in bounds]
 
     async def _until_done(self, change: Callable[[MailWrites], int], step: int) -> int:
         gone = 0

@@ -5,6 +5,7 @@ Those for hooks and watchers of this machine are among them.
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -136,6 +137,11 @@ def _login_address(request: Request, login: LoginService, then: str) -> str:
     return f"{base}/login?code={login.codes.make()}{leads_on}"
 
 
+async def _prune(operations: Operations, request: Request) -> Response:
+    wanted = await read_body(request, _Prune)
+    return JSONResponse(dict(await operations.prune(dry_run=wanted.dry_run)))
+
+
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     """Return the routes to the server itself."""
 
@@ -169,10 +175,6 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         wanted = await read_body(request, _Rebuild)
         return JSONResponse(dict(await operations.rebuild_archive(wanted.project)))
 
-    async def prune(request: Request) -> Response:
-        wanted = await read_body(request, _Prune)
-        return JSONResponse(dict(await operations.prune(dry_run=wanted.dry_run)))
-
     return [
         operators("/admin/status", {"GET": status}),
         operators("/admin/doctor", {"GET": doctor}),
@@ -180,7 +182,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),
-        operators("/admin/prune", {"POST": prune}),
+        operators("/admin/prune", {"POST": partial(_prune, operations)}),
         operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
     ]
 

@@ -379,16 +379,18 @@ DELETE FROM blobs WHERE sha256 IN {texts :hashes}
 
 -- aged_messages
 SELECT m.id, m.thread_id, m.topic, m.created_ts,
-       CASE WHEN m.recalled_at IS NULL AND EXISTS
+       CASE WHEN m.recalled_at IS NULL AND
             (SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
               WHERE r.message_id = m.id AND a.retired_at IS NULL
-                AND (r.read_at IS NULL OR (m.ack_required = 1 AND r.acked_at IS NULL))) THEN 1 ELSE 0 END,
-       CASE WHEN EXISTS (SELECT 1 FROM message_runs h WHERE h.message_id = m.id AND h.ended_at IS NULL)
-              OR m.recalled_at IS NULL AND EXISTS
+                AND (r.read_at IS NULL OR (m.ack_required = 1 AND r.acked_at IS NULL)) LIMIT 1) = 1
+            THEN 1 ELSE 0 END,
+       CASE WHEN (SELECT 1 FROM message_runs h WHERE h.message_id = m.id AND h.ended_at IS NULL LIMIT 1) = 1
+              OR m.recalled_at IS NULL AND
             (SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
               WHERE r.message_id = m.id AND a.retired_at IS NULL AND r.read_at IS NULL
-                AND (EXISTS (SELECT 1 FROM runners w WHERE w.agent_id = r.agent_id)
-                     OR EXISTS (SELECT 1 FROM chat_addresses c WHERE c.agent_id = r.agent_id))) THEN 1 ELSE 0 END
+                AND ((SELECT w.agent_id FROM runners w WHERE w.agent_id = r.agent_id) IS NOT NULL
+                     OR (SELECT c.agent_id FROM chat_addresses c WHERE c.agent_id = r.agent_id) IS NOT NULL) LIMIT 1) = 1
+            THEN 1 ELSE 0 END
   FROM messages m WHERE m.project_id = :project_id AND m.id > :after ORDER BY m.id LIMIT :limit;
 
 -- attached_in
