@@ -169,7 +169,7 @@ class AdminService:
         return {
             "dry_run": dry_run,
             "rules": retention.rules,
-            "projects": [{"project": one.project, "counts": {**one.counts}} for one in found],
+            "projects": [{"project": one.project, "counts": dict(one.counts)} for one in found],
         }
 
     async def issue_agent_token(self, project: str, agent: str) -> str:

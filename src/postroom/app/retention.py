@@ -47,7 +47,7 @@ class Preview:
     """What becomes of a project's messages now, by their number."""
 
     project: str
-    counts: dict[Verdict, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, verdicts: Sequence[Verdict]) -> None:
         """Count some more."""
