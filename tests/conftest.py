@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -30,6 +31,10 @@ from postroom.app.logs import route_to_logging  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
 from sqlite_files import open_new  # noqa: E402 - as above
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what stands before `&` so, and every program that a test starts would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
