@@ -30,6 +30,7 @@ from postroom.http_api.operations import (
     measure_lag,
     store_check,
 )
+from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import MOST_CODES, Attempts, LoginCodes, LoginService, Sessions
 from postroom.testing.clock import ManualClock
@@ -70,6 +71,10 @@ class FakeOperations:
         self._ask("back_up", target)
         return {"path": "/b"}
 
+    async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
+        self._ask("prune", dry_run)
+        return {"rules": 0}
+
     async def issue_agent_token(self, project: str, agent: str) -> str:
         self._ask("issue", project, agent)
         return "pra_x"
@@ -80,6 +85,9 @@ class FakeOperations:
     async def rebuild_archive(self, project: str | None) -> Mapping[str, object]:
         self._ask("rebuild", project)
         return {"files": 3}
+
+
+BROKEN = Permission(path="/broken", methods=frozenset({"GET"}), who=Who.PEOPLE)
 
 
 class Server:
@@ -97,7 +105,7 @@ class Server:
         made = routes(self.operations, desk, registry=self.registry, clock=self.clock)
         pages = [Route("/", _home), Route("/p/{slug}", _home), Route("/broken", _broken)]
         self.app = Guard(
-            application([*made, *pages]),
+            application([*made, *pages], permissions=[*table(), BROKEN]),
             GuardRules(),
             Credentials(is_operator=is_operator, sessions=sessions),
         )
@@ -239,12 +247,14 @@ async def test_the_operator_asks_for_status_and_doctor(server: Server) -> None:
         ("/admin/backup", {}, ("back_up", None), {"path": "/b"}),
         ("/admin/backup", {"target": "/b/x.db"}, ("back_up", Path("/b/x.db")), {"path": "/b"}),
         ("/admin/agent-token", {"project": "p", "agent": "A"}, ("issue", "p", "A"), {"token": "pra_x"}),
+        ("/admin/prune", {}, ("prune", False), {"rules": 0}),
+        ("/admin/prune", {"dry_run": True}, ("prune", True), {"rules": 0}),
         ("/admin/rebuild-archive", None, ("rebuild", None), {"files": 3}),
         ("/admin/rebuild-archive", {"project": "p"}, ("rebuild", "p"), {"files": 3}),
     ],
 )
 async def test_the_operator_gives_orders(
-    server: Server, path: str, body: dict[str, str] | None, call: tuple[Any, ...], answer: dict[str, Any]
+    server: Server, path: str, body: dict[str, Any] | None, call: tuple[Any, ...], answer: dict[str, Any]
 ) -> None:
     reply = await post(server, path, json=body) if body is not None else await post(server, path)
     assert (reply.status_code, reply.json()) == (200, answer)
@@ -304,6 +314,7 @@ async def test_the_operators_routes_are_shut_to_everybody_else(server: Server) -
             ("DELETE", "/admin/agent-token"),
             ("POST", "/admin/login-code"),
             ("POST", "/admin/rebuild-archive"),
+            ("POST", "/admin/prune"),
         ):
             reply = await client.request(method, path)
             assert (reply.status_code, reply.json()["code"]) == (401, "token_required")
