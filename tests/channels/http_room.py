@@ -9,6 +9,7 @@ import httpx2
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from starlette.types import ASGIApp
 
 from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.events import ButtonPress, MessageEvent
@@ -102,9 +103,11 @@ async def calling(adapter: HttpAdapter, below: str = "") -> AsyncIterator[httpx2
 
 
 @asynccontextmanager
-async def served(adapter: HttpAdapter, below: str = "") -> AsyncIterator[httpx2.AsyncClient]:
+async def served(
+    adapter: HttpAdapter, below: str = "", *, door: Callable[[ASGIApp], ASGIApp] = lambda app: app
+) -> AsyncIterator[httpx2.AsyncClient]:
     """Serve the application on this loop by a real server, and give a client of it; answers come in pieces."""
-    config = uvicorn.Config(application(adapter, below), log_level="error", lifespan="off", ws="none")
+    config = uvicorn.Config(door(application(adapter, below)), log_level="error", lifespan="off", ws="none")
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None

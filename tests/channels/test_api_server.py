@@ -9,16 +9,19 @@ import pytest
 
 from channels.fetching import fetched
 from channels.http_room import FakeGateway, calling, served, unavailable, until
+from postroom.app.gateway_wiring import open_paths
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import api_server_answers
-from postroom.gateway.platforms.api_server import ApiServerAdapter
+from postroom.gateway.platforms.api_server import LARGEST_BODY, ApiServerAdapter
 from postroom.gateway.platforms.api_server_answers import Exchanges
 from postroom.gateway.platforms.api_server_ids import response_id_of
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
+from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.sessions import Sessions
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -399,6 +402,39 @@ async def test_a_body_or_header_that_cannot_be_read_is_refused(
     answer = await client.post("/v1/chat/completions", content=content, headers=sent)
     assert (answer.status_code, gateway.accepted) == (status, [])
     assert answer.json()["error"]["code"]
+
+
+async def test_a_body_over_the_limit_is_an_error_object_that_a_plain_client_can_read(
+    adapter, gateway
+) -> None:
+    """A client that only writes first and reads then; the guard refuses before the adapter sees anything."""
+    credentials = Credentials(is_operator=lambda _: False, sessions=Sessions(b"k" * 32, adapter._clock))
+    rules = GuardRules(channels=open_paths([adapter]))
+    large = b"x" * (LARGEST_BODY + 1)
+    ways = {
+        f"Content-Length: {len(large)}": large,
+        "Transfer-Encoding: chunked": b"%x\r\n%b\r\n0\r\n\r\n" % (len(large), large),
+    }
+    async with (
+        asyncio.timeout(60),
+        served(adapter, door=lambda app: Guard(app, rules, credentials)) as client,
+    ):
+        for announced, body in ways.items():
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+            head = (
+                f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+                f"Content-Type: application/json\r\nConnection: close\r\n{announced}\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            await writer.drain()
+            told = await reader.read()
+            writer.close()
+            status, _, answer = told.partition(b"\r\n")
+            assert b" 413 " in status + b" "
+            error = json.loads(answer[answer.index(b'{"error"') : answer.rindex(b"}") + 1])["error"]
+            assert (error["type"], error["code"]) == ("invalid_request_error", "too_large")
+            assert str(LARGEST_BODY) in error["message"]
+    assert gateway.accepted == []
 
 
 async def test_an_image_that_came_along_can_be_fetched(adapter, gateway, client) -> None:

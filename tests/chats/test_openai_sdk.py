@@ -17,18 +17,21 @@ from channels.http_room import served, until
 from dispatch_room import Deaf, done
 from gateway_room import Room, all_answered
 from postroom.contracts.errors import (
+    ContentFiltered,
     ContextOverflow,
+    ExecutorFailed,
     InferenceTimeout,
     InvalidArgument,
     ProviderFailed,
     RateLimited,
     Unauthorized,
 )
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.messages import Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadQuery
-from postroom.contracts.runs import Usage
+from postroom.contracts.runs import TerminationReason, Usage
 from postroom.executors.activations import prompt_of
 from postroom.gateway import wording
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
@@ -293,6 +296,7 @@ FAILURES = {
     "time": (InferenceTimeout("late"), openai.InternalServerError, 504, "model_timeout"),
     "key": (Unauthorized("no"), openai.InternalServerError, 502, "model_refused_our_key"),
     "window": (ContextOverflow("too long"), openai.BadRequestError, 400, "context_length_exceeded"),
+    "words": (ExecutorFailed("rate limited: no"), openai.InternalServerError, 500, "agent_failed"),
     "defect": (RuntimeError("a defect"), openai.InternalServerError, 500, "agent_failed"),
 }
 
@@ -310,6 +314,31 @@ async def test_a_failure_of_the_agent_is_an_error_and_is_not_done_again(room: Ro
         it.model._script.clear()
         assert (await it.chat("Hello")).choices[0].message.content == "done"
         assert len(it.asked) == tries + 1
+
+
+async def test_a_program_says_what_it_likes_and_the_code_of_its_failure_decides(room: Room) -> None:
+    """The words that begin an answer or a failure's text are those of the program."""
+
+    class Program(Deaf):
+        async def execute(self, activation, sink):
+            words = prompt_of(activation)
+            if words == "fail":
+                reason = TerminationReason.error("refused: by a program")
+                return AgentRunResult(run_id=activation.run_id, termination=reason)
+            if words == "refuse":
+                reason = TerminationReason.error("in other words", ContentFiltered.code)
+                return AgentRunResult(run_id=activation.run_id, termination=reason)
+            return done(activation, "rate limited: no, this is the answer")
+
+    async with harbour(room, agent=Program()) as it:
+        answer = await it.chat("x")
+        assert answer.choices[0].message.content == "rate limited: no, this is the answer"
+        with pytest.raises(openai.InternalServerError) as failed:
+            await it.chat("fail")
+        assert (failed.value.status_code, failed.value.code) == (500, "agent_failed")
+        with pytest.raises(openai.BadRequestError) as refused:
+            await it.chat("refuse")
+        assert refused.value.code == "content_filter"
 
 
 async def test_a_failure_in_a_stream_is_what_the_sdk_expects(room: Room) -> None:
@@ -501,6 +530,9 @@ async def waiting_is(room: Room, number: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_the_words_of_failures_are_those_of_the_tree() -> None:
-    assert failure_of(InvalidArgument("`tools` are not for it").describe()).param == "tools"
-    assert failure_of("whatever it was").status == 500
+def test_the_code_decides_the_status_and_not_the_words() -> None:
+    told = failure_of("`tools` are not for it", InvalidArgument.code)
+    assert (told.status, told.param) == (400, "tools")
+    assert failure_of("whatever it was", RateLimited.code).status == 503
+    assert failure_of(RateLimited("slowly").describe()).status == 500
+    assert failure_of("refused: it was", "no_code_of_ours").status == 500

@@ -280,15 +280,16 @@ def examine(told: GatewayFile, settings: Settings) -> None:
 
 def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
     """Return the addresses that these channels guard themselves, and how much may be sent there."""
-    found: dict[str, int] = {}
+    found: dict[str, OpenPath] = {}
     for adapter in adapters:
         names = PLATFORMS[adapter.platform]
         base = "" if names.at_root else CHANNELS
         for route in adapter.routes():
             if isinstance(route, Route):
-                first = route.path.split("/")[1]
-                found[f"{base}/{first}"] = names.largest_body
-    return tuple(OpenPath(path=path, limit=limit) for path, limit in sorted(found.items()))
+                path = f"{base}/{route.path.split('/')[1]}"
+                too_large = adapter.too_large if isinstance(adapter, HttpAdapter) else None
+                found[path] = OpenPath(path=path, limit=names.largest_body, too_large=too_large)
+    return tuple(found[path] for path in sorted(found))
 
 
 def _adapters(told: GatewayFile, clock: Clock, timer: Timer) -> tuple[BasePlatformAdapter, ...]:

@@ -275,16 +275,24 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return min(self.attempt_count + 1, self.max_attempts)
 
     def nacked(
-        self, *, error: str, delay_ms: int, now: int, max_attempts: int | None = None
+        self,
+        *,
+        error: str,
+        delay_ms: int,
+        now: int,
+        max_attempts: int | None = None,
+        code: str | None = None,
     ) -> "RunDispatch":
         """Return it queued again after `delay_ms`, or a dead letter when its attempts are used up.
 
-        `max_attempts` is how many there are from now on.
+        `max_attempts` is how many there are from now on; `code` is the error's, which a dead letter keeps.
         """
         self._require(RunDispatchStatus.CLAIMED, "nack")
         attempts, most = self.attempt_count + 1, max_attempts or self.max_attempts
         if attempts >= most:
             spent = replace(self, attempt_count=attempts, max_attempts=most, last_error=error)
+            if code is not None:
+                spent = replace(spent, termination=TerminationReason.error(error, code))
             return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
         available_at = now + delay_ms if delay_ms else 0
         return self._requeued(available_at=available_at, attempts=attempts, most=most, error=error, now=now)

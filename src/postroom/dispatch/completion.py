@@ -443,7 +443,9 @@ class Completion:
         row = await self._moved(
             "nack",
             dispatch,
-            lambda row, now: row.nacked(error=outcome.error, delay_ms=delay, now=now, max_attempts=most),
+            lambda row, now: row.nacked(
+                error=outcome.error, delay_ms=delay, now=now, max_attempts=most, code=outcome.code
+            ),
             failed=failed,
         )
         if row.status is RunDispatchStatus.DEAD_LETTER:
@@ -488,13 +490,15 @@ class Completion:
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
         """Give back what failed before it was executed; an attempt counts. False: given up."""
         attempts = claimed.attempt_count + 1
-        delay, text = backoff_ms(self._core.config, attempts), classify(error).error
+        delay, outcome = backoff_ms(self._core.config, attempts), classify(error)
         most = attempts if isinstance(error, DeadlinePassed) else None
         try:
             row = await self._moved(
                 "nack",
                 claimed,
-                lambda row, now: row.nacked(error=text, delay_ms=delay, now=now, max_attempts=most),
+                lambda row, now: row.nacked(
+                    error=outcome.error, delay_ms=delay, now=now, max_attempts=most, code=outcome.code
+                ),
             )
         except PostroomError as reason:
             _LOG.warning("dispatch.left_to_lease", reason=reason.describe())
@@ -972,8 +976,9 @@ def as_result(ended: AgentRunResult | BaseException, run_id: str) -> AgentRunRes
     if isinstance(ended, AgentRunResult):
         said = storable(ended.response)
         return ended if said == ended.response else replace(ended, response=said)
+    code = ended.code if isinstance(ended, PostroomError) else None
     text = ended.describe() if isinstance(ended, PostroomError) else str(ended)
-    return AgentRunResult(run_id=run_id, termination=TerminationReason.error(storable(text)))
+    return AgentRunResult(run_id=run_id, termination=TerminationReason.error(storable(text), code))
 
 
 def finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:

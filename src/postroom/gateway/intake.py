@@ -25,6 +25,7 @@ from postroom.contracts.errors import (
     InvalidRecord,
     PostroomError,
     StoreUnavailable,
+    SubmissionRejected,
     TooLarge,
     UnknownMessage,
 )
@@ -271,7 +272,11 @@ class Intake:
         if message.status in (InboundStatus.REJECTED, InboundStatus.RETRACTED):
             why = message.reason or message.status.value
             return Reply(
-                kind=ReplyKind.NOTICE, thread_id=thread_id, text=why, error=f"{wording.REFUSED}: {why}"
+                kind=ReplyKind.NOTICE,
+                thread_id=thread_id,
+                text=why,
+                error=why,
+                code=SubmissionRejected.code,
             )
         for run in await self._threads.latest_runs(thread_id) if thread_id else ():
             if run.input is not None and message.thread_message_id in run.input.trigger_message_ids:

@@ -1,11 +1,10 @@
 """What the gateway itself has to tell somebody: kept like an answer, and delivered like one."""
 
-from postroom.contracts.errors import IdempotencyConflict
+from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
 from postroom.contracts.run_ports import OutboxStore
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
-from postroom.gateway.wording import REFUSED
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -24,12 +23,12 @@ class Notices:
         *,
         key: str,
         answers: str | None = None,
-        error: str | None = None,
+        is_refusal: bool = False,
     ) -> None:
         """Have something said in a chat, once a `key`; the first words count.
 
-        `answers` is the platform's id of the message that has its answer by it; `error` says that the message
-        was refused, and why.
+        `answers` is the platform's id of the message that has its answer by it; `is_refusal` says that the
+        message was refused, and the text why.
 
         Raises:
             StoreError: it could not be kept.
@@ -40,7 +39,8 @@ class Notices:
             text=text,
             source=source.to_dict(),
             answers=() if answers is None else (answers,),
-            error=error,
+            error=text if is_refusal else None,
+            code=SubmissionRejected.code if is_refusal else None,
         )
         await self._enqueue(reply, key)
 
@@ -51,8 +51,7 @@ class Notices:
             StoreError: it could not be kept.
         """
         if event.source is not None:
-            error = f"{REFUSED}: {text}"
-            await self.tell(event.source, text, key=key, answers=event.message_id, error=error)
+            await self.tell(event.source, text, key=key, answers=event.message_id, is_refusal=True)
 
     async def answer(self, event: MessageEvent, text: str, *, key: str, is_answer: bool = True) -> None:
         """Tell the sender of an inbound message something, once a `key`.

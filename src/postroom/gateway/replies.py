@@ -66,6 +66,8 @@ class Reply:
     """Why those messages were not done, when they were not."""
     error: str | None = None
     """Why there is no answer, as it was recorded, for a channel whose callers are told so by a status."""
+    code: str | None = None
+    """The code of that error, where it is one of ours."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that the caller is asked to use: the answer is not complete without their results."""
     usage: tuple[int, int] = (0, 0)
@@ -101,6 +103,8 @@ class Reply:
         told: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
         if self.error is not None:
             told["error"] = self.error
+            if self.code is not None:
+                told["code"] = self.code
         if self.tool_calls:
             told |= {"tool_calls": msgspec.to_builtins(self.tool_calls), "text": self.text}
         return told
@@ -177,6 +181,7 @@ def answer_of(run: RunRecord) -> Reply:
         inbound_ids=_inbound_ids_of(run),
         failed=text if failed else None,
         error=(reason.value or text)[:_LONGEST_ERROR] if reason and (failed or says_nothing) else None,
+        code=reason.detail if reason and failed else None,
         tool_calls=calls,
         usage=(run.usage.input_tokens, run.usage.output_tokens),
     )

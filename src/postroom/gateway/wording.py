@@ -12,8 +12,6 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
 
-REFUSED = "refused"
-"""Begins the error of a message that no run has read."""
 NO_ANSWER = "(The agent ended without an answer.)"
 STOPPED = "Stopped."
 POSSIBLE_DUPLICATE = "(You may have had this before: the last try was cut off.)"

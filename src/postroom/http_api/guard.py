@@ -9,7 +9,7 @@ clean answer. It knows nothing of mail.
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from starlette.datastructures import MutableHeaders
@@ -72,6 +72,8 @@ class OpenPath:
     path: str
     limit: int
     """Bytes that a request may have."""
+    too_large: Callable[[int], Response] | None = field(default=None, compare=False)
+    """What a request over the limit gets, in the words of who calls there; None: a problem of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +163,13 @@ class Guard:
         public = channel is not None or _is_public(head.path, self._rules.mcp_path)
         limit = SMALL_BODY if public else self._rules.max_request_bytes
         limit = limit if channel is None else channel.limit
+        too_large = (None if channel is None else channel.too_large) or _too_large
         if head.content_length > limit:
-            return _too_large(limit)
+            return too_large(limit)
         admitted = _Admitted(caller="anyone") if public else await self._caller(head)
         if admitted is None:
             return self._ask_for_token(head)
-        exchange.admit(admitted, limit, head.bearer)
+        exchange.admit(admitted, limit, head.bearer, too_large)
         return None
 
     def _channel(self, path: str) -> OpenPath | None:
@@ -254,15 +257,22 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._limit = SMALL_BODY
+        self._too_large: Callable[[int], Problem | Response] = _too_large
         self._received = 0
         self._is_body_due = _announces_body(scope["headers"])
         self._overrun = False
         self._begun = False
         self._ours = False
 
-    def admit(self, admitted: _Admitted, limit: int, bearer: str | None) -> None:
+    def admit(
+        self,
+        admitted: _Admitted,
+        limit: int,
+        bearer: str | None,
+        too_large: Callable[[int], Problem | Response],
+    ) -> None:
         """Note who called, for everything below."""
-        self._limit = limit
+        self._limit, self._too_large = limit, too_large
         self.scope["state"]["caller"] = admitted.caller
         self.scope[OPERATOR_SCOPE] = admitted.caller == "operator"
         if admitted.caller == "agent":
@@ -279,7 +289,7 @@ class _Exchange:
             self._received += len(message.get("body", b""))
             if self._received > self._limit:
                 self._overrun = True
-                await self.answer(_too_large(self._limit))
+                await self.answer(self._too_large(self._limit))
                 return {"type": "http.disconnect"}
         return message
 

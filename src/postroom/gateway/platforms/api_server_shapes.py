@@ -12,7 +12,6 @@ from postroom.contracts import errors
 from postroom.contracts.messages import Json, ToolCall
 from postroom.gateway.platforms.api_server_ids import digest
 from postroom.gateway.platforms.refused import Refused
-from postroom.gateway.wording import REFUSED
 
 
 def error_body(refusal: Refused) -> dict[str, Any]:
@@ -23,35 +22,38 @@ def error_body(refusal: Refused) -> dict[str, Any]:
     return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}
 
 
-_FAILURES: Final[Mapping[str, tuple[int, str]]] = {
-    REFUSED: (429, "busy"),
-    errors.InputError.branch: (400, "unsupported_parameter"),
-    errors.ContextOverflow.branch: (400, "context_length_exceeded"),
-    errors.RequestRefused.branch: (400, "request_refused"),
-    errors.ContentFiltered.branch: (400, "content_filter"),
-    errors.RateLimited.branch: (503, "model_rate_limited"),
-    errors.Overloaded.branch: (503, "model_overloaded"),
-    errors.StoreError.branch: (503, "unavailable"),
-    errors.InferenceTimeout.branch: (504, "model_timeout"),
-    errors.InferenceError.branch: (502, "model_failed"),
-    errors.ProviderFailed.branch: (502, "model_failed"),
-    errors.StreamInterrupted.branch: (502, "model_failed"),
-    errors.Unauthorized.branch: (502, "model_refused_our_key"),
-    errors.ModelNotFound.branch: (502, "model_missing"),
+_FAILURES: Final[Mapping[type[errors.PostroomError], tuple[int, str]]] = {
+    errors.PostroomError: (500, "agent_failed"),
+    errors.SubmissionRejected: (429, "busy"),
+    errors.InputError: (400, "unsupported_parameter"),
+    errors.AgentNotFound: (500, "agent_failed"),
+    errors.RunnerNotFound: (500, "agent_failed"),
+    errors.InvalidRunner: (500, "agent_failed"),
+    errors.ResolveFailed: (500, "agent_failed"),
+    errors.InvalidActivation: (500, "agent_failed"),
+    errors.InvalidResume: (500, "agent_failed"),
+    errors.InferenceError: (502, "model_failed"),
+    errors.ContextOverflow: (400, "context_length_exceeded"),
+    errors.RequestRefused: (400, "request_refused"),
+    errors.ContentFiltered: (400, "content_filter"),
+    errors.RateLimited: (503, "model_rate_limited"),
+    errors.Overloaded: (503, "model_overloaded"),
+    errors.InferenceTimeout: (504, "model_timeout"),
+    errors.Unauthorized: (502, "model_refused_our_key"),
+    errors.ModelNotFound: (502, "model_missing"),
+    errors.StoreError: (503, "unavailable"),
 }
-"""What callers are told of a run's failure, by the words that begin its text."""
+"""What callers are told of a failure; a class that is not here has what its nearest ancestor has."""
+_KINDS: Final = {kind.code: kind for kind in errors.all_errors()}
 
 
-def failure_of(error: str) -> Refused:
+def failure_of(error: str, code: str | None = None) -> Refused:
     """Return the refusal that an answer is which tells a failure of its run, or that there was none."""
-    branch = error.partition(": ")[0]
-    status, code = _FAILURES.get(branch, (500, "agent_failed"))
-    param = None
-    if branch == errors.InputError.branch:
-        named = re.search(r"`(\w+)`", error)
-        param = named[1] if named else None
-    refused = Refused(status, code, error, param=param)
-    if code != "busy":  # it was tried as often as it is worth: the SDK would have it done three times more
+    kind = _KINDS.get(code or "", errors.PostroomError)
+    status, told = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
+    named = re.search(r"`(\w+)`", error) if told == "unsupported_parameter" else None
+    refused = Refused(status, told, error, param=named[1] if named else None)
+    if told != "busy":  # it was tried as often as it is worth: the SDK would have it done three times more
         refused.headers["x-should-retry"] = "false"
     return refused
 
@@ -81,7 +83,7 @@ class Answer:
             text=details.get("text", "") if calls else text,
             calls=calls,
             usage=(read, written),
-            failure=None if error is None else failure_of(error),
+            failure=None if error is None else failure_of(error, details.get("code")),
         )
 
 

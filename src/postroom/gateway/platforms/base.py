@@ -68,6 +68,7 @@ Metadata = Mapping[str, Json]
 | final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
 | draft | true for what is shown of an answer while it is written: it gives way to everything else |
 | error | why there is no answer, as it was recorded |
+| code | the code of that error, where it is one of ours |
 | tool_calls | the tools that the caller is to use; `text` is then what was said with them |
 | usage | the tokens that the answer took: read, written |
 """

@@ -63,6 +63,10 @@ class HttpAdapter(BasePlatformAdapter):
         error = {"code": refusal.code, "message": refusal.message}
         return json_response({"error": error}, refusal.status, refusal.headers)
 
+    def too_large(self, limit: int) -> Response:
+        """Return what a request gets whose body is over the limit, in bytes."""
+        return self._shape(Refused(413, "too_large", f"the body is larger than {limit} bytes"))
+
     def _serve(self, work: Endpoint) -> Endpoint:
         """Return the endpoint with every foreseen failure turned into an answer, and counted."""
 
