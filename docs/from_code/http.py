@@ -63,6 +63,8 @@ ROUTE_WORDS: Final = {
     "/callbacks/{dispatch_id}": "Where another server sends the result of a run. See "
     "[runners](../runners.md#another-server).",
     "/watch": "Waits up to 30 s for messages after a cursor; behind `postroom watch`.",
+    "/admin/prune": "Deletes the messages that no `[[keep]]` rule keeps any more. Body: "
+    '`{"dry_run": true}` only counts them. See [operating](../operating.md#retention).',
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
     "/health/detailed": "Readiness, and the gateway: its channels, where the lines are that were accepted, "

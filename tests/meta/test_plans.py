@@ -48,6 +48,7 @@ SCANS_IF_FREE = {
     "dispatches.forget_commands",  # what an owner that died has left, which are few
     *("mail.counts", "mail.purge_answers", "mail.purge_client_sessions", "mail.reservations_by_id"),
     *("threads.open_runs", "threads.runs", "threads.threads", "project_log.projects_reached"),
+    "threads.idle",  # once an hour, for threads that are cleared
     *("mail.recipients", "mail.project_by_alias"),  # beside a table of a few hundred rows
 }
 """What is counted or cleared, or is listed for a page, where the planner may choose by itself."""

@@ -165,6 +165,18 @@ class AdminService:
         await application.store.back_up(chosen)
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
+    async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
+        """Delete what no rule keeps any more, or count it."""
+        retention = self._application.retention
+        found = await retention.preview()
+        if not dry_run:
+            await retention.messages()
+        return {
+            "dry_run": dry_run,
+            "rules": retention.rules,
+            "projects": [{"project": one.project, "counts": dict(one.counts)} for one in found],
+        }
+
     async def issue_agent_token(self, project: str, agent: str) -> str:
         """Give an agent a new token, which is shown this once."""
         token = new_agent_token()

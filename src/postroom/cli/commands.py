@@ -11,6 +11,7 @@ from postroom.cli import (
     hook_command,
     mail,
     people,
+    prune,
     questions,
     rebuild,
     reservations,
@@ -53,6 +54,7 @@ app.add_typer(gateway.app, name="gateway")
 app.add_typer(runs.app, name="runs")
 app.add_typer(backup.app)
 app.add_typer(support.app)
+app.add_typer(prune.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
 app.add_typer(top.app)

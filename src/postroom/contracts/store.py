@@ -29,6 +29,7 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
+from postroom.contracts.retention import RetentionReads, RetentionWrites
 from postroom.contracts.timeline import TimelineReads
 from postroom.contracts.tokens import TokenReads, TokenWrites
 from postroom.contracts.tracing import TraceReads, TraceWrites
@@ -73,7 +74,14 @@ T = TypeVar("T")
 
 
 class RecordReads(
-    AnnouncingReads, ProjectLogReads, TimelineReads, TokenReads, TraceReads, WakingReads, Protocol
+    AnnouncingReads,
+    ProjectLogReads,
+    RetentionReads,
+    TimelineReads,
+    TokenReads,
+    TraceReads,
+    WakingReads,
+    Protocol,
 ):
     """Look-ups of what belongs to a project, by ids."""
 
@@ -262,7 +270,14 @@ class MailReads(RecordReads, ProjectReads, Protocol):
 
 
 class RecordWrites(
-    RecordReads, AnnouncingWrites, ProjectLogWrites, TokenWrites, TraceWrites, WakingWrites, Protocol
+    RecordReads,
+    AnnouncingWrites,
+    ProjectLogWrites,
+    RetentionWrites,
+    TokenWrites,
+    TraceWrites,
+    WakingWrites,
+    Protocol,
 ):
     """Changes of what belongs to a project.
 

@@ -84,6 +84,14 @@ class Operations(Protocol):
         """
         ...
 
+    async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
+        """Delete the messages that no rule keeps any more, or only count them; may take long.
+
+        Raises:
+            UnknownProject: a rule that holds names no project; nothing was deleted.
+        """
+        ...
+
     async def issue_agent_token(self, project: str, agent: str) -> str:
         """Give an agent a new token; the one before ends. The token is not kept and cannot be shown again.
 

@@ -5,6 +5,7 @@ Those for hooks and watchers of this machine are among them.
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -94,6 +95,10 @@ class _Landing(Asked, frozen=True):
     path: str = "/"
 
 
+class _Prune(Asked, frozen=True):
+    dry_run: bool = False
+
+
 class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
@@ -120,6 +125,11 @@ def _told_as(name: str, look: Callable[[], Awaitable[object]]) -> Endpoint:
         return JSONResponse({name: await look()})
 
     return told_whole
+
+
+async def _prune(operations: Operations, request: Request) -> Response:
+    wanted = await read_body(request, _Prune)
+    return JSONResponse(dict(await operations.prune(dry_run=wanted.dry_run)))
 
 
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
@@ -160,6 +170,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),
+        operators("/admin/prune", {"POST": partial(_prune, operations)}),
         operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
     ]
 

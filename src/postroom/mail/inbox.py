@@ -169,7 +169,10 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
     bounds = {"oldest": reader.inbox_floor, "newest": reader.inbox_seq}
     if asked.after < reader.inbox_floor:
         raise CursorExpired(
-            f"entries up to {reader.inbox_floor} were purged", value=asked.after, details=bounds
+            f"entries up to {reader.inbox_floor} were purged",
+            value=asked.after,
+            remedy=f"go on after {reader.inbox_floor}; what is unread from before, fetch_inbox has",
+            details=bounds,
         )
     if asked.after > reader.inbox_seq:
         raise CursorAhead(f"the newest entry is {reader.inbox_seq}", value=asked.after, details=bounds)
