@@ -6,10 +6,11 @@ from datetime import timedelta
 from gateway_room import CONFIG, Agent, all_answered, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.errors import Overloaded
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.gateway import wording
 from postroom.gateway.session import Platform, build_session_key
@@ -188,6 +189,38 @@ async def test_search_finds_what_was_said_in_any_of_the_conversations(room):
     )
     await channel.say("/search nowhere")
     await settled(lambda: channel.texts()[-1] == "Nothing was found.", room.hurry(gateway))
+
+
+async def test_search_finds_the_messages_that_a_summary_stands_for(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("the green pier needs paint")
+    await all_answered(room, gateway, 1)
+    thread_id = agent.activations[-1].thread_id
+    messages = await room.runs.threads.load_messages(thread_id)
+    summary = SummaryDraft(
+        summary=Summary(number=1, text="Of harbours."), covers=tuple(message.id for message in messages)
+    )
+    await room.runs.coordinator.commit(ThreadCommit(thread_id=thread_id, summary=summary))
+    found = await room.runs.threads.recent_conversation(thread_id, "new")
+    assert (found.summary.text, found.messages) == ("Of harbours.", ())
+    await channel.say("/search paint")
+    await settled(
+        lambda: (
+            channel.texts()[-1]
+            == "untitled: re: the green pier needs paint\nuntitled: the green pier needs paint"
+        ),
+        room.hurry(gateway),
+    )
+
+
+async def test_search_finds_messages_by_the_names_of_their_files(room):
+    gateway, channel = await room.open(Agent())
+    channel.kept_files["../Plan of the pier.pdf"] = b"%PDF-1"
+    await channel.say("", files=["../Plan of the pier.pdf"])
+    await all_answered(room, gateway, 1)
+    await channel.say("/search PLAN pdf")
+    await settled(lambda: channel.texts()[-1] == "untitled: [Plan of the pier.pdf]", room.hurry(gateway))
 
 
 async def test_commands_of_a_session_are_done_in_the_order_in_which_they_came(room):

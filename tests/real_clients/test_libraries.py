@@ -73,3 +73,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
 @pytest.mark.parametrize("case", CASES)
 def test_a_library_works_with_our_api(outcomes: dict[str, str | None], case: str) -> None:
     assert outcomes[case] is None, outcomes[case]
+
+
+def test_each_case_is_in_the_tables_of_the_documents() -> None:
+    page = (ROOT / "docs" / "openai-api.md").read_text()
+    named = re.findall(r"`((?:langchain|litellm|open_responses)_\w+)`", page)
+    assert sorted(named) == sorted(CASES)

@@ -12,6 +12,7 @@ from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError, UnknownAgent
+from postroom.contracts.files import safe_name
 from postroom.contracts.messages import COMPACT, Message, Role, Visibility
 from postroom.contracts.people import ChatAddress, ChatDelivery
 from postroom.contracts.run_ports import ThreadStore
@@ -355,7 +356,7 @@ class Commands:
         found: list[str] = []
         for one in await self._sessions.threads(call.key):
             messages = await self._threads.load_messages(one.thread_id) or ()
-            said = (" ".join(message.text().split()) for message in reversed(messages) if _is_shown(message))
+            said = (_searched(message) for message in reversed(messages) if _is_shown(message))
             found += [
                 f"{one.title or 'untitled'}: {_around(text, words[0])}"
                 for text in said
@@ -547,6 +548,16 @@ class Commands:
 
 def _is_shown(message: Message) -> bool:
     return message.visibility is Visibility.ALL and message.role in (Role.USER, Role.ASSISTANT)
+
+
+def _searched(message: Message) -> str:
+    """Return in one line what a message says, with the names of the files that came with it."""
+    names = [
+        f"[{safe_name(block.data['name'], block.data.get('mime') or '', position)}]"
+        for position, block in enumerate(message.content)
+        if "ref" in block.data and block.data.get("name")
+    ]
+    return " ".join(" ".join([message.text(), *names]).split())
 
 
 def _around(text: str, word: str, most: int = 80) -> str:
