@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clients libraries raise-clients test-clients clients-table clean help
+.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clients libraries raise-clients test-clients clients-table audit sbom clean help
 
 install: $(STAMP) ## make the environment in .venv; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -117,6 +117,21 @@ clients-table: $(STAMP) .clients/.installed ## drive them and write docs/clients
 lock: ## pin every dependency anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --quiet --output-file requirements.lock $(ARGS)
+
+# Neither is a dependency of the project, so that the lock names only what runs and what tests it.
+.venv-supply/.installed: Makefile
+	$(PYTHON) -m venv --clear .venv-supply
+	.venv-supply/bin/python -m pip install --quiet 'pip-audit==2.10.1' 'cyclonedx-bom==7.5.0'
+	@touch $@
+
+# Strict: a dependency that could not be looked up fails the check, like one with a known vulnerability.
+audit: .venv-supply/.installed ## compare requirements.lock with the vulnerabilities that PyPI knows (asks pypi.org)
+	.venv-supply/bin/pip-audit --strict --require-hashes --disable-pip --progress-spinner off -r requirements.lock $(ARGS)
+
+sbom: .venv-supply/.installed ## write build/sbom.cdx.json, the software bill of materials of requirements.lock
+	@mkdir -p build
+	.venv-supply/bin/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml \
+	  --output-file build/sbom.cdx.json requirements.lock
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .venv-python* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
