@@ -27,6 +27,7 @@ ROUTE_WORDS: Final = {
     "/logout": "Ends the session of the browser.",
     "/admin/status": "What runs, where its data is, how much there is.",
     "/admin/doctor": "The examination behind `postroom doctor`.",
+    "/admin/projects": "Every project: its slug and its path.",
     "/admin/support-bundle": "What `postroom support-bundle` packs, as texts by the names of their files.",
     "/admin/backup": 'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the usual place.',
     "/admin/agent-token": 'Makes (`POST`) or ends (`DELETE`) an agent\'s token. Body: `{"project": "...", '
@@ -62,6 +63,8 @@ ROUTE_WORDS: Final = {
     "/callbacks/{dispatch_id}": "Where another server sends the result of a run. See "
     "[runners](../runners.md#another-server).",
     "/watch": "Waits up to 30 s for messages after a cursor; behind `postroom watch`.",
+    "/admin/prune": "Deletes the messages that no `[[keep]]` rule keeps any more. Body: "
+    '`{"dry_run": true}` only counts them. See [operating](../operating.md#retention).',
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
     "/health/detailed": "Readiness, and the gateway: its channels, where the lines are that were accepted, "

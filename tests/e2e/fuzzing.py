@@ -506,6 +506,7 @@ ROUTES = (
     "/admin/login-code",
     "/admin/backup",
     "/admin/rebuild-archive",
+    "/admin/prune",
     "/admin/doctor",
     "/admin/nothing",
     "/v1/health_check",
@@ -536,7 +537,13 @@ ROUTES = (
     "*",
     "http://other.invalid/",
 )
-POSTED = ("/admin/agent-token", "/admin/login-code", "/admin/backup", "/admin/rebuild-archive")
+POSTED = (
+    "/admin/agent-token",
+    "/admin/login-code",
+    "/admin/backup",
+    "/admin/prune",
+    "/admin/rebuild-archive",
+)
 SEGMENTS = (
     "%00",
     "%2e%2e",

@@ -4,12 +4,15 @@ import asyncio
 import json
 import subprocess
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable
+from postroom.contracts.retention import KeepRule
+from postroom.mail import retention as rules_of_mail
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.batch import gather
 from postroom.mail.archive.rebuild import rebuild_database
@@ -339,3 +342,46 @@ async def test_a_batch_that_fails_in_no_known_way_ends_neither_the_relay_nor_mai
     clock.advance(timedelta(seconds=1))
     assert await relay.drain() == 4
     assert await waiting(mail) == 0
+
+
+async def test_a_deleted_message_leaves_the_newest_tree_with_what_nothing_else_refers_to(
+    mail: Mail, tmp_path: Path
+) -> None:
+    archive = archive_of(mail, tmp_path)
+    file = {"name": "a.txt", "content_base64": "YQ=="}
+    gone = await send(mail, "Zebra", thread_id="zoo", attachments=[file])
+    alone = await send(mail, "Alone", attachments=[{"name": "b.txt", "content_base64": "Yg=="}])
+    stays = await send(mail, "Stays", thread_id="zoo", attachments=[file])
+    relay = relay_of(mail, archive)
+    await relay.drain()
+    await mail.store.settle()
+    before = await paths(archive)
+    rules = rules_of_mail.ProjectRules([KeepRule(keep=timedelta(days=1), unread_stays=False)])
+    mail.clock.advance(timedelta(days=2))  # type: ignore[attr-defined]
+    assert (
+        await mail.store.write(
+            lambda tx: rules_of_mail.delete_some(tx, project_id=1, ids=[gone, alone], rules=rules)
+        )
+        == 2
+    )
+    losing = Losing(mail.store.store, 2)  # type: ignore[attr-defined]
+    await relay_of(mail, archive, store=losing).drain()
+    assert losing.lost
+    mail.clock.advance(timedelta(hours=1))  # type: ignore[attr-defined]
+    await relay.drain()
+    after = await paths(archive)
+    assert set(before) - set(after) == {
+        f"messages/2023/11/{gone}-zebra.md",
+        f"messages/2023/11/{alone}-alone.md",
+        f"threads/msg-{alone}.md",
+        f"attachments/{sha256(b'b').hexdigest()[:2]}/{sha256(b'b').hexdigest()}",
+    }
+    assert set(after) < set(before)
+    assert "Zebra" not in await content(archive, "threads/zoo.md")
+    assert f"#{stays}" in await content(archive, "threads/zoo.md")
+    [project] = await mail.store.read(lambda tx: tx.projects(limit=9))
+    assert await archive.differing(project) == []
+    rebuilt = SqliteStore.in_memory(mail.clock)
+    rows = await rebuild_database(archive.root, rebuilt, author=("a", "a@b"))
+    rebuilt.close()
+    assert rows["messages"] == 1

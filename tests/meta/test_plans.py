@@ -44,9 +44,11 @@ READS_ALL = {"mail.backlog", "chats.requests", "store.identity"}
 """Count, or list few rows, for a page that somebody looks at."""
 SCANS_IF_FREE = {
     *("chats.counts", "chats.purge", "chats.sessions", "dispatches.count_by_status"),
+    "chats.unused_pieces",
     "dispatches.forget_commands",  # what an owner that died has left, which are few
     *("mail.counts", "mail.purge_answers", "mail.purge_client_sessions", "mail.reservations_by_id"),
     *("threads.open_runs", "threads.runs", "threads.threads", "project_log.projects_reached"),
+    "threads.idle",  # once an hour, for threads that are cleared
     *("mail.recipients", "mail.project_by_alias"),  # beside a table of a few hundred rows
 }
 """What is counted or cleared, or is listed for a page, where the planner may choose by itself."""

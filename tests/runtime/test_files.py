@@ -5,6 +5,7 @@ import base64
 import pytest
 
 from postroom.contracts.messages import ContentBlock, Message, Role
+from postroom.contracts.records import replace
 from postroom.runtime.files import MOST_BYTES, MOST_PARTS, with_files
 from run_files import PNG, Files, file
 
@@ -23,6 +24,19 @@ async def test_a_picture_is_a_part_with_its_bytes():
     [[words, part]] = await _shown(Files(file(1, "image/png")), 1)
     assert words == ("text", "look")
     assert part == ("image", f"data:image/png;base64,{base64.b64encode(PNG).decode()}")
+
+
+async def test_the_same_picture_in_one_message_is_shown_once_and_its_others_are_named():
+    one = file(1, "image/png", name="a")
+    files = Files(one)
+
+    async def both(message):
+        return one[0], replace(one[0], name="b", position=2)
+
+    files.of = both
+    [[_, words, part]] = await _shown(files, 1)
+    assert words == ("text", "\n\n[The file b is the same as a, once more]")
+    assert part[0] == "image"
 
 
 async def test_text_stands_between_fences_that_are_not_in_it():

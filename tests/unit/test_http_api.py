@@ -71,6 +71,10 @@ class FakeOperations:
         self._ask("back_up", target)
         return {"path": "/b"}
 
+    async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
+        self._ask("prune", dry_run)
+        return {"rules": 0}
+
     async def issue_agent_token(self, project: str, agent: str) -> str:
         self._ask("issue", project, agent)
         return "pra_x"
@@ -243,12 +247,14 @@ async def test_the_operator_asks_for_status_and_doctor(server: Server) -> None:
         ("/admin/backup", {}, ("back_up", None), {"path": "/b"}),
         ("/admin/backup", {"target": "/b/x.db"}, ("back_up", Path("/b/x.db")), {"path": "/b"}),
         ("/admin/agent-token", {"project": "p", "agent": "A"}, ("issue", "p", "A"), {"token": "pra_x"}),
+        ("/admin/prune", {}, ("prune", False), {"rules": 0}),
+        ("/admin/prune", {"dry_run": True}, ("prune", True), {"rules": 0}),
         ("/admin/rebuild-archive", None, ("rebuild", None), {"files": 3}),
         ("/admin/rebuild-archive", {"project": "p"}, ("rebuild", "p"), {"files": 3}),
     ],
 )
 async def test_the_operator_gives_orders(
-    server: Server, path: str, body: dict[str, str] | None, call: tuple[Any, ...], answer: dict[str, Any]
+    server: Server, path: str, body: dict[str, Any] | None, call: tuple[Any, ...], answer: dict[str, Any]
 ) -> None:
     reply = await post(server, path, json=body) if body is not None else await post(server, path)
     assert (reply.status_code, reply.json()) == (200, answer)
@@ -308,6 +314,7 @@ async def test_the_operators_routes_are_shut_to_everybody_else(server: Server) -
             ("DELETE", "/admin/agent-token"),
             ("POST", "/admin/login-code"),
             ("POST", "/admin/rebuild-archive"),
+            ("POST", "/admin/prune"),
         ):
             reply = await client.request(method, path)
             assert (reply.status_code, reply.json()["code"]) == (401, "token_required")

@@ -3,12 +3,8 @@
 import asyncio
 from datetime import timedelta
 
-import pytest
-
 from mail_room import CHANGES, SHORE, Room, a_room, everything, furnish, in_memory, room_in_memory
 from postroom.contracts.errors import IdempotencyConflict, InvalidPattern, UnknownAgent
-from postroom.mail import service
-from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -142,26 +138,6 @@ async def test_arguments_in_another_order_or_form_are_the_same_call(room: Room) 
         sender_name="Ada",
     )
     assert again == first
-
-
-async def test_keys_are_forgotten_after_their_time_and_no_earlier(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await room.open()
-    monkeypatch.setattr(service, "PURGE_EVERY", 3)
-    room.mail.rules = Rules(answer_retention=timedelta(days=1))
-    message = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
-    first = await room.call("send_message", **message, idempotency_key="old")
-    room.clock.advance(timedelta(days=1))
-    await room.call("send_message", **message, idempotency_key="k1")
-    await room.call("send_message", **message, idempotency_key="k2")
-    assert await room.call("send_message", **message, idempotency_key="old") == first
-    room.clock.advance(timedelta(milliseconds=1))
-    for number in range(3):
-        await room.call("send_message", **message, idempotency_key=f"later {number}")
-    again = await room.call("send_message", **message, idempotency_key="old")
-    assert again != first
-    assert await room.call("send_message", **message, idempotency_key="k1") != again
 
 
 async def test_an_agent_that_retired_since_gets_its_answer_again(room: Room) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +90,11 @@ class AdminService:
             },
         }
 
+    async def projects(self) -> Sequence[Mapping[str, object]]:
+        """Return every project: its slug and its path."""
+        found = await self._application.store.read(all_projects)
+        return [{"slug": one.slug, "human_key": one.human_key} for one in found]
+
     async def ready(self) -> Readiness:
         """Look at every part the server needs."""
         application = self._application
@@ -159,6 +164,18 @@ class AdminService:
             ) from error
         await application.store.back_up(chosen)
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
+
+    async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
+        """Delete what no rule keeps any more, or count it."""
+        retention = self._application.retention
+        found = await retention.preview()
+        if not dry_run:
+            await retention.messages()
+        return {
+            "dry_run": dry_run,
+            "rules": retention.rules,
+            "projects": [{"project": one.project, "counts": dict(one.counts)} for one in found],
+        }
 
     async def issue_agent_token(self, project: str, agent: str) -> str:
         """Give an agent a new token, which is shown this once."""

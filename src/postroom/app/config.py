@@ -246,6 +246,10 @@ class Settings(BaseSettings):
         default=timedelta(days=7),
         description="How long a call repeated with its key is answered as before.",
     )
+    run_retention: Interval = Field(
+        default=timedelta(0),
+        description="How long runs are kept after the last one of their thread, with all they said; 0: ever.",
+    )
     event_keep: Count = Field(
         default=100_000,
         ge=100,
@@ -418,8 +422,8 @@ def _shown_value(settings: Settings, name: str) -> str:
 _PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
 _SOURCES: Final = ("file", "env", "flag")
 """Where settings stand; the later wins."""
-_TABLES: Final = ("agents", "budgets")
-"""What stands in the file and is no setting: `agents_config` and `budgets_config` read it."""
+_TABLES: Final = ("agents", "budgets", "keep")
+"""What stands in the file and is no setting: `agents_config`, `budgets_config` and `keep_config` read it."""
 _OLDER_NAMES: Final = {
     "DATABASE_URL": "database",
     "STORAGE_ROOT": "storage_root",

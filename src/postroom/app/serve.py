@@ -24,6 +24,7 @@ from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
+from postroom.app.keep_config import load_keep_rules
 from postroom.app.logs import configure_logs
 from postroom.app.privacy import keep_private
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
@@ -222,7 +223,7 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             return
         self._application.backups.start()
-        self._application.trimming.start()
+        self._application.retention.start()
         self._application.tokens.start()
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
@@ -252,7 +253,7 @@ class _Server(uvicorn.Server):
         Chats are stopped before: turns and answers get their time while pages and health still answer.
         """
         await self._application.backups.stop()
-        await self._application.trimming.stop()
+        await self._application.retention.stop()
         if self._chats is not None:
             await self._chats.stop()
         await self._application.agents.stop()
@@ -286,7 +287,9 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
     keep_private(settings)
     told = load_gateway(settings)
     given = places.environment()
-    declared = Declared(agents=load_agents(given), budgets=load_budgets(given), chats=told)
+    declared = Declared(
+        agents=load_agents(given), budgets=load_budgets(given), keep=load_keep_rules(given), chats=told
+    )
     token = load_or_make_token(places.token_file(settings.data_dir))
     listener = _listen(settings)
     try:

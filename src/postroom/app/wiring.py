@@ -10,9 +10,9 @@ from postroom.app.agents_config import DeclaredAgent
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.app.executor_registry import ExecutorRegistry
-from postroom.app.log_trimming import LogTrimming
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, environment, machine_dir, write_private
+from postroom.app.retention import Retention
 from postroom.app.store_identity import Kept, settle_identity
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
@@ -21,6 +21,7 @@ from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock
 from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.retention import KeepRule
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.context import Rules
@@ -53,6 +54,7 @@ class Declared(NamedTuple):
 
     agents: Sequence[DeclaredAgent] = ()
     budgets: Sequence[Budget] = ()
+    keep: Sequence[KeepRule] = ()
     chats: "GatewayFile | None" = None
 
 
@@ -106,7 +108,7 @@ class Application:
             self.mail, self.runs, self.executors, clock, self.waker, self.schedules, declared.agents
         )
         self.backups = Backups(settings, store, clock)
-        self.trimming = LogTrimming(settings, store)
+        self.retention = Retention(settings, store, declared.keep, runs=store.store)
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -299,7 +301,6 @@ def rules_of(settings: Settings) -> Rules:
         max_recipients=settings.max_recipients,
         max_reservation_ttl=settings.max_reservation_ttl,
         default_reservation_ttl=settings.default_reservation_ttl,
-        answer_retention=settings.answer_retention,
         case_sensitive_paths=settings.case_sensitive_paths,
         guard_mode=settings.guard_mode,
     )

@@ -3,8 +3,9 @@
 A message counts as announced when its line is written: the next question to the server says so.
 """
 
-import fcntl
+import importlib
 import json
+import os
 import random
 import select
 import signal
@@ -72,6 +73,10 @@ def watch(
         show.print_line(_as_json(message) if as_json else _as_line(message))
 
 
+_BEHIND = 1 << 20
+"""A place in a small file that nobody reads."""
+
+
 def messages(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
     """Yield messages as they come, each once; a message is announced when the next one is asked for.
 
@@ -102,6 +107,21 @@ def messages(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[s
             after = int(str(found["next"]))
 
 
+def hold_alone(descriptor: int, *, platform: str = sys.platform) -> None:
+    """Lock an open file until it is closed.
+
+    Raises:
+        OSError: another process has it: BlockingIOError, on Windows PermissionError.
+    """
+    if platform == "win32":
+        locking = importlib.import_module("msvcrt")
+        os.lseek(descriptor, _BEHIND, os.SEEK_SET)  # a lock there keeps nobody from reading what is before
+        locking.locking(descriptor, locking.LK_NBLCK, 1)
+    else:
+        flock = importlib.import_module("fcntl")
+        flock.flock(descriptor, flock.LOCK_EX | flock.LOCK_NB)
+
+
 def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
     """Wait for one message that nobody has read, and say that it has come, once in all.
 
@@ -115,8 +135,8 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
     name = sha256("\0".join(who.values()).encode()).hexdigest()[:16]
     with (folder / f"wake-{name}").open("a+") as kept:
         try:
-            fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            hold_alone(kept.fileno())
+        except (BlockingIOError, PermissionError):  # the latter is what Windows says
             raise SystemExit(DONE) from None
         kept.seek(0)
         last = kept.read()

@@ -208,6 +208,10 @@ class EventTables(Protocol):
         """
         ...
 
+    def drop(self, scopes: Sequence[str]) -> None:
+        """Forget scopes whole, which nothing will be appended to, with the events that stand in them."""
+        ...
+
     def behind(self, scope: str, after: int, limit: int) -> EventPage:
         """Return the events of a scope behind a cursor.
 

@@ -24,6 +24,7 @@ EventKind = Literal[
     "agent.runner_dropped",
     "message.sent",
     "message.recalled",
+    "messages.deleted",
     "delivery.announced",
     "delivery.delivered",
     "delivery.handled",

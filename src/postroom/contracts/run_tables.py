@@ -252,6 +252,17 @@ class ThreadTables(Protocol):
         """Return the thread's children, their children and so on."""
         ...
 
+    def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
+        """Return threads on which nothing has happened since an instant, of some or of all.
+
+        Nothing on them is open, waits or is pending; no chat is in one, and none has a thread below it.
+        """
+        ...
+
+    def runs_of(self, thread_ids: Sequence[str]) -> list[str]:
+        """Return the ids of all runs of threads."""
+        ...
+
     def delete(self, thread_id: str, children: Literal["detach", "reject", "cascade"]) -> bool:
         """Remove a thread with its messages and runs; False when there is none.
 

@@ -116,3 +116,7 @@ class TraceWrites(TraceReads, Protocol):
             StoreError: it is no traceparent, for it has another length.
         """
         ...
+
+    def drop_traces(self, names: Sequence[str]) -> None:
+        """Forget the places of what is gone."""
+        ...

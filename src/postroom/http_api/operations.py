@@ -67,6 +67,10 @@ class Operations(Protocol):
         """
         ...
 
+    async def projects(self) -> Sequence[Mapping[str, object]]:
+        """Return every project: its slug and its path."""
+        ...
+
     async def support_bundle(self) -> Mapping[str, str]:
         """Return what may be shown to others, as texts by the names of their files; may take long."""
         ...
@@ -77,6 +81,14 @@ class Operations(Protocol):
         Raises:
             InvalidPath: the target exists or cannot be written.
             StoreError: the copy failed; nothing is left of it.
+        """
+        ...
+
+    async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
+        """Delete the messages that no rule keeps any more, or only count them; may take long.
+
+        Raises:
+            UnknownProject: a rule that holds names no project; nothing was deleted.
         """
         ...
 

@@ -5,6 +5,7 @@ Those for hooks and watchers of this machine are among them.
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -94,6 +95,10 @@ class _Landing(Asked, frozen=True):
     path: str = "/"
 
 
+class _Prune(Asked, frozen=True):
+    dry_run: bool = False
+
+
 class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
@@ -115,6 +120,18 @@ def _login_address(request: Request, login: LoginService, then: str) -> str:
     return f"{base}/login?code={login.codes.make()}{leads_on}"
 
 
+def _told_as(name: str, look: Callable[[], Awaitable[object]]) -> Endpoint:
+    async def told_whole(_: Request) -> Response:
+        return JSONResponse({name: await look()})
+
+    return told_whole
+
+
+async def _prune(operations: Operations, request: Request) -> Response:
+    wanted = await read_body(request, _Prune)
+    return JSONResponse(dict(await operations.prune(dry_run=wanted.dry_run)))
+
+
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     """Return the routes to the server itself."""
 
@@ -127,9 +144,6 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     async def back_up(request: Request) -> Response:
         wanted = await read_body(request, _Backup)
         return JSONResponse(dict(await operations.back_up(_absolute(wanted.target))))
-
-    async def support_bundle(_: Request) -> Response:
-        return JSONResponse({"files": dict(await operations.support_bundle())})
 
     async def issue(request: Request) -> Response:
         wanted = await read_body(request, _Agent)
@@ -150,11 +164,13 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
 
     return [
         operators("/admin/status", {"GET": status}),
+        operators("/admin/projects", {"GET": _told_as("projects", operations.projects)}),
         operators("/admin/doctor", {"GET": doctor}),
-        operators("/admin/support-bundle", {"GET": support_bundle}),
+        operators("/admin/support-bundle", {"GET": _told_as("files", operations.support_bundle)}),
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),
+        operators("/admin/prune", {"POST": partial(_prune, operations)}),
         operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
     ]
 

@@ -130,6 +130,8 @@ _ADMINISTRATION: Final = (
         "POST /watch",
         "GET /health/detailed",
         "GET /admin/status",
+        "GET /admin/projects",
+        "POST /admin/prune",
         "GET /admin/doctor",
         "GET /admin/support-bundle",
         "POST /admin/backup",

@@ -32,7 +32,6 @@ class Rules:
     max_recipients: int = 1_000
     max_reservation_ttl: timedelta = timedelta(days=7)
     default_reservation_ttl: timedelta = timedelta(hours=1)
-    answer_retention: timedelta = timedelta(days=7)
     case_sensitive_paths: bool = True
     enforced_by: tuple[str, ...] = ()
     """The hooks that make a reservation more than advice. The server does not see who has them installed."""

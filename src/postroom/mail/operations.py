@@ -146,6 +146,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         SEND, commands.AcknowledgeMessage, inbox.acknowledge_message, repeatable=True, is_of_one_project=True
     ),
     _looks(READ, commands.SearchMessages, threads.search_messages, settled=True, is_of_one_project=True),
+    _looks(READ, commands.FetchThread, threads.fetch_thread, is_of_one_project=True),
     _looks(READ, commands.SummarizeThread, threads.summarize_thread, is_of_one_project=True),
     _changes(RUN, commands.AskPerson, asking.ask_person, repeatable=True, is_of_one_project=True),
     _changes(

@@ -1,9 +1,12 @@
 """Effects that follow a change: rows of the outbox, stored with it and performed by the relay."""
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
 
+from postroom.contracts.mail import Attachment, Message
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import NO_END, OutboxDraft
+from postroom.contracts.store import MailWrites
 from postroom.mail.context import WriteContext
 
 ARCHIVE = "archive"
@@ -17,6 +20,27 @@ def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project
     payload: dict[str, Json] = {"record": f"{kind}:{record_id}"}
     draft = OutboxDraft(kind=ARCHIVE, target=str(project_id), payload=payload, max_attempts=NO_END)
     context.tx.outbox.put(draft, now=context.now)
+
+
+DELETION: Final = "deletion"
+"""The record that says which files are to be taken out."""
+
+
+def deletion_to_archive(
+    tx: MailWrites, messages: Sequence[Message], attached: Mapping[int, Sequence[Attachment]], *, now: int
+) -> None:
+    """Let the archive take out the files of messages of one project that were deleted."""
+    hashes = {
+        hash_ for some in attached.values() for one in some for hash_ in (one.sha256, one.preview_sha256)
+    }
+    payload: dict[str, Json] = {
+        "record": DELETION,
+        "messages": [[one.id, one.created_at] for one in messages],
+        "threads": sorted({one.thread_id for one in messages}),
+        "contents": sorted(filter(None, hashes)),
+    }
+    target = str(messages[0].project_id)
+    tx.outbox.put(OutboxDraft(kind=ARCHIVE, target=target, payload=payload, max_attempts=NO_END), now=now)
 
 
 def wake_key(message_id: int, agent_id: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from postroom.contracts.accepting import Accept
-from postroom.contracts.clock import Clock, milliseconds
+from postroom.contracts.clock import Clock
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.mail import Project
 from postroom.contracts.people import ChatAddress
@@ -58,8 +58,6 @@ from postroom.mail.tracing import message_trace
 
 T = TypeVar("T")
 _ENCODER = msgspec.json.Encoder(order="deterministic")
-PURGE_EVERY = 1_000
-PURGE_LIMIT = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +118,6 @@ class Mail:
         """Rings after each change, for those who wait for messages."""
         self._keep_token = keep_token
         self._waker = waker
-        self._changes = 0
         self._rotating = asyncio.Lock()
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
@@ -308,7 +305,6 @@ class Mail:
             if before is not None:
                 return before
         loaded = await self._prepared(command, caller) if is_slow else ()
-        purges = (self._changes + 1) % PURGE_EVERY == 0
 
         def change(tx: MailWrites, waking: Waking | None = None) -> Any:
             lock_projects_of(tx, command)
@@ -319,8 +315,6 @@ class Mail:
                 return operation.run(context, command)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
                 return before
-            if purges:
-                tx.purge_answers(context.now - milliseconds(self.rules.answer_retention), limit=PURGE_LIMIT)
             answer = operation.run(context, command)
             tx.insert_answer(place.scope, place.key, place.digest, msgspec.json.encode(answer), context.now)
             return answer
@@ -331,7 +325,6 @@ class Mail:
             answer = await self.store.write(change, key=key)
         else:
             answer = await waker.write(change, key=key)
-        self._changes += place is not None
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:

@@ -50,7 +50,12 @@ async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
     found = await files.of(message)
     if not found:
         return message
-    blocks = tuple([await _block(file, files, room) for file in found])
+    blocks: list[ContentBlock] = []
+    seen: dict[str, ChatFile] = {}
+    for file in found:
+        before = file if file.sha256 is None else seen.setdefault(file.sha256, file)
+        same = f"[The file {file.name} is the same as {before.name}, once more]"
+        blocks.append(await _block(file, files, room) if before is file else ContentBlock(text=same))
     words = [block.text for block in blocks if block.type == "text"]
     space = "\n\n" if message.text().strip() and words else ""
     text = (ContentBlock(text=space + "\n\n".join(words)),) if words else ()

@@ -124,6 +124,11 @@ class EventTables(Tables, events.EventTables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     @override
+    def drop(self, scopes: Sequence[str]) -> None:
+        self._sql.run("events.drop_events", {"scopes": scopes})
+        self._sql.run("events.drop_scopes", {"scopes": scopes})
+
+    @override
     def behind(self, scope: str, after: int, limit: int) -> EventPage:
         begin = max(after, 0)
         [[newest]], [[oldest]], found = self._sql.ask(

@@ -152,10 +152,10 @@ def descriptor_of(pid: int) -> int | None:
         return None
 
 
-def kill_group(leader: int, wish: signal.Signals = signal.SIGKILL) -> None:
+def kill_group(leader: int, wish: signal.Signals | None = None) -> None:
     """Signal all processes of a group; this takes no look and no descriptor."""
     with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of the dead
-        os.killpg(leader, wish)
+        os.killpg(leader, wish or signal.SIGKILL)
 
 
 def environment_of(one: Seen) -> dict[str, str]:

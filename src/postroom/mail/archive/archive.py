@@ -5,7 +5,7 @@ mail. What waits for it stays in the outbox, whose relay hands it over in batche
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -14,15 +14,16 @@ from pathlib import Path
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ArchiveUnavailable
 from postroom.contracts.mail import Message, Project
+from postroom.contracts.messages import Json
 from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.store import MailReads, MailStore
 from postroom.log import get_logger
 from postroom.mail.archive import layout
-from postroom.mail.archive.batch import Batch, gather
+from postroom.mail.archive.batch import Batch, gather, gather_deletions
 from postroom.mail.archive.comparing import differing_files
 from postroom.mail.archive.mark import raise_mark
 from postroom.mail.archive.repository import ArchiveRepository
-from postroom.mail.outgoing import ARCHIVE
+from postroom.mail.outgoing import ARCHIVE, DELETION
 from postroom.relay import Performed
 
 _LOG = get_logger(__name__)
@@ -91,19 +92,34 @@ class Archive:
         project_id = int(rows[0].target)
         project = await self._store.read(lambda tx: tx.project_by_id(project_id))
         if project is not None:
-            await self._write(project, [row.payload["record"] for row in rows])
+            deletions = [row.payload for row in rows if row.payload["record"] == DELETION]
+            records = [row.payload["record"] for row in rows if row.payload["record"] != DELETION]
+            await self._write(project, records, deletions)
         return Performed()
 
-    async def _write(self, project: Project, records: Sequence[str]) -> None:
-        """Write records, named `<kind>:<id>`, as they stand now, in one consistent view."""
-        batch = await self._store.read(lambda tx: gather(tx, project, records))
-        await asyncio.to_thread(self._commit, batch)
+    async def _write(
+        self, project: Project, records: Sequence[str], deletions: Sequence[dict[str, Json]] = ()
+    ) -> None:
+        """Write records, named `<kind>:<id>`, and take files out, as all stands now, in one view."""
+
+        def look(tx: MailReads) -> Batch:
+            batch = gather(tx, project, records)
+            gather_deletions(tx, batch, deletions)
+            return batch
+
+        await asyncio.to_thread(self._commit, await self._store.read(look))
 
     def _commit(self, batch: Batch) -> None:
         repository = self.repository(batch.project.slug)
         for message, content in batch.recalled:
             batch.files[_place(repository, message)] = content
-        repository.write(batch.files, subject=batch.subject, trailers=batch.trailers, now=self._clock.now())
+        repository.write(
+            batch.files,
+            removed=[*batch.removed, *_places(repository, batch.deleted)],
+            subject=batch.subject,
+            trailers=batch.trailers,
+            now=self._clock.now(),
+        )
         if batch.messages:
             self._reaches(max(message.id for message in batch.messages))
         count = self._commits[batch.project.id] = self._commits.get(batch.project.id, 0) + 1
@@ -186,11 +202,14 @@ def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -
 
 def _place(repository: ArchiveRepository, message: Message) -> str:
     """Return where a recalled message lies: its path was made of a subject that is erased."""
-    folder = layout.message_folder(message)
-    for path in repository.paths(f"{folder}/"):
-        if layout.message_id_of(path) == message.id:
-            return path
-    return layout.message_path(message)
+    return next(_places(repository, [(message.id, message.created_at)]), layout.message_path(message))
+
+
+def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yield where messages lie, each given with the instant at which it was sent."""
+    ids = {number for number, _ in messages}
+    for folder in sorted({layout.message_folder(sent_at) for _, sent_at in messages}):
+        yield from (path for path in repository.paths(f"{folder}/") if layout.message_id_of(path) in ids)
 
 
 def _ids(tx: MailReads, project: Project, kind: str, after: int, limit: int) -> list[int]:

@@ -1,7 +1,8 @@
 """Gathers the files of records, in one consistent view, as they stand now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from postroom.contracts.mail import Message, Project
 from postroom.contracts.store import MailReads
@@ -17,12 +18,17 @@ class Batch:
     messages: list[Message] = field(default_factory=list)
     recalled: list[tuple[Message, bytes]] = field(default_factory=list)
     """Messages whose text is gone: their file lies under the subject they once had."""
+    deleted: list[tuple[int, int]] = field(default_factory=list)
+    """Messages that are gone, each with the instant at which it was sent, which tells the file's folder."""
+    removed: list[str] = field(default_factory=list)
+    """Other files that are to be taken out."""
 
     @property
     def subject(self) -> str:
         """The commit's subject line."""
         if not self.messages:
-            return "mail: agents and reservations"
+            gone = len(self.deleted)
+            return f"mail: {gone} deleted" if gone else "mail: agents and reservations"
         noun = "message" if len(self.messages) == 1 else "messages"
         return f"mail: {len(self.messages)} {noun}, {self.messages[0].subject}"
 
@@ -64,7 +70,24 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
             for sha256 in filter(None, (one.sha256, one.preview_sha256)):
                 if (blob := tx.blob(sha256)) is not None:
                     batch.files[layout.attachment_path(sha256)] = blob
-    for thread_id in dict.fromkeys(message.thread_id for message in messages.values()):
+    _gather_threads(tx, batch, [message.thread_id for message in messages.values()])
+
+
+def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[str, Any]]) -> None:
+    """Add to a batch what is to be taken out, as it stands now: what is referred to anew stays."""
+    project_id = batch.project.id
+    for deletion in deletions:
+        batch.deleted += [(number, sent_at) for number, sent_at in deletion["messages"]]
+        _gather_threads(tx, batch, deletion["threads"])
+        kept = tx.attached_in(project_id, deletion["contents"])
+        batch.removed += [layout.attachment_path(one) for one in deletion["contents"] if one not in kept]
+
+
+def _gather_threads(tx: MailReads, batch: Batch, thread_ids: Sequence[str]) -> None:
+    for thread_id in dict.fromkeys(thread_ids):
         newest = tx.thread_tail(batch.project.id, thread_id, limit=layout.DIGEST_MESSAGES)
+        if not newest:
+            batch.removed.append(layout.thread_path(thread_id))
+            continue
         left_out = tx.thread_size(batch.project.id, thread_id) - len(newest)
         batch.files[layout.thread_path(thread_id)] = layout.thread_file(thread_id, newest, left_out)

@@ -93,6 +93,15 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
     return b"".join(parts)
 
 
+def file_removals(paths: Sequence[str]) -> bytes:
+    """Return the stream's lines that take files out; one that is not there is passed over.
+
+    Raises:
+        InvalidPath: a path is not safe.
+    """
+    return b"".join(b"D %b\n" % _quoted(checked_path(path)) for path in paths)
+
+
 def commit_stream(
     *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
 ) -> bytes:

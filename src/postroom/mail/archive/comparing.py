@@ -29,7 +29,7 @@ def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveR
 def _expected(batch: Batch, blobs: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     yield from ((path, content) for path, content in batch.files.items() if not path.startswith("threads/"))
     for message, content in batch.recalled:
-        folder = f"{layout.message_folder(message)}/{message.id}-"
+        folder = f"{layout.message_folder(message.created_at)}/{message.id}-"
         yield next((path for path in blobs if path.startswith(folder)), folder), content
 
 

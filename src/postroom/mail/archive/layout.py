@@ -33,9 +33,9 @@ def agent_path(name: str) -> str:
     return f"agents/{name}/profile.json"
 
 
-def message_folder(message: Message) -> str:
+def message_folder(sent_at: int) -> str:
     """Return the folder of the month in which a message was sent."""
-    moment = datetime.fromtimestamp(message.created_at / 1000, tz=UTC)
+    moment = datetime.fromtimestamp(sent_at / 1000, tz=UTC)
     return f"messages/{moment:%Y}/{moment:%m}"
 
 
@@ -43,7 +43,7 @@ def message_path(message: Message) -> str:
     """Return where a message lies; the id makes it unique, the subject only helps the eye."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
     # An archive that is there names its files so: another word would leave the old ones behind.
-    return f"{message_folder(message)}/{message.id}-{slug or 'letter'}.md"
+    return f"{message_folder(message.created_at)}/{message.id}-{slug or 'letter'}.md"
 
 
 def thread_path(thread_id: str) -> str:

@@ -100,6 +100,7 @@ class ArchiveRepository:
         self,
         files: Mapping[str, bytes],
         *,
+        removed: Sequence[str] = (),
         subject: str,
         body: str = "",
         trailers: Sequence[tuple[str, str]] = (),
@@ -108,8 +109,9 @@ class ArchiveRepository:
         """Add or replace `files` in one commit on the branch, dated `now`, and return the commit's id.
 
         None when the archive holds exactly these files already: a batch may be repeated without harm, also
-        after a failure that left open whether it was written. Nothing is ever removed. The subject is folded
-        to one line of at most 72 characters, each trailer's value to one line.
+        after a failure that left open whether it was written. Files of `removed` are taken out of the newest
+        tree; those of earlier commits stay, and nothing else is ever removed. The subject is folded to one
+        line of at most 72 characters, each trailer's value to one line.
 
         Raises:
             InvalidPath: a path is not safe, or a file would take the place of a folder or a folder of a file.
@@ -119,14 +121,14 @@ class ArchiveRepository:
         if now < 0:
             raise InvalidArgument(f"{now} is no instant a commit can carry", value=now)
         text = commit.message(subject, body, trailers)
-        changes = commit.file_changes(files)
-        if not files:
+        changes = commit.file_removals(removed) + commit.file_changes(files)
+        if not files and not removed:
             return None
         with self._turn():
             for _ in range(ATTEMPTS):
                 parent = self.tip()
                 built = self._build(parent, text, changes, now)
-                if not self._adds_something(parent, built):
+                if not self._changes_something(parent, built, removed):
                     return None
                 if self._move_branch(parent, built):
                     return built
@@ -284,14 +286,14 @@ class ArchiveRepository:
             with suppress(OSError):
                 (self._git.folder / name).unlink()
 
-    def _adds_something(self, parent: str | None, built: str) -> bool:
+    def _changes_something(self, parent: str | None, built: str, removed: Sequence[str]) -> bool:
         """Tell whether the new tree differs from its parent's, and refuse one that lost a file."""
         if parent is None:
             return True
         changed = self._git.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", parent, built)
         words = changed.decode("utf-8", "surrogateescape").split("\0")
         for status, path in zip(words[::2], words[1::2], strict=False):
-            if status == "D":
+            if status == "D" and path not in removed:
                 raise InvalidPath(
                     f"the archive has {path!r}, which cannot be a file and a folder at once",
                     value=path,

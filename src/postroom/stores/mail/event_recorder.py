@@ -87,6 +87,27 @@ class EventRecorder:
             if project_id != message.project_id:
                 self._record([project_id], _hidden(happening, is_hidden=bool(is_hidden)))
 
+    def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Keep others out of a project and of those of its messages' readers.
+
+        Return the messages that other projects know of, each with the project; those of hidden ones do not.
+        """
+        reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
+        self.lock([project_id, *(row[1] for row in reached)])
+        return [(row[0], row[1]) for row in reached if row[1] != project_id and not row[2]]
+
+    def deleted(
+        self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
+    ) -> None:
+        """Tell that messages are gone, in one entry of each log that told of them."""
+        told = {project_id: list(message_ids)}
+        for message_id, other in elsewhere:
+            if message_id in told[project_id]:
+                told.setdefault(other, []).append(message_id)
+        for concerned, ids in sorted(told.items()):
+            detail: Detail = {"messages": len(ids), "ids": " ".join(map(str, ids))}
+            self._record([concerned], Happening(kind="messages.deleted", at=now, detail=detail))
+
     def delivery(
         self, kind: EventKind, message_id: int, agent_id: int, reader: RecipientKind, now: int, by: str = ""
     ) -> None:

@@ -45,6 +45,8 @@ from postroom.stores.codec import record
 from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.mail.restoring import TABLES, whole
+from postroom.stores.mail.retention import Retention
+from postroom.stores.mail.timeline import Timeline
 from postroom.stores.mail.waking import Waking
 from postroom.stores.sql_transaction import Row, SqlTransaction
 
@@ -64,7 +66,7 @@ _COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "ru
 _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
-class MailTables(Waking, MailWrites):
+class MailTables(Retention, Timeline, Waking, MailWrites):
     """Look-ups and changes of mail within one transaction; one object a transaction."""
 
     def __init__(
@@ -437,11 +439,9 @@ class MailTables(Waking, MailWrites):
             self._events.recalled(message, now)
         self._tx.run("mail.mark_recalled", {"id": message_id, "now": now})
         if self._tx.dialect == "postgres":  # on SQLite a trigger does it
-            self._tx.run("mail.forget_words", {"message_id": message_id})
+            self._tx.run("mail.forget_words", {"ids": [message_id]})
         if stored:
-            hashes = {one.sha256 for one in stored} | {one.preview_sha256 for one in stored}
-            self._tx.run("mail.drop_attachments", {"message_id": message_id})
-            self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
+            self.drop_attachments([message_id])
 
     @override
     def search(
@@ -673,6 +673,10 @@ class MailTables(Waking, MailWrites):
     @override
     def put_trace(self, name: str, traceparent: str) -> None:
         self._tx.run("mail.put_trace", {"name": name, "traceparent": traceparent})
+
+    @override
+    def drop_traces(self, names: Sequence[str]) -> None:
+        self._tx.run("mail.drop_traces", {"names": names})
 
     # The logs of projects; what is told in them is decided by the event recorder.
 

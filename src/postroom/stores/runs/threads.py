@@ -69,6 +69,15 @@ class Threads(Tables, ThreadTables):
         return [row[0] for row in self._sql.all("threads.below", {"thread_id": thread_id})]
 
     @override
+    def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
+        asked = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
+        return [row[0] for row in self._sql.all("threads.idle", asked)]
+
+    @override
+    def runs_of(self, thread_ids: Sequence[str]) -> list[str]:
+        return [row[0] for row in self._sql.all("threads.runs_of_threads", {"thread_ids": thread_ids})]
+
+    @override
     def delete(self, thread_id: str, children: Literal["detach", "reject", "cascade"]) -> bool:
         asked = {"thread_id": thread_id}
         known, below = self._sql.ask(("threads.thread", asked), ("threads.below", asked))

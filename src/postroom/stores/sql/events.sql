@@ -53,3 +53,9 @@ DELETE FROM events
 
 -- trim
 DELETE FROM event_scopes WHERE scope = :scope AND seq <= CAST(:last AS bigint);
+
+-- drop_events
+DELETE FROM events WHERE event_id IN (SELECT event_id FROM event_scopes WHERE scope IN {texts :scopes});
+
+-- drop_scopes
+DELETE FROM event_scopes WHERE scope IN {texts :scopes};

@@ -113,13 +113,10 @@ VALUES (:id, :project_id, :sender_id, :sender_name, :thread_id, :subject, :body_
         :created_at, :topic, :broadcast, :reply_to);
 
 -- next_message
-SELECT coalesce(max(id), 0) + 1 FROM messages;
+SELECT max((SELECT coalesce(max(id), 0) FROM messages), (SELECT indexed_to FROM search_index_progress)) + 1;
 
 -- next_message @postgres
 SELECT nextval(pg_get_serial_sequence('messages', 'id'));
-
--- index_is_behind @sqlite
-SELECT coalesce((SELECT max(id) FROM messages), 0) > (SELECT indexed_to FROM search_index_progress);
 
 -- index_step @sqlite
 SELECT max(id) FROM (SELECT id FROM messages WHERE id > (SELECT indexed_to FROM search_index_progress) ORDER BY id LIMIT :limit);
@@ -292,8 +289,12 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 -- index_words @postgres
 INSERT INTO message_words (message_id, words) VALUES (:message_id, CAST(:words AS tsvector));
 
+-- forget_words
+INSERT INTO messages_fts (messages_fts, rowid, subject, body_md, sender_name, topic)
+SELECT 'delete', id, subject, body_md, sender_name, topic FROM messages WHERE id IN {ints :ids};
+
 -- forget_words @postgres
-DELETE FROM message_words WHERE message_id = :message_id;
+DELETE FROM message_words WHERE message_id IN {ints :ids};
 
 -- index_thread @postgres
 INSERT INTO threads (project_id, thread_id, first_id, last_id, messages)
@@ -368,13 +369,69 @@ ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, notified_at =
 UPDATE messages SET recalled_at = coalesce(recalled_at, :now), subject = '', body_md = '', topic = '' WHERE id = :id;
 
 -- drop_attachments
-DELETE FROM attachments WHERE message_id = :message_id;
+DELETE FROM attachments WHERE message_id IN {ints :ids};
 
 -- drop_orphan_blobs
 DELETE FROM blobs WHERE sha256 IN {texts :hashes}
    AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.sha256 = blobs.sha256)
    AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.preview_sha256 = blobs.sha256)
    AND NOT EXISTS (SELECT 1 FROM file_pieces p WHERE p.piece = blobs.sha256);
+
+-- aged_messages
+SELECT m.id, m.thread_id, m.topic, m.created_ts,
+       CASE WHEN m.recalled_at IS NULL AND
+            (SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
+              WHERE r.message_id = m.id AND a.retired_at IS NULL
+                AND (r.read_at IS NULL OR (m.ack_required = 1 AND r.acked_at IS NULL)) LIMIT 1) = 1
+            THEN 1 ELSE 0 END,
+       CASE WHEN (SELECT 1 FROM message_runs h WHERE h.message_id = m.id AND h.ended_at IS NULL LIMIT 1) = 1
+              OR m.recalled_at IS NULL AND
+            (SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
+              WHERE r.message_id = m.id AND a.retired_at IS NULL AND r.read_at IS NULL
+                AND ((SELECT w.agent_id FROM runners w WHERE w.agent_id = r.agent_id) IS NOT NULL
+                     OR (SELECT c.agent_id FROM chat_addresses c WHERE c.agent_id = r.agent_id) IS NOT NULL) LIMIT 1) = 1
+            THEN 1 ELSE 0 END
+  FROM messages m WHERE m.project_id = :project_id AND m.id > :after ORDER BY m.id LIMIT :limit;
+
+-- attached_in
+SELECT a.sha256, a.preview_sha256 FROM attachments a JOIN messages m ON m.id = a.message_id
+ WHERE m.project_id = :project_id
+   AND (a.sha256 IN {texts :hashes} OR (a.preview_sha256 IS NOT NULL AND a.preview_sha256 IN {texts :hashes}));
+
+-- of_project
+SELECT id FROM messages WHERE id IN {ints :ids} AND project_id = :project_id ORDER BY id;
+
+-- threads_losing
+SELECT thread_id, count(*) FROM messages WHERE id IN {ints :ids} GROUP BY thread_id ORDER BY thread_id;
+
+-- inboxes_losing
+SELECT agent_id, max(seq) FROM recipients WHERE message_id IN {ints :ids} GROUP BY agent_id ORDER BY agent_id;
+
+-- raise_floor
+UPDATE agents SET inbox_floor = {greatest}(inbox_floor, :seq) WHERE id = :agent_id;
+
+-- delete_message_runs
+DELETE FROM message_runs WHERE message_id IN {ints :ids};
+
+-- delete_answers
+DELETE FROM run_answers WHERE message_id IN {ints :ids};
+
+-- delete_recipients
+DELETE FROM recipients WHERE message_id IN {ints :ids};
+
+-- delete_messages
+DELETE FROM messages WHERE id IN {ints :ids};
+
+-- shorten_thread
+UPDATE threads SET messages = messages - :gone,
+       first_id = coalesce((SELECT min(m.id) FROM messages m
+                             WHERE m.project_id = :project_id AND m.thread_id = :thread_id), first_id),
+       last_id = coalesce((SELECT max(m.id) FROM messages m
+                            WHERE m.project_id = :project_id AND m.thread_id = :thread_id), last_id)
+ WHERE project_id = :project_id AND thread_id = :thread_id;
+
+-- drop_empty_thread
+DELETE FROM threads WHERE project_id = :project_id AND thread_id = :thread_id AND messages <= 0;
 
 -- insert_blob
 INSERT INTO blobs (sha256, content) VALUES (:sha256, :content) ON CONFLICT (sha256) DO NOTHING;
@@ -707,6 +764,9 @@ UPDATE tokens SET last_used_at = :used_at WHERE id = :id AND (last_used_at IS NU
 
 -- traces
 SELECT name, traceparent FROM traces WHERE name IN {texts :names};
+
+-- drop_traces
+DELETE FROM traces WHERE name IN {texts :names};
 
 -- put_trace
 INSERT INTO traces (name, traceparent) VALUES (:name, :traceparent)

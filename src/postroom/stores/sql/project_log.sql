@@ -11,6 +11,11 @@ SELECT a.project_id, min(CASE WHEN r.kind = 'bcc' THEN 1 ELSE 0 END)
   FROM recipients r JOIN agents a ON a.id = r.agent_id
  WHERE r.message_id = :message_id GROUP BY a.project_id ORDER BY a.project_id;
 
+-- projects_reached_by
+SELECT r.message_id, a.project_id, min(CASE WHEN r.kind = 'bcc' THEN 1 ELSE 0 END)
+  FROM recipients r JOIN agents a ON a.id = r.agent_id
+ WHERE r.message_id IN {ints :ids} GROUP BY r.message_id, a.project_id ORDER BY r.message_id, a.project_id;
+
 -- messages_written
 SELECT id FROM messages WHERE id IN {ints :ids} AND sender_id = :agent_id;
 

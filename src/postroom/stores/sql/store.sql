@@ -21,7 +21,12 @@ RELEASE SAVEPOINT rehearsal;
 
 -- identity
 SELECT (SELECT store_id FROM store_identity),
-       (SELECT coalesce(max(id), 0) FROM messages),
+       max((SELECT coalesce(max(id), 0) FROM messages), (SELECT indexed_to FROM search_index_progress)),
+       EXISTS (SELECT 1 FROM projects) OR EXISTS (SELECT 1 FROM runs);
+
+-- identity @postgres
+SELECT (SELECT store_id FROM store_identity),
+       coalesce(pg_sequence_last_value(CAST(pg_get_serial_sequence('messages', 'id') AS regclass)), 0),
        EXISTS (SELECT 1 FROM projects) OR EXISTS (SELECT 1 FROM runs);
 
 -- identify

@@ -42,6 +42,19 @@ SELECT thread_id FROM below;
 -- detach_children
 UPDATE run_threads SET parent_thread_id = NULL WHERE parent_thread_id = :thread_id;
 
+-- idle
+SELECT t.thread_id FROM run_threads t
+ WHERE t.updated_at < :before AND (CAST(:is_any AS bigint) = 1 OR t.thread_id IN {texts :among})
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = t.thread_id AND (r.status <> 'done' OR r.updated_at >= :before))
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.thread_id = t.thread_id AND d.is_open = 1)
+   AND NOT EXISTS (SELECT 1 FROM pending_messages p WHERE p.thread_id = t.thread_id)
+   AND NOT EXISTS (SELECT 1 FROM chat_sessions s WHERE s.thread_id = t.thread_id)
+   AND NOT EXISTS (SELECT 1 FROM run_threads c WHERE c.parent_thread_id = t.thread_id)
+ ORDER BY t.thread_id LIMIT :limit;
+
+-- runs_of_threads
+SELECT run_id FROM runs WHERE thread_id IN {texts :thread_ids};
+
 -- drop_messages
 DELETE FROM run_messages WHERE thread_id IN {texts :thread_ids};
 

@@ -204,8 +204,8 @@ def update_indexes(tx: SqliteTransaction) -> bool:
 
 def is_behind(tx: SqliteTransaction) -> bool:
     """Return whether some message is not taken in yet."""
-    [[behind]] = tx.all("mail.index_is_behind")
-    return bool(behind)
+    [[first_left]] = tx.all("mail.index_step", {"limit": 1})
+    return first_left is not None
 
 
 def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[SqliteTransaction]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from mail_room import HARBOR, SHORE, Room, a_room, room_in_memory
 from postroom.app.config import Settings
-from postroom.app.log_trimming import INTERVAL, STEP, LogTrimming
+from postroom.app.retention import INTERVAL, STEP, Retention
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import CursorExpired, StoreUnavailable
 from postroom.contracts.project_log import LogBounds
@@ -16,6 +16,7 @@ from postroom.testing.faults import LosingStore, RefusingStore, writes
 
 room = room_in_memory
 PATIENCE = 5
+MINUTE = milliseconds(INTERVAL)
 
 
 def settings(path: Path, keep: int) -> Settings:
@@ -36,9 +37,9 @@ async def furnished(room: Room, messages: int) -> None:
 
 async def test_the_oldest_go_and_a_cursor_among_them_is_told_so(room: Room, tmp_path: Path) -> None:
     await furnished(room, 106)
-    trimming = LogTrimming(settings(tmp_path, 100), room.store)
-    assert await trimming.round() == 10
-    assert await trimming.round() == 0
+    trimming = Retention(settings(tmp_path, 100), room.store)
+    assert await trimming.logs() == 10
+    assert await trimming.logs() == 0
     assert await bounds(room) == LogBounds(oldest=10, newest=110)
     assert await bounds(room, 2) == LogBounds(oldest=0, newest=2)
     await room.refused(CursorExpired, "fetch_events", after=9)
@@ -50,33 +51,33 @@ async def test_the_oldest_go_and_a_cursor_among_them_is_told_so(room: Room, tmp_
 async def test_a_long_log_is_trimmed_in_steps_while_others_write(
     room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroom.app.log_trimming.STEP", 3)
+    monkeypatch.setattr("postroom.app.retention.STEP", 3)
     await furnished(room, 106)
-    trimming = LogTrimming(settings(tmp_path, 100), room.store)
+    trimming = Retention(settings(tmp_path, 100), room.store)
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        group.create_task(trimming.round())
+        group.create_task(trimming.logs())
         for _ in range(5):
             group.create_task(room.send("Ada", "Ben"))
-    await trimming.round()
+    await trimming.logs()
     assert await bounds(room) == LogBounds(oldest=15, newest=115)
     assert STEP > 3
 
 
 async def test_a_store_that_fails_loses_nothing_but_time(room: Room, tmp_path: Path) -> None:
     await furnished(room, 106)
-    refusing = LogTrimming(settings(tmp_path, 100), RefusingStore(room.store, writes(1)))
+    refusing = Retention(settings(tmp_path, 100), RefusingStore(room.store, writes(1)))
     with pytest.raises(StoreUnavailable):
-        await refusing.round()
+        await refusing.logs()
     assert await bounds(room) == LogBounds(oldest=0, newest=110)
-    losing = LogTrimming(settings(tmp_path, 100), LosingStore(room.store, writes(1)))
+    losing = Retention(settings(tmp_path, 100), LosingStore(room.store, writes(1)))
     with pytest.raises(StoreUnavailable):
-        await losing.round()
-    assert await losing.round() == 0
+        await losing.logs()
+    assert await losing.logs() == 0
     assert await bounds(room) == LogBounds(oldest=10, newest=110)
 
 
 class ManualTimer:
-    """A timer that a test lets go on."""
+    """A timer that a test lets go on from minute to minute; rests between steps are over at once."""
 
     def __init__(self) -> None:
         self.slept: list[int] = []
@@ -84,6 +85,8 @@ class ManualTimer:
         self.wake = asyncio.Event()
 
     async def sleep(self, milliseconds: int) -> None:
+        if milliseconds < MINUTE:
+            return
         self.slept.append(milliseconds)
         self.asleep.set()
         await self.wake.wait()
@@ -94,7 +97,7 @@ async def test_it_goes_on_in_the_background_also_after_a_failure(room: Room, tmp
     await furnished(room, 106)
     timer = ManualTimer()
     store = RefusingStore(room.store, writes(1))
-    trimming = LogTrimming(settings(tmp_path, 100), store, timer=timer)
+    trimming = Retention(settings(tmp_path, 100), store, timer=timer)
     trimming.start()
     async with asyncio.timeout(PATIENCE):
         for expected in (0, 10):
@@ -105,7 +108,7 @@ async def test_it_goes_on_in_the_background_also_after_a_failure(room: Room, tmp
             assert (await bounds(room)).oldest == expected
     await trimming.stop()
     assert store.failed == 1
-    assert set(timer.slept) == {milliseconds(INTERVAL)}
+    assert set(timer.slept) == {MINUTE}
 
 
 async def test_nothing_that_a_refused_or_lost_change_told_is_there_twice_or_in_part(

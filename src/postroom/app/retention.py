@@ -1,0 +1,255 @@
+"""Keeps the store at the length that settings and `[[keep]]` rules say, in small steps beside traffic.
+
+    every minute   logs of projects beyond `event_keep`; answers older than `answer_retention`
+    every hour     messages that no rule keeps any more; threads of runs that rested for `run_retention`
+
+Each step is a change of its own, after which others have their turn. What a kill leaves goes another time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Final, TypeVar
+
+from postroom.app.config import Settings
+from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.clock import Timer, milliseconds
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.events import EventScope
+from postroom.contracts.mail import Project
+from postroom.contracts.retention import AgedMessage, KeepRule
+from postroom.contracts.run_stores import thread_lock
+from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.contracts.transactions import Store, Transaction
+from postroom.log import get_logger
+from postroom.mail.retention import STEP as MESSAGES
+from postroom.mail.retention import ProjectRules, Verdict, delete_some, going_of, rules_of_projects
+from postroom.mail.tracing import run_trace
+
+INTERVAL: Final = timedelta(minutes=1)
+HOUR: Final = 60
+"""Intervals between two looks at every message."""
+STEP: Final = 500
+"""Rows that one change forgets: some milliseconds, within which no caller is answered."""
+THREADS: Final = 10
+"""Threads of runs that one change forgets, with all that was said on them."""
+_PAGE: Final = 500
+_REST: Final = 2
+"""How many times as long as a step took others have the writer for themselves."""
+_LOG = get_logger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class Preview:
+    """What becomes of a project's messages now, by their number."""
+
+    project: str
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, verdicts: Sequence[Verdict]) -> None:
+        """Count some more."""
+        for one in verdicts:
+            self.counts[one] = self.counts.get(one, 0) + 1
+
+
+class Retention:
+    """Deletes in the background for as long as it is started."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: MailStore,
+        rules: Sequence[KeepRule] = (),
+        *,
+        runs: Store | None = None,
+        timer: Timer | None = None,
+    ) -> None:
+        """`runs` is the store of which threads of runs are forgotten; without one none are."""
+        self._event_keep = settings.event_keep
+        self._answers_kept = milliseconds(settings.answer_retention)
+        self._runs_kept = milliseconds(settings.run_retention)
+        self._store = store
+        self._rules = rules
+        self._runs = runs
+        self._timer = timer or SystemTimer()
+        self._tasks = Tasks("retention")
+
+    @property
+    def rules(self) -> int:
+        """How many rules there are."""
+        return len(self._rules)
+
+    def start(self) -> None:
+        """Begin to look, the first time after a minute."""
+        self._tasks.start(self._serve(), name="timer")
+
+    async def stop(self) -> None:
+        """End it; what is left goes another time."""
+        await self._tasks.close()
+
+    async def logs(self) -> int:
+        """Trim every log that is too long; return how many entries went.
+
+        Raises:
+            StoreError: the store failed; what went stays gone.
+        """
+        keep, gone, after = self._event_keep, 0, 0
+        while page := await self._store.read(lambda tx, after=after: self._lengths(tx, after)):  # type: ignore[misc]
+            for project_id, beyond in page:
+                trimmed = 0
+                while trimmed < beyond:
+                    step = await self._step(partial(_trim, project_id=project_id, keep=keep))
+                    if not step:
+                        break
+                    trimmed += step
+                gone += trimmed
+            after = page[-1][0]
+        return gone
+
+    async def answers(self) -> int:
+        """Forget the answers to keyed calls whose time is over; return how many.
+
+        Raises:
+            StoreError: the store failed; what went stays gone.
+        """
+        kept = self._answers_kept
+        return await self._until_done(lambda tx: tx.purge_answers(tx.now() - kept, limit=STEP), STEP)
+
+    async def messages(self) -> int:
+        """Delete what no rule keeps any more; return how many messages went.
+
+        Raises:
+            UnknownProject: a rule that holds names no project; nothing is deleted.
+            StoreError: the store failed; what went stays gone.
+        """
+        gone = 0
+        for project, rules in await self._projects():
+            async for page, verdicts in self._pages(project, rules):
+                going = [one.id for one, verdict in zip(page, verdicts, strict=True) if verdict == "goes"]
+                for at in range(0, len(going), MESSAGES):
+                    ids = going[at : at + MESSAGES]
+                    gone += await self._step(
+                        partial(delete_some, project_id=project.id, ids=ids, rules=rules)
+                    )
+        return gone
+
+    async def preview(self) -> list[Preview]:
+        """Count what `messages` would delete, and why the rest stays; nothing changes.
+
+        Raises:
+            UnknownProject: as `messages` says.
+            StoreError: the store failed.
+        """
+        found = []
+        for project, rules in await self._projects():
+            preview = Preview(project=project.slug)
+            async for _, verdicts in self._pages(project, rules):
+                preview.add(verdicts)
+            found.append(preview)
+        return found
+
+    async def runs(self) -> int:
+        """Forget the threads of runs that have rested for long enough; return how many.
+
+        Raises:
+            StoreError: the store failed; what went stays gone.
+        """
+        if self._runs is None or not self._runs_kept:
+            return 0
+        kept, store, gone = self._runs_kept, self._runs, 0
+        while True:
+            idle = await store.read(lambda tx: tx.runs.threads.idle(tx.now() - kept, limit=THREADS))
+            if not idle:
+                return gone
+            forgotten = await self._rested(store.write(partial(_forget, threads=idle, kept=kept)))
+            if not forgotten:
+                return gone
+            gone += forgotten
+
+    async def _projects(self) -> list[tuple[Project, ProjectRules]]:
+        """Return the projects that rules are about."""
+        if not self._rules:
+            return []
+
+        def look(tx: MailReads) -> list[tuple[Project, ProjectRules]]:
+            projects: list[Project] = []
+            while page := tx.projects(limit=_PAGE, after=projects[-1].id if projects else 0):
+                projects += page
+            rules = rules_of_projects(tx, self._rules, [one.id for one in projects])
+            return [(one, rules[one.id]) for one in projects if rules[one.id].rules]
+
+        return await self._store.read(look)
+
+    async def _pages(
+        self, project: Project, rules: ProjectRules
+    ) -> AsyncIterator[tuple[list[AgedMessage], list[Verdict]]]:
+        after, is_more = 0, True
+        while is_more:
+            look = partial(going_of, project_id=project.id, rules=rules, after=after, limit=_PAGE)
+            page, verdicts, is_more = await self._store.read(look)
+            if page:
+                yield page, verdicts
+                after = page[-1].id
+
+    def _lengths(self, tx: MailReads, after: int) -> list[tuple[int, int]]:
+        """Return for some projects how many entries they have beyond those that are kept."""
+        bounds = [(one.id, tx.log_bounds(one.id)) for one in tx.projects(limit=_PAGE, after=after)]
+        return [(number, one.newest - one.oldest - self._event_keep) for number, one in bounds]
+
+    async def _until_done(self, change: Callable[[MailWrites], int], step: int) -> int:
+        gone = 0
+        while True:
+            went = await self._step(change)
+            gone += went
+            if went < step:
+                return gone
+
+    async def _step(self, change: Callable[[MailWrites], int]) -> int:
+        return await self._rested(self._store.write(change))
+
+    async def _rested(self, step: Awaitable[T]) -> T:
+        """Do a step, then leave the writer to others for longer than it took."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        done = await step
+        await self._timer.sleep(max(1, round((clock() - began) * 1000 * _REST)))
+        return done
+
+    async def _serve(self) -> None:
+        minutes = 0
+        while True:
+            await self._timer.sleep(milliseconds(INTERVAL))
+            jobs = [("events", self.logs), ("answers", self.answers)]
+            if minutes % HOUR == 0:
+                jobs += [("messages", self.messages), ("threads of runs", self.runs)]
+            for what, job in jobs:
+                await _logged(what, job)
+            minutes += 1
+
+
+async def _logged(what: str, job: Callable[[], Awaitable[int]]) -> None:
+    try:
+        if gone := await job():
+            _LOG.info("retention.deleted", what=what, count=gone)
+    except PostroomError as error:
+        _LOG.warning("retention.failed", what=what, code=error.code, reason=error.message)
+
+
+def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:
+    return tx.trim_log(project_id, keep=keep, limit=STEP)
+
+
+def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
+    """Forget those of some threads that are idle still, with their events and places in traces."""
+    tx.lock(*map(thread_lock, threads))
+    idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
+    runs = tx.runs.threads.runs_of(idle)
+    scopes = [*map(EventScope.thread, idle), *map(EventScope.run, runs)]
+    tx.events.drop([scope.key for scope in scopes])
+    tx.mail.drop_traces([run_trace(run_id) for run_id in runs])
+    for thread_id in idle:
+        tx.runs.threads.delete(thread_id, "detach")
+    return len(idle)

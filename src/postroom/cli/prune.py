@@ -1,0 +1,52 @@
+"""`postroom prune`: what the `[[keep]]` rules delete, now or on trial."""
+
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.options import AsJson, DataDir
+
+app = typer.Typer(rich_markup_mode=None)
+
+LONGEST: Final = timedelta(hours=6)
+_STAYS: Final = {
+    "young": "too young",
+    "unread": "unread or not acknowledged",
+    "at_work": "in the hands of a run",
+    "held": "held",
+    "no_rule": "no rule about them",
+}
+
+
+@app.command()
+def prune(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and delete nothing.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the messages that no [[keep]] rule keeps any more.
+
+    The running server does so every hour by itself; in small steps, so that others go on working.
+    """
+    with show.progress() as tell:
+        tell("counting messages" if dry_run else "deleting messages")
+        server = Server.find(data_dir=data_dir, timeout=LONGEST)
+        found = server.admin("POST", "/admin/prune", {"dry_run": dry_run})
+    show.answer(found, as_json=as_json, text=lambda: _told(found))
+
+
+def _told(found: dict[str, Any]) -> str:
+    if not found["rules"]:
+        return "there is no [[keep]] rule in the configuration file: every message is kept"
+    lines = [_line(one["project"], one["counts"], is_done=not found["dry_run"]) for one in found["projects"]]
+    return "\n".join(lines) or "no project has a rule"
+
+
+def _line(project: str, counts: dict[str, int], *, is_done: bool) -> str:
+    going = counts.get("goes", 0)
+    stays = [f"{counts[name]} {text}" for name, text in _STAYS.items() if counts.get(name)]
+    done = "deleted" if is_done else "would be deleted"
+    return f"{show.line(project)}: {going} {done}" + (f"; stay: {', '.join(stays)}" if stays else "")

@@ -1,0 +1,72 @@
+"""How long messages are kept: what a rule says, and what the store tells and deletes.
+
+A rule is about the messages of a project, of a topic, of both, or of all. It keeps them for a number of
+days, or it holds them: what is held is never deleted. Which messages go is decided by `mail.retention`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepRule:
+    """What is kept, and for how long; `project`, `topic` and `thread` are None where it is about each."""
+
+    project: str | None = None
+    """A path, alias or slug."""
+    topic: str | None = None
+    thread: str | None = None
+    keep: timedelta | None = None
+    """None holds."""
+    unread_stays: bool = True
+    """Whether what a reader has not read, or not acknowledged as it should, stays however old it is."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing that the rule is about is ever deleted."""
+        return self.keep is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgedMessage:
+    """What decides whether a message goes."""
+
+    id: int
+    thread_id: str
+    topic: str
+    created_at: int
+    is_awaited: bool
+    """Somebody who is not retired has yet to read it, or to acknowledge it where that is asked for."""
+    is_at_work: bool
+    """A run has it, or is yet to be given it."""
+
+
+class RetentionReads(Protocol):
+    """What is asked before messages are deleted."""
+
+    def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
+        """Return what decides about messages of a project, by id, those after `after`."""
+        ...
+
+    def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
+        """Return which of these contents are attached to a message of a project."""
+        ...
+
+
+class RetentionWrites(RetentionReads, Protocol):
+    """What deletes."""
+
+    def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
+        """Keep others out of a project and of those of its messages' readers; first, and all at once."""
+        ...
+
+    def delete_messages(self, project_id: int, message_ids: Sequence[int], *, now: int) -> list[int]:
+        """Delete messages of a project with all that is kept of them; return those that were there.
+
+        Whose readers are locked. Inboxes say up to which number something is gone, and the logs of the
+        projects tell of it in one entry each. Numbers are never given out again. Attachments go with the last
+        message or file that refers to them.
+        """
+        ...

@@ -1,0 +1,109 @@
+"""Which messages are deleted, and deleting some of them in one change.
+
+A rule that holds wins wherever it stands; of the others the first that fits decides. What no rule is about
+stays. So does what somebody has yet to read or to acknowledge, unless the rule says otherwise, and what a run
+is at work on.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import UnknownProject
+from postroom.contracts.retention import AgedMessage, KeepRule
+from postroom.contracts.store import MailReads, MailWrites, ProjectReads
+from postroom.mail.outgoing import deletion_to_archive
+from postroom.mail.tracing import message_trace
+
+Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]
+STEP: Final = 50
+"""Messages that one change deletes: some milliseconds, within which no caller is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectRules:
+    """The rules that are about one project, in order."""
+
+    rules: Sequence[KeepRule]
+
+    def verdict(self, message: AgedMessage, now: int) -> Verdict:
+        """Say whether a message goes, or why it stays."""
+        fitting = [rule for rule in self.rules if _fits(rule, message)]
+        if not fitting:
+            return "no_rule"
+        if any(rule.holds for rule in fitting):
+            return "held"
+        rule = fitting[0]
+        if rule.keep is None or message.created_at > now - milliseconds(rule.keep):
+            return "young"
+        if message.is_at_work:
+            return "at_work"
+        return "unread" if message.is_awaited and rule.unread_stays else "goes"
+
+    def newest_to_look_at(self, now: int) -> int | None:
+        """Return the instant after which nothing can go; None when nothing can at all."""
+        times = [milliseconds(rule.keep) for rule in self.rules if rule.keep is not None]
+        return now - min(times) if times else None
+
+
+def rules_of_projects(
+    projects: ProjectReads, rules: Sequence[KeepRule], ids: Iterable[int]
+) -> dict[int, ProjectRules]:
+    """Return for each of these projects the rules that are about it.
+
+    Raises:
+        UnknownProject: a rule that holds names a project that is not there: what is to be held might go.
+    """
+    about = [(rule, _project_of(projects, rule)) for rule in rules]
+    return {
+        number: ProjectRules([rule for rule, project in about if project in (0, number)]) for number in ids
+    }
+
+
+def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: ProjectRules) -> int:
+    """Delete those of some messages that go now, in one change; return how many.
+
+    Each is looked at again under the lock: it may have got a reader at work meanwhile. Places in traces
+    go too, and the archive takes the files out of its newest tree.
+    """
+    tx.lock_readers(project_id, ids)
+    now = tx.now()
+    wanted = set(ids)
+    looked = tx.aged_messages(project_id, after=min(ids) - 1, limit=max(ids) - min(ids) + 1)
+    going = [one.id for one in looked if one.id in wanted and rules.verdict(one, now) == "goes"]
+    messages, attached = tx.messages(going), tx.attachments(going)
+    gone = tx.delete_messages(project_id, going, now=now)
+    if gone:
+        tx.drop_traces([message_trace(number) for number in gone])
+        deletion_to_archive(tx, [messages[number] for number in gone], attached, now=now)
+    return len(gone)
+
+
+def going_of(
+    tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
+) -> tuple[list[AgedMessage], list[Verdict], bool]:
+    """Return a page of a project's messages, what becomes of each, and whether more can go behind."""
+    now = tx.now()
+    page = tx.aged_messages(project_id, after=after, limit=limit)
+    newest = rules.newest_to_look_at(now)
+    is_last = len(page) < limit or newest is None or page[-1].created_at > newest
+    return page, [rules.verdict(one, now) for one in page], not is_last
+
+
+def _fits(rule: KeepRule, message: AgedMessage) -> bool:
+    return rule.topic in (None, message.topic) and rule.thread in (None, message.thread_id)
+
+
+def _project_of(projects: ProjectReads, rule: KeepRule) -> int | None:
+    """Return the id of a rule's project, 0 for all of them, None when it is not there."""
+    if rule.project is None:
+        return 0
+    found = projects.project(rule.project)
+    if found is None and rule.holds:
+        raise UnknownProject(
+            f"[[keep]] holds {rule.project!r}, which is no project: nothing is deleted until it names one",
+            value=rule.project,
+            remedy="write the project's path or slug as `postroom status` and the pages show it",
+        )
+    return None if found is None else found.id

@@ -1,0 +1,67 @@
+"""Deletes messages with all that is kept of them."""
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from postroom.contracts.retention import AgedMessage, RetentionWrites
+from postroom.stores.codec import record
+from postroom.stores.mail.event_recorder import EventRecorder
+from postroom.stores.sql_transaction import SqlTransaction
+
+
+class Retention(RetentionWrites):
+    """Which messages are old, and how they go."""
+
+    _tx: SqlTransaction
+    _events: EventRecorder
+
+    @override
+    def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
+        values = {"project_id": project_id, "after": after, "limit": limit}
+        return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
+
+    @override
+    def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
+        found = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
+        return {sha256 for row in found for sha256 in row if sha256 is not None} & set(hashes)
+
+    @override
+    def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
+        self._events.lock_readers(project_id, message_ids)
+
+    @override
+    def delete_messages(self, project_id: int, message_ids: Sequence[int], *, now: int) -> list[int]:
+        elsewhere = self._events.lock_readers(project_id, message_ids)
+        ids = self._deletable(project_id, message_ids)
+        if not ids:
+            return []
+        threads = self._tx.all("mail.threads_losing", {"ids": ids})
+        inboxes = self._tx.all("mail.inboxes_losing", {"ids": ids})
+        self._tx.run_many("mail.raise_floor", [{"agent_id": row[0], "seq": row[1]} for row in inboxes])
+        self._tx.run("mail.forget_words", {"ids": ids})
+        self.drop_attachments(ids)
+        for statement in ("delete_message_runs", "delete_answers", "delete_recipients", "delete_messages"):
+            self._tx.run(f"mail.{statement}", {"ids": ids})
+        for thread_id, gone in threads:
+            values = {"project_id": project_id, "thread_id": thread_id, "gone": gone}
+            self._tx.run("mail.shorten_thread", values)
+            self._tx.run("mail.drop_empty_thread", values)
+        self._events.deleted(project_id, ids, elsewhere, now)
+        return ids
+
+    def drop_attachments(self, message_ids: Sequence[int]) -> None:
+        """Take attachments from messages, and their contents where nothing else refers to them."""
+        if stored := self._tx.all("mail.attachments", {"ids": message_ids}):
+            hashes = {row[1] for row in stored} | {row[5] for row in stored}
+            self._tx.run("mail.drop_attachments", {"ids": message_ids})
+            self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
+
+    def _deletable(self, project_id: int, message_ids: Sequence[int]) -> list[int]:
+        """Return those that are there; on SQLite, where the index comes later, that are in it."""
+        values = {"project_id": project_id, "ids": message_ids}
+        found = [row[0] for row in self._tx.all("mail.of_project", values)]
+        if self._tx.dialect == "sqlite":
+            [[first_left]] = self._tx.all("mail.index_step", {"limit": 1})
+            found = [number for number in found if first_left is None or number < first_left]
+        return found

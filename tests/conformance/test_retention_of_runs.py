@@ -1,0 +1,103 @@
+"""Threads of runs that rested go whole, on both engines; what is at work, waits or has others below it stays."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from postroom.app.config import Settings
+from postroom.app.retention import Retention
+from postroom.contracts.runs import RunStatus
+from postroom.mail.tracing import run_trace
+from postroom.stores.store import Stores
+from postroom.testing import ManualClock
+from postroom.testing.conformance.given import an_office, put_message
+from postroom.testing.conformance.run_given import a_thread, enqueued, event, run, said, waiting
+from store_kinds import KINDS, opened, refuse_missing
+
+PLACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class AtOnce:
+    """A timer that never waits."""
+
+    async def sleep(self, milliseconds: int) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(params=KINDS)
+def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Stores]:
+    refuse_missing(request.param)
+    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as found:
+        yield Stores(found, is_exclusive=True)
+
+
+def retention(stores: Stores, tmp_path: Path, days: int = 30) -> Retention:
+    settings = Settings(data_dir=tmp_path, run_retention=timedelta(days=days))
+    return Retention(settings, stores, runs=stores.store, timer=AtOnce())
+
+
+async def an_old_thread(stores: Stores, name: str, status: RunStatus = RunStatus.DONE) -> None:
+    """A thread with a message, a run and an event."""
+    await a_thread(stores.runs, name)
+    await said(stores.runs, f"m-{name}", thread=name)
+    await stores.runs.threads.create_run(run(stores.runs, f"r-{name}", thread=name, status=status))
+    await stores.runs.events.append(event(thread=name))
+    await stores.store.write(lambda tx: tx.mail.put_trace(run_trace(f"r-{name}"), PLACE))
+
+
+async def test_only_threads_at_rest_are_forgotten(stores: Stores, clock: ManualClock, tmp_path: Path) -> None:
+    for name in ("rests", "queued", "pending", "parent"):
+        await an_old_thread(stores, name)
+    await an_old_thread(stores, "waits", RunStatus.WAITING)
+    await enqueued(stores.runs, "d", thread="queued")
+    await waiting(stores.runs, "p", thread="pending")
+    clock.advance(timedelta(days=31))
+    await a_thread(stores.runs, "child", parent_thread_id="parent", updated_at=clock.now())
+    await an_old_thread(stores, "young")
+    assert await retention(stores, tmp_path, days=0).runs() == 0
+    assert await retention(stores, tmp_path).runs() == 1
+    threads = stores.runs.threads
+    left = [
+        name
+        for name in ("rests", "queued", "pending", "parent", "waits", "young", "child")
+        if await threads.load_thread(name) is not None
+    ]
+    assert left == ["queued", "pending", "parent", "waits", "young", "child"]
+    assert await threads.load_run("r-rests") is None
+    assert await stores.store.read(lambda tx: tx.events.newest("thread:rests")) == 0
+    names = [run_trace("r-rests"), run_trace("r-young")]
+    assert await stores.store.read(lambda tx: tx.mail.traces(names)) == {names[1]: PLACE}
+    assert await stores.store.read(lambda tx: tx.events.newest("thread:young")) > 0
+
+
+async def test_what_begins_while_it_is_looked_at_stays(
+    stores: Stores, clock: ManualClock, tmp_path: Path
+) -> None:
+    await an_old_thread(stores, "t")
+    clock.advance(timedelta(days=31))
+    store = stores.store
+    read = store.read
+
+    async def read_then_enqueue(look):  # type: ignore[no-untyped-def]
+        found = await read(look)
+        await enqueued(stores.runs, "d", thread="t")
+        store.read = read  # type: ignore[method-assign]
+        return found
+
+    store.read = read_then_enqueue  # type: ignore[method-assign]
+    assert await retention(stores, tmp_path).runs() == 0
+    assert await stores.runs.threads.load_thread("t") is not None
+
+
+async def test_the_newest_message_may_go_and_the_store_is_still_as_new_as_its_archive(
+    stores: Stores, clock: ManualClock, tmp_path: Path
+) -> None:
+    here = await an_office(stores)
+    newest = await stores.write(lambda tx: put_message(tx, here.ada, [here.ben]).id)
+    await stores.settle()
+    before = await stores.identity([])
+    await stores.write(lambda tx: tx.delete_messages(here.project.id, [newest], now=1))
+    assert (await stores.identity([])).newest_message == before.newest_message == newest
