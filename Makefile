@@ -49,7 +49,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench peers clients libraries raise-clients test-clients clients-table clean help
+.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench peers clients libraries raise-clients test-clients clients-table audit sbom clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -137,6 +137,23 @@ clients-table: $(DEV) .clients/.installed ## drive them and write docs/clients.m
 lock: ## pin every dependency anew (needs uv)
 	$(COMPILE) --all-extras --group dev --output-file requirements-dev.lock $(ARGS)
 	$(COMPILE) --constraint requirements-dev.lock --output-file requirements.lock
+
+# Neither is a dependency of the project, so that the locks name only what runs and what tests it.
+.venv-supply/.installed: Makefile
+	$(PYTHON) -m venv --clear .venv-supply
+	.venv-supply/bin/python -m pip install --quiet 'pip-audit==2.10.1' 'cyclonedx-bom==7.5.0'
+	@touch $@
+
+# The lock of development has every package of the other, and those of the extras.
+# Strict: a dependency that could not be looked up fails the check, like one with a known vulnerability.
+audit: .venv-supply/.installed ## compare requirements-dev.lock with the vulnerabilities that PyPI knows (asks pypi.org)
+	.venv-supply/bin/pip-audit --strict --require-hashes --disable-pip --progress-spinner off \
+	  -r requirements-dev.lock $(ARGS)
+
+sbom: .venv-supply/.installed ## write build/sbom.cdx.json, the software bill of materials of requirements.lock
+	@mkdir -p build
+	.venv-supply/bin/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml \
+	  --output-file build/sbom.cdx.json requirements.lock
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .venv-python* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -203,6 +203,19 @@ async def test_a_reply_to_all_leaves_the_hidden_out(room: Room) -> None:
     assert again["deliveries"][0]["recipients"] == ["Ben", "Cyd"]
 
 
+async def test_whoever_has_a_hidden_copy_answers_all_only_by_naming_them(room: Room) -> None:
+    """An answer to all would tell them of the copy."""
+    message = await _hidden_message(room)
+    answer = {"sender_name": HIDDEN, "message_id": message, "body_md": "b"}
+    answered = await room.call("reply_message", **answer, reply_all=True)
+    assert [one["recipients"] for one in answered["deliveries"]] == [["Ada"]]
+    assert answered["skipped"] == ["Ben", "Cyd"]
+    assert (await room.call("reply_message", **answer))["skipped"] == []
+    own = await room.send("Ada", "Ben", bcc=["Ada"])
+    again = await room.call("reply_message", sender_name="Ada", message_id=own, body_md="b", reply_all=True)
+    assert [one["recipients"] for one in again["deliveries"]] == [["Ben"]]
+
+
 async def test_a_hidden_recipient_does_not_stand_in_the_way_of_a_refusal_it_would_show_in(room: Room) -> None:
     message = await _hidden_message(room)
     await room.call("mark_message_read", agent_name=HIDDEN, message_id=message)

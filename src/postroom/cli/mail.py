@@ -95,7 +95,12 @@ def reply(  # noqa: PLR0913 - the options of the command
     text: Text = None,
     body_file: BodyFile = None,
     attach: Files = None,
-    reply_all: Annotated[bool, typer.Option("--all", help="Answer to all who got the message.")] = False,
+    reply_all: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Answer to all who got the message; from a hidden copy, to its sender alone."
+        ),
+    ] = False,
     importance: Annotated[Importance, typer.Option(help="How urgent it is.")] = "normal",
     ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
     project: Project = HERE,
@@ -249,10 +254,10 @@ def _messages_of(server: Server, named: Mapping[str, object]) -> Iterator[dict[s
 
 def _post(tool: str, asked: Mapping[str, object], *, as_json: bool) -> None:
     answered = show.fields(Server.find().call_tool(tool, asked))
-    show.answer(answered, as_json=as_json, text=lambda: _receipt(answered))
+    show.answer(answered, as_json=as_json, text=lambda: _receipt(tool, answered))
 
 
-def _receipt(answered: Mapping[str, Any]) -> str:
+def _receipt(tool: str, answered: Mapping[str, Any]) -> str:
     lines = []
     for delivery in show.items(answered.get("deliveries")):
         message = show.fields(delivery.get("payload"))
@@ -264,7 +269,12 @@ def _receipt(answered: Mapping[str, Any]) -> str:
             f"message {message.get('id')} on thread {show.line(message.get('thread_id'))} went to {names}"
         )
     if skipped := answered.get("skipped"):
-        lines.append(f"left out, for they do not take it: {', '.join(show.line(name) for name in skipped)}")
+        why = (
+            "they do not take it"
+            if tool == "send_message"
+            else "a hidden copy is answered to its sender alone"
+        )
+        lines.append(f"left out, for {why}: {', '.join(show.line(name) for name in skipped)}")
     return "\n".join(lines)
 
 

@@ -194,6 +194,7 @@ class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Answer a message on its thread: to its sender, or with reply_all to everybody in it.
 
+    If you are in its bcc, only the sender gets it, and `skipped` has the others.
     Then call acknowledge_message for the message that you answered.
     """
 

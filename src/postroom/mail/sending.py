@@ -28,7 +28,7 @@ from postroom.mail.identity import (
 )
 from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive
-from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.tracing import message_trace
 from postroom.mail.views import MessageView, message_view
 from postroom.mail.waking import open_questions
@@ -175,13 +175,23 @@ def _everybody_else(
 
 
 def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
-    """Answer a message: to its sender, or to the first recipients when the sender answers itself."""
+    """Answer a message: to its sender, or to the first recipients when the sender answers itself.
+
+    Whoever has a hidden copy answers the sender alone, for an answer to all would tell them of it; who was
+    left out is told in `skipped`.
+    """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     original, recipients = visible_message(context, project, sender, asked.message_id)
+    addressees = _answered(context, sender, original, recipients, everybody=asked.reply_all)
+    skipped: list[Addressee] = []
+    hidden = [one.agent_id for one in recipients if one.kind == "bcc"]
+    if sender.id in hidden and original.sender_id != sender.id:
+        skipped = [one for one in addressees if one.agent.id != original.sender_id]
+        addressees = [one for one in addressees if one not in skipped]
     new = NewMessage(
         project=project,
         sender=sender,
-        addressees=_answered(context, sender, original, recipients, everybody=asked.reply_all),
+        addressees=addressees,
         subject=reply_subject(original.subject, context.rules.max_subject_chars),
         body_md=asked.body_md,
         importance=asked.importance,
@@ -190,7 +200,8 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
         topic=original.topic,
         reply_to=original,
     )
-    return post(context, new, bad=[], skipped=[])
+    left_out = [address_of(one.agent.name, one.project.slug, project.slug) for one in skipped]
+    return post(context, new, bad=[], skipped=left_out)
 
 
 def reply_subject(subject: str, most: int) -> str:
