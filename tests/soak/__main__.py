@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from soak.killing import Soak, Soaked, soak
@@ -49,13 +50,16 @@ def tell(text: str) -> None:
 
 def summary(done: Soaked) -> str:
     """Return what came of it in a few lines."""
-    channels = ", ".join(f"{number:,} by {channel}" for channel, number in sorted(done.asked.items()))
+    taken = Counter(one.channel for one in done.asked if one.is_accepted)
+    channels = ", ".join(f"{number:,} by {channel}" for channel, number in sorted(taken.items()))
+    told = sum(bool(one.told and one.wanted) for one in done.asked)
+    marked = sum(len(one.heard.texts) - one.heard.unmarked for one in done.asked)
     memory = " ".join(f"{one / 2**20:.0f}" for one in done.memory)
     return (
         f"{done.kills:,} kills of the server ({done.while_starting:,} of them while it started) and "
         f"{done.programs:,} of programs in {done.seconds:,.0f} s\n"
-        f"{sum(done.asked.values()):,} messages taken: {channels}; {done.told:,} were told why there is no answer, "
-        f"{done.marked:,} answers were repeated and marked\n"
+        f"{taken.total():,} messages taken: {channels}; {told:,} were told why there is no answer, "
+        f"{marked:,} answers were repeated and marked\n"
         f"{done.looks} looks; memory before kills, in MB: {memory}\n"
         f"{done.findings}"
     )

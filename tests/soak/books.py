@@ -131,11 +131,14 @@ class _OpenWork:
 
     def __init__(self, rows: sqlite3.Connection) -> None:
         self._waiting = set(rows.execute("SELECT thread_id, pending_id FROM pending_messages"))
-        self._runs = {}
-        bodies = "SELECT thread_id, status, body FROM runs WHERE thread_id IN (SELECT thread_id FROM inbound_messages)"
-        for thread_id, status, body in rows.execute(bodies):
+        # What a run has come to is kept a moment before its dispatch is acknowledged and its answer is queued.
+        opened = {run_id for (run_id,) in rows.execute("SELECT run_id FROM run_dispatches WHERE is_open = 1")}
+        opened |= {run_id for (run_id,) in rows.execute("SELECT run_id FROM runs WHERE status = 'waiting'")}
+        self._read = set()
+        bodies = "SELECT run_id, thread_id, body FROM runs WHERE thread_id IN (SELECT thread_id FROM inbound_messages)"
+        for run_id, thread_id, body in rows.execute(bodies):
             read = (json.loads(body).get("input") or {}).get("trigger_message_ids") or ()
-            self._runs |= {(thread_id, message_id): status for message_id in read}
+            self._read |= {(thread_id, message_id) for message_id in read if run_id in opened}
         payloads = "SELECT payload FROM outbox WHERE status IN ('pending', 'claimed')"
         self._answered = {
             inbound_id
@@ -152,4 +155,4 @@ class _OpenWork:
             return "queued"
         if inbound_id in self._answered:
             return "running"  # its answer is on its way
-        return "running" if self._runs.get(name, "done") != "done" else "in nobody's hands"
+        return "running" if name in self._read else "in nobody's hands"

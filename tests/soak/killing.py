@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,12 +35,10 @@ class Soaked:
     """What came of it."""
 
     findings: Findings = field(default_factory=Findings)
-    asked: Counter[str] = field(default_factory=Counter)
+    asked: list[Asked] = field(default_factory=list)
     kills: int = 0
     while_starting: int = 0
     programs: int = 0
-    told: int = 0
-    marked: int = 0
     looks: int = 0
     seconds: float = 0
     memory: list[int] = field(default_factory=list)
@@ -118,12 +115,9 @@ class _Killing:
         )
 
     def close(self) -> None:
-        """Look at what the callers were told, and count it."""
+        """Look at what the callers were told."""
+        self.done.asked = self.asked
         compare_answers(self.asked, self.done.findings)
-        for one in self.asked:
-            self.done.asked[one.channel] += one.is_accepted
-            self.done.told += bool(one.told) and bool(one.wanted)
-            self.done.marked += len(one.heard.texts) - one.heard.unmarked
         for caller in self._callers:
             if isinstance(caller, Mate) and caller.inbox != list(range(1, len(caller.inbox) + 1)):
                 self.done.findings.history.append(

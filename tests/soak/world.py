@@ -23,7 +23,7 @@ from runtime.endpoint import END, HEAD, chunk
 NONCE = re.compile(r"nonce-[0-9a-z-]+")
 KEY = "key-of-the-api-0123456789"
 HOOK_SECRET = "secret-of-the-build-server"
-START_PATIENCE = 120.0
+START_PATIENCE = 300.0
 ECHO = """
 said=$(cat)
 found=$(printf '%s' "$said" | grep -o 'nonce-[0-9a-z-]*' | sort -u | tr '\\n' ' ')
@@ -176,9 +176,10 @@ class Server:
         try:
             host, _, port = json.loads(note.read_text())["url"].removeprefix("http://").partition(":")
             self.address, self.token = (host, int(port)), (self.data_dir / "token").read_text().strip()
-            async with asyncio.timeout(5):
-                status, _ = await Line(self).exchange("GET", "/readyz")
-        except (OSError, ValueError, Cut, TimeoutError):
+            line = Line(self, patience=5)
+            status, _ = await line.exchange("GET", "/readyz")
+            line.close()
+        except (OSError, ValueError, Cut):
             return False
         return status == 200
 
@@ -233,15 +234,22 @@ class Line:
         self._server, self._patience = server, patience
         self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._made_at = 0
+        self._one_at_a_time = asyncio.Lock()
 
     async def exchange(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Send a request; return status and document.
+        """Send a request behind those before it; return status and document.
 
         Raises:
             Cut: it broke off.
         """
+        async with self._one_at_a_time:
+            return await self._exchange(method, path, body, headers)
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None
+    ) -> tuple[int, Any]:
         if self._made_at != self._server.starts:
             self.close()
         try:
