@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clients libraries raise-clients test-clients clients-table clean help
+.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench soak peers clients libraries raise-clients test-clients clients-table clean help
 
 install: $(STAMP) ## make the environment in .venv; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -79,6 +79,11 @@ format: $(STAMP) ## format the code and fix what lint can fix
 
 docs: $(STAMP) ## write the generated reference pages
 	$(BIN)/python docs/generate.py
+
+# A server is killed so often; OPTIONS are those of `python -m soak --help`.
+KILLS ?= 100
+soak: $(STAMP) ## kill a server again and again under mail, runs, chats and programs, and compare the books; KILLS=2000
+	PYTHONPATH=tests $(BIN)/python -m soak --kills $(KILLS) $(OPTIONS)
 
 bench: $(STAMP) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)

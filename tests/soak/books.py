@@ -1,7 +1,9 @@
 """Compares what the callers were told with what the database of a server that is down holds."""
 
+import asyncio
 import json
 import sqlite3
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -10,9 +12,11 @@ from pathlib import Path
 
 from postroom import testing
 from postroom.contracts.chat import INBOUND_ID
+from postroom.contracts.errors import StoreHeld
 from postroom.stores.sqlite import SqliteStore
 from soak.callers import Asked
 
+STILL_HELD = 10.0
 PLATFORMS = {"telegram": "telegram", "webhook": "webhook", "api": "api_server"}
 
 
@@ -37,16 +41,32 @@ class Findings:
 async def look(database: Path, asked: Sequence[Asked]) -> tuple[Findings, Counter[str]]:
     """Compare while work is open; return what is wrong and how many chat messages are in which state."""
     found = Findings()
-    store = SqliteStore.open(database, purpose="soak")
+    store = await opened(database)
     try:
         found.history += await testing.check(store.runs)
     finally:
-        store.close()
+        await asyncio.to_thread(store.close)
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as rows:
         found.history += _gaps(rows)
         _compare_mail(rows, asked, found)
         states = _compare_chats(rows, asked, found)
     return found, states
+
+
+async def opened(database: Path) -> SqliteStore:
+    """Open the database of a server that was killed; a program that it was about to start holds it a moment longer.
+
+    Raises:
+        StoreHeld: somebody else has it.
+    """
+    until = time.monotonic() + STILL_HELD
+    while True:
+        try:
+            return await asyncio.to_thread(SqliteStore.open, database, purpose="soak")
+        except StoreHeld:
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.1)
 
 
 def compare_answers(asked: Iterable[Asked], found: Findings) -> None:

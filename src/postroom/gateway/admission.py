@@ -32,10 +32,6 @@ class SessionGuard:
     stop_wishes: set[str] = field(default_factory=set)
     """Sessions whose message, at this moment on its way to an agent, is to be stopped again."""
 
-    def is_handing_over(self, key: str) -> bool:
-        """Say whether a message of the session is being handed over, or waits for that."""
-        return self.running.get(key) is AGENT_PENDING or key in self.waiting
-
     def admit(self, key: str, event: MessageEvent) -> bool:
         """Let a message in: True when the caller hands it over, False when it waits behind others."""
         current = self.running.get(key)

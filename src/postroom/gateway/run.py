@@ -150,14 +150,14 @@ class GatewayRunner:
             await self._close(event, InboundStatus.DONE)
 
     async def begin(self, event: MessageEvent, draft: InboundDraft) -> bool:
-        """Keep a message and hand it over, in one change; only where none of its session is being handed over.
+        """Keep a message and hand it over, in one change; only where nothing is at work in its session.
 
         False: nothing was written that another try would not find.
         """
         source, key, guard, tasks = event.source, draft.session_key, self.guard, self.services.tasks
         if source is None or event.is_command() or not self._is_user_authorized(source):
             return False
-        if guard.is_handing_over(key) or not guard.admit(key, event):
+        if key in guard.running or key in guard.waiting or not guard.admit(key, event):
             return False
         try:
             return await self._hand_over(event, source, key, draft)
