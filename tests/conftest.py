@@ -1,9 +1,11 @@
 """What every test may use: a clock to move, stores, and a guard against blocking the event loop."""
 
+import asyncio
 import logging
 import os
 import random
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -24,10 +26,20 @@ pytest.register_assert_rewrite("postroom.testing.conformance")
 
 from blockbuster import blockbuster_ctx  # noqa: E402 - the rewriting of assertions comes first
 
+from patient_loop import patient_loop  # noqa: E402 - as above
 from postroom.app.logs import route_to_logging  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
 from sqlite_files import open_new  # noqa: E402 - as above
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what stands before `&` so, and every program that a test starts would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Have the loops of all tests leave the processor to what they wait for."""
+    return {"patient": patient_loop}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -101,14 +101,15 @@ class Room:
         channel: FakeChannel | None = None,
         consumer: str | None = None,
         mail: ChatDelivery | None = None,
+        others: Sequence[FakeChannel] = (),
         **details: Any,
     ) -> tuple[Gateway, FakeChannel]:
-        """Start a gateway; it is stopped after the test."""
+        """Start a gateway with a channel, and `others` beside it; it is stopped after the test."""
         channel = channel or FakeChannel(clock=self.clock, **details)
         relay = Relay(self.runs.store, {})
         sessions = Sessions(self.stores, config, self.clock)
-        presenter = StreamingPresenter(config.streaming, sessions, [channel], self.clock, self.clock)
-        files = self.files = ChatFiles(config, self.stores.files, [channel])
+        presenter = StreamingPresenter(config.streaming, sessions, [channel, *others], self.clock, self.clock)
+        files = self.files = ChatFiles(config, self.stores.files, [channel, *others])
         mailbox = Mailbox(
             ChatExecutor(agent, presenter, files.of_run),
             self.runs,

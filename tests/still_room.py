@@ -6,7 +6,7 @@ from typing import Any
 
 from postroom.contracts.errors import StaleDecision, UnknownRun
 from postroom.contracts.schedules import Missed, Overlap, Schedule
-from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, Waiting, Work
+from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, Waiting, Work, WorkCounts
 from postroom.services.people import Draft, Limits, Posted
 from postroom.web.forms import PageServices
 from web_samples import HOSTILE, HOUR, MINUTE
@@ -105,6 +105,9 @@ class StillRoom:
                 **ended,
             ),
         ]
+
+    async def counts(self, slug: str) -> WorkCounts:
+        return WorkCounts(open_runs=3, questions=3, given_up=1)
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         return [

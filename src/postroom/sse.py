@@ -24,9 +24,9 @@ def retry(milliseconds: int) -> str:
     return f"retry: {milliseconds}\n\n"
 
 
-def beat(number: int | str | None = None) -> str:
-    """Return a keep-alive comment, which no reader sees; with a number it moves the reader's place on."""
-    return ": still here\n\n" if number is None else f": still here\nid: {number}\n\n"
+def beat() -> str:
+    """Return a keep-alive comment, which no reader sees."""
+    return ": still here\n\n"
 
 
 class SseResponse(StreamingResponse):

@@ -1,5 +1,6 @@
 """Commands act at once, also while an agent is at work, and never become what it reads."""
 
+import asyncio
 from datetime import timedelta
 
 from gateway_room import CONFIG, Agent, all_answered, settled
@@ -113,8 +114,8 @@ async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room):
     assert [run.status for run in await room.runs.threads.list_runs(RunQuery())] == ["done"]
     room.clock.advance(timedelta(hours=1))
     assert await mailbox.poll() == 0
+    await settled(lambda: "Stopped." in channel.texts(), room.hurry(gateway))
     assert len(agent.read) == 1
-    assert "Stopped." in channel.texts()
 
 
 async def test_stop_all_drops_what_waits_and_lists_it(room):
@@ -187,6 +188,31 @@ async def test_search_finds_what_was_said_in_any_of_the_conversations(room):
     )
     await channel.say("/search nowhere")
     await settled(lambda: channel.texts()[-1] == "Nothing was found.", room.hurry(gateway))
+
+
+async def test_commands_of_a_session_are_done_in_the_order_in_which_they_came(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("in the first")
+    await all_answered(room, gateway, 1)
+    commands = gateway.runner.services.commands
+    give_a_title, may_go_on, waits = commands._handlers["title"], asyncio.Event(), asyncio.Event()
+
+    async def slowly(call):
+        waits.set()
+        await may_go_on.wait()
+        return await give_a_title(call)
+
+    commands._handlers["title"] = slowly
+    await channel.say("/title First")
+    await waits.wait()
+    await channel.say("/new")
+    await channel.say("/stop")
+    assert await said(room, gateway, channel, 2) == ["re: in the first", wording.NOTHING_TO_STOP]
+    may_go_on.set()
+    assert (await said(room, gateway, channel, 4))[2:] == ["Title: First", "A new conversation."]
+    await channel.say("/resume")
+    assert (await said(room, gateway, channel, 5))[-1].startswith("1. First")
 
 
 async def test_undo_hides_the_last_exchange_and_retry_asks_again(room):

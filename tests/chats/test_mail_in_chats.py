@@ -1,16 +1,23 @@
 """Messages of the mail room are said in chats once, what became of them is told, and `/reply` answers them."""
 
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from gateway_room import Agent, settled
+from gateway_room import CONFIG, Agent, settled
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.people import ChatAddress
-from postroom.gateway.config import DeliveryConfig
+from postroom.contracts.records import replace
+from postroom.gateway import wording
+from postroom.gateway.config import ChatRules, DeliveryConfig
 from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.events import SendErrorKind, SendResult
+from postroom.gateway.quiet import QuietHours
+from postroom.gateway.session import Platform
 
 PIER = ChatAddress(platform="telegram", chat_id="12345")
 
@@ -31,6 +38,12 @@ class FakeMail:
     async def lost(self, key: str, why: str) -> None:
         self.told.append(("lost", key, why))
 
+    async def prefer(self, chats: Sequence[ChatAddress]) -> str:
+        if self.refusal is not None:
+            raise self.refusal
+        self.told.append(("prefer", *(one.name for one in chats)))
+        return "human:ada"
+
     async def reply(self, address: ChatAddress, message: int, text: str, *, key: str) -> str:
         if self.refusal is not None:
             raise self.refusal
@@ -43,9 +56,11 @@ async def opened(room, mail, **details):
     return gateway, channel, MailOutbox([channel])
 
 
-async def takes(room, outbox, key, text):
+async def takes(room, outbox, key, text, *, keeps_quiet=True):
     """Have a message taken in a change, as the mail room has."""
-    await room.runs.store.write(lambda tx: outbox.enqueue(tx.outbox, key, PIER, text))
+    await room.runs.store.write(
+        lambda tx: outbox.enqueue(tx.outbox, key, PIER, text, keeps_quiet=keeps_quiet)
+    )
 
 
 async def test_a_message_is_said_once_and_the_mail_room_is_told(room):
@@ -129,3 +144,48 @@ async def test_where_no_messages_come_a_reply_is_told_so(room):
     await channel.say("/reply 12 Yes")
     await settled(lambda: bool(channel.texts()))
     assert channel.texts() == ["No messages come to this chat."]
+
+
+async def held_back(room, gateway, *, until):
+    """Wait until the one message of the outbox is put off to this instant or later, without an attempt."""
+    async with asyncio.timeout(20):
+        while True:
+            rows = await room.runs.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=10))
+            found = [(row.last_error, row.attempt_count, row.available_at >= until) for row in rows]
+            if found == [(wording.QUIET, 0, True)]:
+                return
+            gateway.wake()
+            await asyncio.sleep(0)
+
+
+async def test_messages_of_agents_wait_for_the_end_of_quiet_hours_and_urgent_ones_do_not(room):
+    mail, quiet = FakeMail(), await asyncio.to_thread(QuietHours.parse, "22:00-07:00 UTC")
+    config = replace(CONFIG, chats={(Platform.TELEGRAM, PIER.chat_id): ChatRules(quiet=quiet)})
+    night = 1_700_000_000_000 // 86_400_000 * 86_400_000 + 23 * 3_600_000
+    room.clock.set(night)
+    gateway, channel, outbox = await opened(room, mail, config=config)
+    await takes(room, outbox, "1/7", "Message 1")
+    await takes(room, outbox, "2/7", "Message 2", keeps_quiet=False)
+    await settled(lambda: ("arrived", "2/7") in mail.told, room.hurry(gateway))
+    assert channel.texts() == ["Message 2"]
+    await held_back(room, gateway, until=night)
+    room.clock.set(night + 8 * 3_600_000 - 1)
+    await held_back(room, gateway, until=night + 8 * 3_600_000)
+    assert channel.texts() == ["Message 2"]
+    room.clock.set(night + 8 * 3_600_000)
+    await settled(lambda: ("arrived", "1/7") in mail.told, room.hurry(gateway))
+    assert channel.texts() == ["Message 2", "Message 1"]
+
+
+async def test_messages_that_wait_come_soon_when_quiet_hours_are_given_up(room):
+    mail = FakeMail()
+    room.clock.set(1_700_000_000_000 // 86_400_000 * 86_400_000 + 23 * 3_600_000)
+    gateway, channel, outbox = await opened(room, mail)
+    await channel.say("/set quiet 22:00-07:00 UTC")
+    await settled(lambda: channel.texts() == ["quiet: 22:00-07:00 UTC"], room.hurry(gateway))
+    await takes(room, outbox, "1/7", "Message 1")
+    await held_back(room, gateway, until=room.clock.now())
+    await channel.say("/set quiet off")
+    await settled(lambda: channel.texts()[-1] == "quiet: off", room.hurry(gateway))
+    room.clock.advance(timedelta(minutes=5))
+    await settled(lambda: ("arrived", "1/7") in mail.told, room.hurry(gateway))

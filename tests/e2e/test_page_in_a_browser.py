@@ -11,14 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
 import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
+from postroom import sse
 from postroom.contracts.clock import SystemClock
 from postroom.stores.sqlite import SqliteStore
 from postroom.web.pages import page_routes
@@ -100,11 +104,40 @@ class Browser:
         self._buffer = b""
         self._number = 0
         self._session: str | None = None
+        self._targets: dict[str, str] = {}
         self.events: list[dict] = []
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.new_tab()
+
+    def new_tab(self) -> str:
+        """Open another tab, in a window of its own, and go to it; return its name, for `go_to`."""
+        self._session = None
+        target = self.ask("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
+        session = str(self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+        self._targets[session] = target
+        self.go_to(session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
+        return session
+
+    @property
+    def tab(self) -> str:
+        """The tab that is spoken to."""
+        assert self._session is not None
+        return self._session
+
+    @property
+    def tabs(self) -> list[str]:
+        """Every tab that is open, in the order in which they were opened."""
+        return list(self._targets)
+
+    def close_tab(self, tab: str) -> None:
+        """Close a tab; another is gone to afterwards."""
+        self._session = None
+        self.ask("Target.closeTarget", targetId=self._targets.pop(tab))
+
+    def go_to(self, tab: str) -> None:
+        """Speak to another tab from now on."""
+        self._session = tab
 
     def ask(self, method: str, **parameters: object) -> dict:
         """Send one command and return its answer."""
@@ -257,12 +290,22 @@ class Guarded:
         await self.app(scope, receive, with_policy)
 
 
+async def silence(request: Request) -> Response:
+    """Answer as the stream of events does while nothing happens."""
+
+    async def nothing() -> AsyncGenerator[str]:
+        yield sse.entry("beat", "{}", number=0)
+        await asyncio.Event().wait()
+
+    return sse.SseResponse(nothing(), left=lambda: None)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Iterator[Site]:
     store = SqliteStore.open(tmp_path_factory.mktemp("store") / "postroom.db")
     hostile, message = asyncio.run(store.write(fill))
     room = still_room(now=SystemClock().now(), messages=(message, hostile))
-    routes = page_routes(store, clock=SystemClock(), services=room)
+    routes = [*page_routes(store, clock=SystemClock(), services=room), Route("/v1/events", silence)]
     config = uvicorn.Config(Guarded(Starlette(routes=routes)), log_level="warning", lifespan="off", ws="none")
     server = uvicorn.Server(config)
     listening = socket.create_server(("127.0.0.1", 0))

@@ -85,11 +85,11 @@ class Opened:
             packed.extractall(folder, filter="tar")
         settings = folder / "data" / "gateway.toml"
         settings.write_text(re.sub('base_url = ".*"', f'base_url = "{fake.url}"', settings.read_text()))
-        program: tuple[str, ...] = (str(LEFT / "at_instant.py"), str(MAIL["killed_at"] + LATER_MS))
+        program: tuple[str, ...] | None = (str(LEFT / "at_instant.py"), str(MAIL["killed_at"] + LATER_MS))
         flags = ["--database-url", dsn] if dsn else []
         if dsn:
             # The clock of the database cannot be moved: every instant is.
-            program, by = ("-m", "postroom"), int(time.time() * 1000) - MAIL["killed_at"] - LATER_MS
+            program, by = None, int(time.time() * 1000) - MAIL["killed_at"] - LATER_MS
             file = folder / "data" / "postroom.db"
             copy_to_postgres(file, dsn, becomes=lambda value: _moved_value(value, by=by))
             for file in (folder / "data").glob("postroom.db*"):

@@ -24,7 +24,7 @@ from postroom.app.gateway_platforms import PLATFORMS
 from postroom.app.gateway_wiring import examine, outline
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
-from postroom.gateway.config import BusyPolicy, PlatformConfig, ResetMode, Route
+from postroom.gateway.config import BusyPolicy, ChatRules, PlatformConfig, ResetMode, Route
 from postroom.gateway.platforms import (
     api_server,
     discord_intake,
@@ -148,13 +148,34 @@ def test_a_platform_says_who_may_write_and_where_its_home_is(home: Path) -> None
     assert telegram.extra == {"poll_seconds": 20, "base_url": "http://127.0.0.1:1"}
 
 
+def test_single_chats_have_rules_of_their_own(home: Path) -> None:
+    gateway = read(
+        home,
+        '[agent]\nrun = "Bo@harbour"\n'
+        + WEB
+        + 'busy_chats = {ada = "reject", ben = "steer"}\n'
+        + '[platforms.web.chats.ada]\nbusy = "collect"\nreset = {mode = "idle", idle = "5m"}\n'
+        + 'quiet = "22:00-7:00 Europe/Berlin"\nmodel = "small"\ninstructions = "Be brief."\n',
+    ).gateway
+    ada = gateway.rules_of(Platform.WEB, "ada")
+    assert (str(ada.quiet), ada.model, ada.instructions) == (
+        "22:00-07:00 Europe/Berlin",
+        "small",
+        "Be brief.",
+    )
+    assert gateway.get_reset_policy(Platform.WEB, "dm", "ada").idle_minutes == 5
+    assert gateway.get_reset_policy(Platform.WEB, "dm", "ben").mode is ResetMode.NONE
+    assert gateway.get_busy_mode(Platform.WEB, "ada") is BusyPolicy.COLLECT
+    assert gateway.get_busy_mode(Platform.WEB, "ben") is BusyPolicy.STEER  # as earlier versions wrote it
+    assert gateway.rules_of(Platform.WEB, "cy") == ChatRules()
+    assert gateway.programs == {None}
+
+
 def test_routes_name_agents_and_models_that_take_over_what_they_leave_out(home: Path) -> None:
     told = read(
         home,
         '[agent]\nbase_url = "http://a.test/v1"\nmodel = "m"\napi_key_env = "OTHER_KEY"\nid = "lights"\n'
-        'instructions = "Be brief."\n'
-        + WEB
-        + 'reset_chats = {ada = {mode = "idle", idle = "5m"}}\n[gateway]\ngroup_context = 9\n'
+        'instructions = "Be brief."\n' + WEB + "[gateway]\ngroup_context = 9\n"
         '[agents.poet]\ninstructions = "Rhyme."\nmodel = "verse"\n'
         '[agents.far]\nbase_url = "http://b.test/v1"\n'
         '[[routes]]\nagent = "poet"\nplatform = "web"\nchat = ["ada", "ben"]\n'
@@ -170,8 +191,6 @@ def test_routes_name_agents_and_models_that_take_over_what_they_leave_out(home: 
         Route(agent="Bo@harbour", mention=("bo",)),
         Route(),
     )
-    assert told.gateway.get_reset_policy(Platform.WEB, "dm", "ada").idle_minutes == 5
-    assert told.gateway.get_reset_policy(Platform.WEB, "dm", "ben").mode is ResetMode.NONE
     assert told.gateway.group_context == 9
     assert [one["agent"] for one in outline(told)["routes"]] == ["poet", "Bo@harbour", "default", "default"]
 
@@ -231,7 +250,12 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     "far from every name": (
         AGENT + "[platforms.telegram]\nnonsense = 1\n",
         "no setting is called 'nonsense'",
-        "poll_seconds, reset, reset_chats, timeout_ms, token_env, token_file",
+        "poll_seconds, reset, timeout_ms, token_env, token_file",
+    ),
+    "no quiet hours": (
+        AGENT + WEB + "[platforms.web.chats.ada]\nquiet = '22-7'\n",
+        "'22-7' are no quiet hours: write 22:00-07:00",
+        "quiet",
     ),
     "local is none": (AGENT + "[platforms.local]\n", "no setting is called 'local'", "telegram"),
     "unknown name": (AGENT + WEB + "titel = 'x'\n", "[platforms.web]: no setting is called 'titel'", "title"),

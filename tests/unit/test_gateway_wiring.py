@@ -276,6 +276,7 @@ async def test_what_could_not_be_delivered_is_listed_and_tried_again(desk: Desk)
     assert (found[0]["outbox_id"], found[0]["chat_id"]) == (sent["outbox_id"], "12345")
     assert "the bot was blocked" in found[0]["error"]
     assert (await desk.operator.health())["undelivered"] == 1
+    assert (await desk.operator.health())["held"] == 0
     await desk.operator.revive(sent["outbox_id"])
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
     assert desk.channel.texts() == ["The lights go out."]

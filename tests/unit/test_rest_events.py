@@ -75,7 +75,9 @@ class Listener:
         found: list[tuple[str, str]] = []
         while len(found) < count:
             fields = dict(row.split(": ", 1) for row in (await self.piece()).splitlines() if row)
-            if "data" in fields:
+            if fields.get("event") == event_routes.ALIVE:
+                assert fields["data"] == "{}"
+            elif "data" in fields:
                 assert json.loads(fields["data"]).get("kind", fields["event"]) == fields["event"]
                 found.append((fields.get("id", ""), fields["event"]))
         return found
@@ -136,7 +138,7 @@ async def test_a_stream_is_resumed_where_it_broke_off(edge: Edge) -> None:
         assert await listener.events(2) == [("3", "agent.registered"), ("4", "agent.registered")]
     async with listening(edge) as listener:
         assert await listener.piece() == sse.retry(event_routes.RETRY_MS)
-        assert await listener.piece() == ": still here\nid: 4\n\n"
+        assert await listener.piece() == "id: 4\nevent: beat\ndata: {}\n\n"
         await edge.room.send("Ada", "Ben")
         assert await listener.events(1) == [("5", "message.sent")]
 
@@ -149,7 +151,7 @@ async def test_a_stream_of_some_kinds_moves_on_past_the_others(
     await edge.room.open()
     async with listening(edge, after=0, kinds=kinds) as listener:
         assert await listener.piece() == sse.retry(event_routes.RETRY_MS)
-        assert await listener.piece() == ": still here\nid: 4\n\n"
+        assert await listener.piece() == "id: 4\nevent: beat\ndata: {}\n\n"
         await edge.room.send("Ada", "Ben")
         assert await listener.events(1) == [("5", "message.sent")]
 
@@ -161,7 +163,7 @@ async def test_a_stream_ends_when_the_server_stops_or_its_time_is_over(
     async with listening(edge, after=3) as listener:
         assert await listener.events(1) == [("4", "agent.registered")]
         edge.mail.changes.stop()
-        assert [await listener.piece() for _ in range(2)] == [": still here\nid: 4\n\n", ""]
+        assert [await listener.piece() for _ in range(2)] == ["id: 4\nevent: beat\ndata: {}\n\n", ""]
     over = Edge()
     await over.room.open()
     monkeypatch.setattr(event_routes, "LIFE", event_routes.LIFE * 0)
@@ -269,7 +271,7 @@ async def test_a_stream_of_a_named_token_that_is_revoked_is_told_nothing_more(ed
     headers = await edge.named_token("ci", "mail:read")
     async with listening(edge, headers, after=4) as listener:
         assert await listener.piece() == sse.retry(event_routes.RETRY_MS)
-        assert await listener.piece() == ": still here\nid: 4\n\n"
+        assert await listener.piece() == "id: 4\nevent: beat\ndata: {}\n\n"
         await edge.tokens.revoke("ci")
         await edge.room.send("Ada", "Ben")
         last = await listener.piece()
@@ -313,7 +315,7 @@ async def test_a_person_at_the_pages_may_listen_and_a_foreign_page_may_not(edge:
     await edge.room.call("acknowledge_message", agent_name="Cyd", message_id=1)
     async with listening(edge, {"Authorization": "", **edge.cookie}, after=3) as listener:
         assert await listener.events(2) == [("4", "agent.registered"), ("5", "message.sent")]
-        assert await listener.piece() == ": still here\nid: 7\n\n"
+        assert await listener.piece() == "id: 7\nevent: beat\ndata: {}\n\n"
     foreign = await ask(edge, {**STREAM, "Origin": "http://evil.example"})
     assert foreign.status_code == 403
 

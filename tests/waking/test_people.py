@@ -27,6 +27,7 @@ class FakeChatOutbox:
 
     def __init__(self, *, fails: bool = False) -> None:
         self.taken: dict[str, tuple[str, str]] = {}
+        self.kept_quiet: dict[str, bool] = {}
         self.fails = fails
 
     @property
@@ -36,10 +37,11 @@ class FakeChatOutbox:
     def reaches(self, place: ChatAddress) -> bool:
         return place.platform == "telegram"
 
-    def enqueue(self, outbox, key: str, place: ChatAddress, text: str) -> None:
+    def enqueue(self, outbox, key: str, place: ChatAddress, text: str, *, keeps_quiet: bool) -> None:
         if self.fails:
             raise StoreUnavailable("the disk went away")
         self.taken[key] = (place.name, text)
+        self.kept_quiet[key] = keeps_quiet
 
     def stored(self) -> None:
         pass

@@ -135,7 +135,8 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     channels = _channels(source, told.get("platforms", {}))
     routes = _routes(source, told.get(_ROUTES, []), agent, models, channels)
     named = {one.agent: _of_mail_room(one.agent) for one in routes if one.agent and one.agent not in models}
-    gateway = _gateway(source, routes, rules, channels)
+    programs = frozenset(named) | (frozenset() if agent.run is None else {None})
+    gateway = _gateway(source, routes, rules, channels, programs)
     return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})
 
 
@@ -313,25 +314,27 @@ def _run(table: Table, read: AgentTable) -> tuple[str, str] | None:
 
 
 def _gateway(
-    source: _Source, routes: tuple[Route, ...], rules: GatewayTable, channels: Mapping[Platform, _Channel]
+    source: _Source,
+    routes: tuple[Route, ...],
+    rules: GatewayTable,
+    channels: Mapping[Platform, _Channel],
+    programs: frozenset[str | None],
 ) -> GatewayConfig:
     told = {platform: one.told for platform, one in channels.items()}
     busy = BusyConfig(
         mode=rules.busy.mode,
         max_waiting=rules.busy.max_waiting,
         by_platform={platform: one.busy for platform, one in told.items() if one.busy is not None},
-        by_chat={(name, chat): mode for name, one in told.items() for chat, mode in one.busy_chats.items()},
     )
     return GatewayConfig(
         platforms={platform: one.config for platform, one in channels.items()},
         default_reset_policy=rules.reset.policy(),
         reset_by_type={name: one.policy() for name, one in rules.reset_by_type.items()},
         reset_by_platform={name: one.reset.policy() for name, one in told.items() if one.reset is not None},
-        reset_by_chat={
-            (name, chat): reset.policy()
-            for name, one in told.items()
-            for chat, reset in one.reset_chats.items()
+        chats={
+            (name, chat): rules.rules() for name, one in told.items() for chat, rules in one.chats.items()
         },
+        programs=programs,
         group_sessions_per_user=rules.group_sessions_per_user,
         thread_sessions_per_user=rules.thread_sessions_per_user,
         busy=busy,
@@ -369,7 +372,7 @@ def _channel(source: _Source, platform: Platform, told: object) -> _Channel:
     table, names = source.table(f"platforms.{platform.value}"), PLATFORMS[platform]
     if not isinstance(told, dict):
         table.refuse("it is no table", value=platform.value, remedy=f"write it as [{table.name}]")
-    rest = _flat(table, told)
+    rest = _with_chats(table, _flat(table, told))
     read = rest.get("enabled", True) is not False
     secrets = {
         name: take_secret(table, rest, name, source.environment, read=read)
@@ -384,6 +387,20 @@ def _channel(source: _Source, platform: Platform, told: object) -> _Channel:
     if platform is Platform.MATRIX:
         rest.setdefault("sync_file", str(source.state_dir / "matrix-sync.json"))
     return _Channel(read_table, _platform(table, platform, read_table, names, secrets, rest))
+
+
+def _with_chats(table: Table, told: dict[str, Any]) -> dict[str, Any]:
+    """Return a channel's table with the busy modes of single chats where they stand now."""
+    former = told.pop("busy_chats", None)
+    if former is None:
+        return told
+    chats = told.get("chats", {})
+    if not isinstance(former, dict) or not isinstance(chats, dict):
+        table.refuse(
+            "busy_chats is no table", value="busy_chats", remedy="write [<channel>.chats.<id>] instead"
+        )
+    kept = {chat: {"busy": mode} for chat, mode in former.items()}
+    return {**told, "chats": {**kept, **{chat: {**kept.get(chat, {}), **one} for chat, one in chats.items()}}}
 
 
 def _platform(

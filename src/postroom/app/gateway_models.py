@@ -10,15 +10,18 @@ from postroom.app.config import Count, Duration
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import ConfigError
 from postroom.gateway.commands import COMMANDS, resolve_command
 from postroom.gateway.config import (
     CHAT_POLICIES,
+    ChatRules,
     DeliveryConfig,
     ResetMode,
     SessionResetPolicy,
     StreamingConfig,
 )
 from postroom.gateway.group_talk import MOST_EARLIER
+from postroom.gateway.quiet import QuietHours
 from postroom.gateway.session import Platform
 
 _MINUTE: Final = timedelta(minutes=1)
@@ -215,6 +218,34 @@ class HomeTable(_Table):
     thread_id: Line | None = None
 
 
+def _quiet(value: str) -> str:
+    try:
+        QuietHours.parse(value)
+    except ConfigError as error:
+        raise ValueError(f"{error.message}: {error.remedy}") from error
+    return value
+
+
+class ChatTable(_Table):
+    """What holds for one chat; what is left out is as for its channel."""
+
+    busy: Mode | None = None
+    reset: ResetTable | None = None
+    quiet: Annotated[str, AfterValidator(_quiet)] | None = None
+    model: Line | None = None
+    instructions: Annotated[str, Field(max_length=100_000)] | None = None
+
+    def rules(self) -> ChatRules:
+        """Return it as the gateway has it."""
+        return ChatRules(
+            busy=self.busy,
+            reset=None if self.reset is None else self.reset.policy(),
+            quiet=None if self.quiet is None else QuietHours.parse(self.quiet),
+            model=self.model,
+            instructions=self.instructions,
+        )
+
+
 class PlatformTable(_Table):
     """What every platform's table may have; the rest is the platform's own."""
 
@@ -222,6 +253,5 @@ class PlatformTable(_Table):
     allow: dict[Line, Role] = {}
     home_channel: HomeTable | None = None
     busy: Mode | None = None
-    busy_chats: dict[Line, Mode] = {}
     reset: ResetTable | None = None
-    reset_chats: dict[Line, ResetTable] = {}
+    chats: dict[Line, ChatTable] = {}

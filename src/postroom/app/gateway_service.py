@@ -14,6 +14,7 @@ from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
+from postroom.gateway.wording import QUIET
 from postroom.http_api.chat_routes import Notice
 from postroom.http_api.operations import Check, channels_check
 
@@ -61,7 +62,15 @@ class GatewayService:
             "lines": messages,  # the name of earlier versions
             "dispatches": {status.label: count for status, count in dispatches.items()},
             "undelivered": len(dead),
+            "held": await self._held(),
         }
+
+    async def _held(self) -> int:
+        """Count the messages of agents that wait for the end of quiet hours, of the oldest 500 that wait."""
+        rows = await self._chats.runs.stores.store.read(
+            lambda tx: tx.outbox.open(CHAT_KIND, limit=_MOST_DEAD)
+        )
+        return sum(row.last_error == QUIET for row in rows)
 
     async def refresh_metrics(self) -> None:
         """Read what the gauges show."""

@@ -255,6 +255,7 @@ def _status(found: Mapping[str, Any]) -> str:
             show.table(("CHANNEL", "STATE", "SINCE", "RECEIVED", "SENT", "WHY"), rows, none="no channels"),
             f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
+            *([f"held by quiet hours: {show.line(found['held'])}"] if found.get("held") else ()),
         ]
     )
 

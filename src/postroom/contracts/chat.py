@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from postroom.contracts.chat_links import ChatLinks
 from postroom.contracts.chat_people import ChatPeople
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
 from postroom.contracts.files import FileStore
@@ -371,6 +372,11 @@ class ChatStores(Protocol):
     @property
     def people(self) -> ChatPeople:
         """Who may write."""
+        ...
+
+    @property
+    def links(self) -> ChatLinks:
+        """Which direct chats are one person's."""
         ...
 
     @property

@@ -1,5 +1,6 @@
 """People who are written to, and the two ports by which mail reaches them in chats and comes back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -48,10 +49,12 @@ class ChatOutbox(Protocol):
         """Say whether there is a channel to this chat."""
         ...
 
-    def enqueue(self, outbox: "OutboxTables", key: str, address: ChatAddress, text: str) -> None:
+    def enqueue(
+        self, outbox: "OutboxTables", key: str, address: ChatAddress, text: str, *, keeps_quiet: bool
+    ) -> None:
         """Take a message for a chat, in an open change: it is delivered, or reported as lost.
 
-        Taken twice, it is delivered once.
+        Taken twice, it is delivered once; with `keeps_quiet` after the chat's quiet hours.
 
         Raises:
             IdempotencyConflict: another text was taken under its key.
@@ -75,6 +78,17 @@ class ChatDelivery(Protocol):
 
         Raises:
             StoreError: it could not be noted.
+        """
+        ...
+
+    async def prefer(self, chats: Sequence[ChatAddress]) -> str:
+        """Have what is written to the person who is reached in one of these chats come to the first of them.
+
+        Return whom.
+
+        Raises:
+            UnknownAgent: nobody, or more than one person, is reached in these chats.
+            StoreError: it could not be stored.
         """
         ...
 

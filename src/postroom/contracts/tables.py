@@ -12,8 +12,10 @@ from postroom.contracts.chat import (
     InboundStatus,
     SessionThread,
 )
+from postroom.contracts.chat_links import LinkedChat
 from postroom.contracts.chat_people import PairingRequest, Person
 from postroom.contracts.files import ChatFile
+from postroom.contracts.people import ChatAddress
 
 
 class ChatTables(Protocol):
@@ -138,6 +140,22 @@ class ChatTables(Protocol):
 
     def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
         """Store them, and until when it is locked."""
+        ...
+
+    def linked_chat(self, address: ChatAddress) -> LinkedChat | None:
+        """Return what is known of a direct chat."""
+        ...
+
+    def linked_chat_with_code(self, code_hash: str, now: int) -> LinkedChat | None:
+        """Return the chat in which a code was given that holds at an instant."""
+        ...
+
+    def linked_chats_of(self, person: str) -> list[LinkedChat]:
+        """Return a person's chats by platform and id."""
+        ...
+
+    def put_linked_chat(self, chat: LinkedChat) -> None:
+        """Store what is known of a direct chat."""
         ...
 
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:

@@ -73,6 +73,15 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkCounts:
+    """How much of a project's work is open, waits for a person, or was given up."""
+
+    open_runs: int = 0
+    questions: int = 0
+    given_up: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """A message that waits for its reader's next run, and why it waits."""
 

@@ -1,14 +1,17 @@
 """Commands: what a person tells the gateway itself. They act at once, also while an agent is at work."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
+from typing import Protocol
+from weakref import WeakValueDictionary
 
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError
+from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError, UnknownAgent
 from postroom.contracts.messages import COMPACT, Message, Role, Visibility
 from postroom.contracts.people import ChatAddress, ChatDelivery
 from postroom.contracts.run_ports import ThreadStore
@@ -16,7 +19,7 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import CHAT_POLICIES, DEFAULT_AGENT, GatewayConfig, reachable, short_name
+from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, reachable, short_name
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
@@ -57,6 +60,11 @@ COMMANDS = (
         help="what happens here to messages while the agent is at work",
     ),
     Command(
+        name="set",
+        usage="[busy|reset|quiet|model|instructions] [value|default]",
+        help="what holds in this chat: what a busy agent does, new conversations, quiet hours, the model",
+    ),
+    Command(
         name="new", aliases=("reset",), help="begin a new conversation; what waits is dropped, and listed"
     ),
     Command(name="retry", help="have the last message answered again"),
@@ -78,6 +86,13 @@ COMMANDS = (
         usage="[span text | stop number]",
         help="have the agent do this again and again; alone it lists what is kept for later",
     ),
+    Command(
+        name="link",
+        usage="[code | apart | together]",
+        help="have your direct chats on several channels be one conversation",
+    ),
+    Command(name="unlink", help="link this chat with no other any more"),
+    Command(name="here", help="have what agents write to you come to this chat"),
     Command(name="reply", usage="<number> <text>", help="answer a message that came to this chat"),
     Command(
         name="background", usage="<text>", aliases=("bg",), help="have this done beside the conversation"
@@ -110,6 +125,30 @@ class CommandCall:
     words: str
 
 
+class ChatLinking(Protocol):
+    """Links direct chats of one person; see `links`."""
+
+    async def link(self, source: SessionSource, word: str) -> str:
+        """Do what `/link` says with this word."""
+        ...
+
+    async def unlink(self, source: SessionSource) -> str:
+        """Have a chat be linked with none."""
+        ...
+
+    async def chats(self, source: SessionSource) -> list[ChatAddress]:
+        """Return this chat, and those that are linked with it."""
+        ...
+
+
+class ChatChoices(Protocol):
+    """Keeps what people choose for a chat; see `chat_settings`."""
+
+    async def set(self, key: str, source: SessionSource, words: str) -> str:
+        """Do what `/set` says with these words."""
+        ...
+
+
 class Commands:
     """Does what people command."""
 
@@ -123,15 +162,24 @@ class Commands:
         run_queue: RunQueue,
         threads: ThreadStore,
         clock: Clock,
+        links: ChatLinking,
+        settings: ChatChoices,
         mail: ChatDelivery | None = None,
         reminders: Reminders | None = None,
     ) -> None:
+        self._links, self._settings = links, settings
         self._mail, self._reminders = mail, reminders
         self._config, self._people, self._notices = config, people, notices
         self._sessions, self._handover = sessions, handover
         self._questions = Questions(run_queue, threads, clock)
         self._run_queue, self._threads = run_queue, threads
-        self._handlers: Mapping[str, Callable[[CommandCall], Awaitable[str | None]]] = {
+        self._turns: MutableMapping[str, asyncio.Lock] = WeakValueDictionary()
+        """By session, as long as somebody holds it or waits for it."""
+        self._handlers = self._by_name()
+
+    def _by_name(self) -> Mapping[str, Callable[[CommandCall], Awaitable[str | None]]]:
+        """Return what does each command."""
+        return {
             "remind": self._remind,
             "every": self._every,
             "status": self._status,
@@ -140,6 +188,7 @@ class Commands:
             "queue": self._queue,
             "steer": self._steer,
             "busy": self._busy,
+            "set": lambda call: self._settings.set(call.key, call.source, call.words),
             "new": self._new,
             "retry": self._retry,
             "undo": self._undo,
@@ -150,6 +199,9 @@ class Commands:
             "usage": self._usage,
             "approve": self._approve,
             "deny": self._deny,
+            "link": lambda call: self._links.link(call.source, call.words.strip()),
+            "unlink": lambda call: self._links.unlink(call.source),
+            "here": self._here,
             "reply": self._reply,
             "background": self._background,
             "sethome": self._sethome,
@@ -164,11 +216,18 @@ class Commands:
     ) -> str | None:
         """Do what a command says and return what is to be said about it.
 
+        Those of one session are done in the order in which they came: what is said at once after `/title`
+        must not be about another conversation by then.
+
         Raises:
             StoreError: it could not be done.
         """
         call = CommandCall(event=event, source=source, key=key, words=event.get_command_args())
-        return await self._handlers[command.name](call)
+        handler = self._handlers[command.name]
+        if command.name == "stop":  # it waits for nothing
+            return await handler(call)
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            return await handler(call)
 
     # Looking.
 
@@ -228,20 +287,7 @@ class Commands:
         return admission.text
 
     async def _busy(self, call: CommandCall) -> str:
-        word = call.words.lower()
-        session, _ = await self._sessions.of(call.key, call.source)
-        if not word:
-            return f"While busy: {self._handover.busy_mode(session, call.source).value}"
-        if word == "default":
-            kept = {name: one for name, one in session.settings.items() if name != "busy"}
-            await self._sessions.changed(call.key, lambda one: replace(one, settings=kept))
-            return (
-                f"While busy: {self._config.get_busy_mode(call.source.platform, call.source.chat_id).value}"
-            )
-        if word not in CHAT_POLICIES:
-            return f"There is no policy {word!r}; choose one of {', '.join(CHAT_POLICIES)}."
-        await self._set(call.key, "busy", word)
-        return f"While busy: {word}"
+        return await self._settings.set(call.key, call.source, f"busy {call.words}")
 
     async def _background(self, call: CommandCall) -> str | None:
         if not call.words and not call.event.media:
@@ -379,7 +425,7 @@ class Commands:
         if self._mail is None:
             return "No messages come to this chat."
         source = call.source
-        address = ChatAddress(platform=source.platform.value, chat_id=source.chat_id)
+        address = source.address
         said = (
             text.strip()
             if source.chat_type == "dm"
@@ -393,6 +439,15 @@ class Commands:
         except PostroomError as error:
             return f"It was not sent: {error.message}."
         return f"Sent to {whom}."
+
+    async def _here(self, call: CommandCall) -> str:
+        if self._mail is None or call.source.chat_type != "dm":
+            return wording.NOBODY_REACHED
+        try:
+            person = await self._mail.prefer(await self._links.chats(call.source))
+        except UnknownAgent:
+            return wording.NOBODY_REACHED
+        return wording.reached_here(person)
 
     # Later.
 
@@ -488,9 +543,6 @@ class Commands:
             return replace(session, settings={**session.settings, "hidden": hidden})
 
         await self._sessions.changed(key, hiding)
-
-    async def _set(self, key: str, name: str, value: object) -> None:
-        await self._sessions.changed(key, lambda one: replace(one, settings={**one.settings, name: value}))
 
 
 def _is_shown(message: Message) -> bool:

@@ -13,6 +13,7 @@ from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
+from postroom.gateway.quiet import QuietHours
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 
 CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
@@ -95,9 +96,24 @@ class BusyConfig:
 
     mode: BusyPolicy = BusyPolicy.QUEUE
     by_platform: Mapping[Platform, BusyPolicy] = field(default_factory=dict)
-    by_chat: Mapping[tuple[Platform, str], BusyPolicy] = field(default_factory=dict)
     max_waiting: int = 100
     """Messages that may wait in one session; those beyond are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRules:
+    """What holds for one chat; None is as for its channel."""
+
+    busy: BusyPolicy | None = None
+    reset: SessionResetPolicy | None = None
+    quiet: QuietHours | None = None
+    model: str | None = None
+    """The model that answers, where the agent is one."""
+    instructions: str | None = None
+    """Said to the agent beside its own."""
+
+
+AS_EVERYWHERE = ChatRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +187,10 @@ class GatewayConfig:
     default_reset_policy: SessionResetPolicy = SessionResetPolicy()
     reset_by_type: Mapping[str, SessionResetPolicy] = field(default_factory=dict)
     reset_by_platform: Mapping[Platform, SessionResetPolicy] = field(default_factory=dict)
-    reset_by_chat: Mapping[tuple[Platform, str], SessionResetPolicy] = field(default_factory=dict)
+    chats: Mapping[tuple[Platform, str], ChatRules] = field(default_factory=dict)
+    """What holds for single chats, by the platform's id."""
+    programs: frozenset[str | None] = frozenset()
+    """The agents that are no models, as routes name them; None: `[agent]`."""
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     busy: BusyConfig = BusyConfig()
@@ -219,18 +238,22 @@ class GatewayConfig:
         """Return the key of the session that messages from there belong to."""
         return build_session_key(source, self.group_sessions_per_user, self.thread_sessions_per_user)
 
+    def rules_of(self, platform: Platform, chat_id: str) -> ChatRules:
+        """Return what the file says for a chat."""
+        return self.chats.get((platform, chat_id), AS_EVERYWHERE)
+
     def get_reset_policy(
         self, platform: Platform, session_type: str, chat_id: str = ""
     ) -> SessionResetPolicy:
         """Return when a session begins anew: its chat's rule, else its platform's, and so on."""
         fallback = self.reset_by_type.get(session_type, self.default_reset_policy)
         by_platform = self.reset_by_platform.get(platform, fallback)
-        return self.reset_by_chat.get((platform, chat_id), by_platform)
+        return self.rules_of(platform, chat_id).reset or by_platform
 
     def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
         """Return what a busy session of this chat does: its chat's rule, else its platform's, else all."""
         by_platform = self.busy.by_platform.get(platform, self.busy.mode)
-        return self.busy.by_chat.get((platform, chat_id), by_platform)
+        return self.rules_of(platform, chat_id).busy or by_platform
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:

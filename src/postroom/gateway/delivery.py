@@ -45,6 +45,8 @@ from postroom.relay import NotPerformed, Outcome, Performed
 
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4
+_LOOKED_AGAIN_MS = 300_000
+"""How often it is looked whether quiet hours are still set as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ def parts_of(text: str, adapter: BasePlatformAdapter) -> Sequence[str]:
 
 _LOG = get_logger(__name__)
 _MOST_CARDS = 50
+_NO_CHANNEL = SendResult.failed(SendErrorKind.NOT_FOUND, "its channel is not connected here")
 NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 
 
@@ -203,19 +206,34 @@ class Delivery:
         address = await self._address(reply, read)
         if address is None:
             return await self._given_up(row, reply, inbound, "nobody knows where it goes")
+        if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
+            return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         result = await self._sent(row, reply, address)
         if not result.success:
             return await self._failed(row, reply, inbound, result)
         return await self._delivered(row, reply, inbound)
 
+    async def _quiet_ms(self, source: SessionSource) -> int:
+        """Return how long the quiet hours of a chat go on."""
+        quiet = await self._sessions.quiet_hours(source.address)
+        return 0 if quiet is None else quiet.left_ms(self._clock.now())
+
     async def _sent(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
         try:
-            return await self._send(self._adapters[row.target], row, reply, address)
+            if reply.kind is ReplyKind.CARD:
+                return await self._update_card(row, reply, address)
+            adapter = self._adapter(row, address.source)
+            return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
             raise
         except Exception as error:  # an adapter broke its promise: its tries are counted like any other's
             _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
             return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
+
+    def _adapter(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
+        """Return who speaks in a chat; threads of linked chats are named after one of them."""
+        target = row.target if source.person is None else target_name(source.platform.value, source.account)
+        return self._adapters.get(target)
 
     async def _address(self, reply: Reply, inbound: Sequence[InboundMessage]) -> ReplyAddress | None:
         read = tuple(message.key.message_id for message in inbound)
@@ -230,8 +248,6 @@ class Delivery:
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> SendResult:
         match reply.kind:
-            case ReplyKind.CARD:
-                return await self._update_card(adapter, reply, address)
             case ReplyKind.QUESTION if reply.questions:
                 return await self._ask(adapter, row, reply, address)
             case _:
@@ -310,24 +326,29 @@ class Delivery:
                 return result
             outgoing.sent += 1
             if result.message_id is not None:
-                await self._remember_card(reply.thread_id, question.number, result.message_id)
+                card_id = {"id": result.message_id, "source": address.source.to_dict()}
+                await self._remember_card(reply.thread_id, question.number, card_id)
         return result
 
-    async def _update_card(
-        self, adapter: BasePlatformAdapter, reply: Reply, address: ReplyAddress
-    ) -> SendResult:
+    async def _update_card(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
         """Show on a question's card that it has its answer; without a card there is nothing to show."""
         found = await self._sessions.address(reply.thread_id)
         session = None if found is None else await self._sessions.load(found[0])
         cards = {} if session is None else session.settings.get("cards", {})
         if reply.question not in cards:
             return SendResult.sent()
-        source, card = address.source, Card(text=reply.text)
-        card_id = cards[reply.question]
-        result = await adapter.update_card(source.chat_id, card_id, card, send_metadata(source))
+        asked, source = cards[reply.question], address.source
+        if isinstance(asked, dict):  # an earlier version kept the id alone
+            asked, source = asked["id"], SessionSource.from_dict(asked["source"])
+        adapter = self._adapter(row, source)
+        if adapter is None:
+            return _NO_CHANNEL
+        result = await adapter.update_card(
+            source.chat_id, asked, Card(text=reply.text), send_metadata(source)
+        )
         return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
 
-    async def _remember_card(self, thread_id: str, number: str, card_id: str) -> None:
+    async def _remember_card(self, thread_id: str, number: str, card_id: Json) -> None:
         address = await self._sessions.address(thread_id)
         if address is not None:
             await self._sessions.changed(
@@ -403,7 +424,7 @@ def _owed_since(row: OutboxMessage) -> int:
     return max(row.created_at, row.available_at) if row.attempt_count <= 1 else row.created_at
 
 
-def _with_card(settings: Mapping[str, Json], number: str, card_id: str) -> dict[str, Json]:
+def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
     """Return a session's settings with one more card, the oldest of too many left out."""
     cards = list(settings.get("cards", {}).items())[1 - _MOST_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}
@@ -419,10 +440,12 @@ class MailOutbox:
         """Say whether there is a channel to this chat."""
         return address.platform in self._adapters
 
-    def enqueue(self, outbox: OutboxTables, key: str, address: ChatAddress, text: str) -> None:
+    def enqueue(
+        self, outbox: OutboxTables, key: str, address: ChatAddress, text: str, *, keeps_quiet: bool
+    ) -> None:
         """Take a message for a chat, in an open change: it is delivered, or reported as lost.
 
-        Taken twice, it is delivered once.
+        Taken twice, it is delivered once; with `keeps_quiet` after the chat's quiet hours.
 
         Raises:
             IdempotencyConflict: another text was taken under its key.
@@ -435,6 +458,7 @@ class MailOutbox:
             text=text,
             source=source.to_dict(),
             mail_key=key,
+            keeps_quiet=keeps_quiet,
         )
         # The key of an earlier version: what it took and did not note is not delivered again.
         outbox.enqueue((reply.draft(f"letter/{key}"),))

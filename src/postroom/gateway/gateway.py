@@ -21,11 +21,13 @@ from postroom.contracts.run_ports import OutboxStore, ThreadStore
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.transactions import Store
 from postroom.gateway import status
+from postroom.gateway.chat_settings import ChatSettings
 from postroom.gateway.commands import Commands
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.delivery import Delivery
 from postroom.gateway.handover import Handover
 from postroom.gateway.intake import Intake
+from postroom.gateway.links import Links
 from postroom.gateway.metrics import GatewayMetrics, InboundCounts
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
@@ -75,12 +77,15 @@ class Gateway:
         self._tasks = Tasks("gateway")
         self._connecting = asyncio.Lock()
         self._locks = ScopedLocks(config.state_dir)
-        self.people = People(stores.people, config, clock)
+        self.people = People(stores.people, stores.links, config, clock)
         self.delivery = relay.handlers[CHAT_KIND] = Delivery(
             stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
         )
         handover, notices = Handover(run_queue, stores, config), Notices(outbox)
         self._reminders = None if store is None else Reminders(store, run_queue, self._thread_of)
+        links = Links(
+            stores.links, config, self.people, presenter.sessions, notices, adapters=presenter.adapters
+        )
         commands = Commands(
             config,
             presenter.sessions,
@@ -90,6 +95,8 @@ class Gateway:
             run_queue,
             threads,
             clock,
+            links,
+            ChatSettings(config, self.people, presenter.sessions),
             mail,
             self._reminders,
         )
@@ -253,7 +260,7 @@ class Gateway:
 
     async def _thread_of(self, source: SessionSource) -> str | None:
         """Return the thread of a session, for what its person asked for earlier; None when they may not."""
-        await self.people.learn(source)
+        source = await self.people.learn(source)
         if not self.people.may_write(source):
             return None
         session, _ = await self._presenter.sessions.of(self.config.session_key(source), source)

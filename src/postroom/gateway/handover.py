@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from postroom.contracts.accepting import Accept
-from postroom.contracts.activation import BusyPolicy
+from postroom.contracts.activation import BusyPolicy, InferenceOverride
 from postroom.contracts.chat import (
     ChatSession,
     ChatStores,
@@ -27,11 +27,13 @@ from postroom.contracts.chat import (
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, UnknownMessage
+from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import (
     Boundary,
     ContentBlock,
     DeliveryMode,
     Granularity,
+    Json,
     Message,
     Role,
     storable,
@@ -83,7 +85,7 @@ class Handover:
 
     def __init__(self, run_queue: RunQueue, stores: ChatStores, config: GatewayConfig) -> None:
         self._run_queue = run_queue
-        self._intake_log = stores.intake_log
+        self._intake_log, self._sessions = stores.intake_log, stores.sessions
         self._is_shared = stores.is_shared
         self._config = config
 
@@ -151,7 +153,7 @@ class Handover:
         source, thread_id = event.source, session.thread_id
         if source is None:
             raise UnknownMessage("a message that is handed over has a source", value=event.message_id)
-        mode = mode or self.busy_mode(session, source)
+        mode, asked = mode or self.busy_mode(session, source), self._asked(session, source)
         lock, delivery = chat_lock(inbound_key(source, event.message_id)), delivery_of(mode, source)
         handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
 
@@ -160,7 +162,8 @@ class Handover:
             inbound = take(tx)
             if inbound is None or inbound.status is not InboundStatus.WAITING:
                 return None
-            message = message_of(_latest(event, inbound), inbound, shared=self._is_of_many(source))
+            latest = _latest(event, inbound)
+            message = message_of(latest, inbound, shared=self._is_of_many(source), caller=asked)
             admission = Admission(AdmissionKind.STARTED)
             if not accept(thread_id, message, delivery):
                 admission = self._position(tx, inbound, thread_id, mode)
@@ -203,6 +206,17 @@ class Handover:
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 
+    def _asked(self, session: ChatSession, source: SessionSource) -> Json:
+        """Return what the chat asks of its agent with each message: another model, and more instructions."""
+        rules = self._config.rules_of(source.platform, source.chat_id)
+        is_model = source.agent not in self._config.programs
+        model = (session.settings.get("model") or rules.model) if is_model else None
+        asked = CallerRequest(
+            instructions=session.settings.get("instructions") or rules.instructions or "",
+            overrides=None if model is None else InferenceOverride(upstream_model=model),
+        )
+        return asked.as_data().get("caller")
+
     async def state(self, thread_id: str) -> ThreadState:
         """Return how busy a thread is."""
         active = await self.active(thread_id)
@@ -240,7 +254,9 @@ class Handover:
         thread_id, source = inbound.thread_id, event.source
         if inbound.status is not InboundStatus.HANDED_OVER or thread_id is None or source is None:
             return True
-        message = message_of(event, inbound, shared=self._is_of_many(source))
+        session = await self._sessions.load(inbound.session_key)
+        asked = None if session is None else self._asked(session, source)
+        message = message_of(event, inbound, shared=self._is_of_many(source), caller=asked)
         try:
             await self._run_queue.edit_pending(thread_id, message)
         except (AlreadyConsumed, UnknownMessage):
@@ -287,6 +303,8 @@ def inbound_key(source: SessionSource, message_id: str | None) -> InboundKey:
 def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
     """Return when a message is read; those of different senders are never read as one."""
     sender = source.user_id or ""
+    if source.person is not None:  # each chat has the answers to what was said there
+        sender = f"{source.platform.value}/{source.chat_id}"
     match mode:
         case BusyPolicy.COLLECT:
             return DeliveryMode(group=sender, starts_run=True)
@@ -313,8 +331,11 @@ def _quoted(text: str) -> str:
     return "In reply to:\n" + "\n".join(f"> {line}" for line in short.splitlines())
 
 
-def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool) -> Message:
-    """Return an inbound message as one of its thread: what was said, by whom, when, and its files."""
+def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, caller: Json = None) -> Message:
+    """Return an inbound message as one of its thread: what was said, by whom, when, and its files.
+
+    `caller` is what its chat asks of the agent, where the message brings no `CallerRequest` of its own.
+    """
     source = event.source
     data = {
         "platform": source.platform.value if source else "",
@@ -324,7 +345,7 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool) ->
         "reply_to": event.reply_to_text,
         "time": event.timestamp,
         "command": event.metadata.get("command"),
-        "caller": event.metadata.get("caller"),
+        "caller": event.metadata.get("caller", caller),
     }
     name = (source.user_name or source.user_id) if source else None
     words = f"[{name}] {event.text}" if shared and name else event.text

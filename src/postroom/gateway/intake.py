@@ -71,7 +71,7 @@ class _Album:
     def is_from(self, source: SessionSource) -> bool:
         """Say whether somebody in a place has sent it."""
         first = self.events[0].source
-        return first is not None and replace(source, agent=first.agent) == first
+        return first is not None and replace(source, agent=first.agent, person=first.person) == first
 
 
 class Intake:
@@ -121,7 +121,7 @@ class Intake:
             return  # said among others, and not to us
         await self._open.wait()
         self._refuse_ended()
-        await self._people.learn(source)
+        source = await self._people.learn(source)
         routed = await self._routed(event, source) if album is None else replace(source, agent=album.agent)
         if routed is None:
             return
@@ -198,7 +198,8 @@ class Intake:
             return
         event.inbound_id = known.inbound_id
         # Other words do not change who answers, nor what was said before them.
-        event.source = replace(source, agent=(known.body.get("source") or {}).get("agent"))
+        before = known.body.get("source") or {}
+        event.source = replace(source, agent=before.get("agent"), person=before.get("person"))
         event.metadata = {**known.body.get("metadata", {}), **event.metadata}
         if _album_of(event) is not None:  # an edit tells of one file, the message has those of the others too
             event.media = MessageEvent.from_body(known.body).media
@@ -234,8 +235,8 @@ class Intake:
 
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button and return a note for whoever pressed it."""
-        await self._people.learn(press.source)
-        return await self._runner.pressed(press)
+        source = await self._people.learn(press.source)
+        return await self._runner.pressed(replace(press, source=source))
 
     async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
         """Return a message that was kept, with its answer when there is one; None when it is not known.
@@ -263,7 +264,7 @@ class Intake:
             StoreError: it could not be stored.
             UnknownThread: the message began no session.
         """
-        key = self._draft(MessageEvent(message_id=message_id), source).session_key
+        key = self._config.session_key(await self._people.learn(source))
 
         def forgotten(session: ChatSession) -> ChatSession:
             ids = [one for one in session.settings.get(_FORGOTTEN, ()) if one != message_id]
@@ -330,7 +331,7 @@ class Intake:
             await self._reject(message.inbound_id, notice)
             return False
         if event.source is not None:
-            await self._people.learn(event.source)
+            event.source = await self._people.learn(event.source)
         self._start(event, message.session_key)
         return True
 

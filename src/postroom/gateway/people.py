@@ -6,15 +6,21 @@ paired by code ┘
 """
 
 from collections import OrderedDict
+from dataclasses import replace
 from hashlib import sha256
 from secrets import choice
+from typing import TypeVar
 
+from postroom.contracts.chat_links import ChatLinks, LinkedChat
 from postroom.contracts.chat_people import ChatPeople, PairingRequest, Person, PersonRole
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import QueueFull
+from postroom.contracts.people import ChatAddress
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.session import Platform, SessionSource
 
+K = TypeVar("K")
+V = TypeVar("V")
 CODE_ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 CODE_LENGTH = 8
 _KNOWN_FOR_MS = 30_000
@@ -31,29 +37,40 @@ _ASKED_FOR_A_SECRET = {
 class People:
     """The people who may write, and those who ask to."""
 
-    def __init__(self, store: ChatPeople, config: GatewayConfig, clock: Clock) -> None:
+    def __init__(self, store: ChatPeople, links: ChatLinks, config: GatewayConfig, clock: Clock) -> None:
         self._store = store
+        self._links = links
         self._config = config
         self._clock = clock
         self._known: OrderedDict[tuple[str, str], tuple[int, PersonRole | None]] = OrderedDict()
+        self._linked: OrderedDict[ChatAddress, tuple[int, LinkedChat | None]] = OrderedDict()
 
-    async def learn(self, source: SessionSource) -> None:
+    async def learn(self, source: SessionSource) -> SessionSource:
         """Look up who speaks, so that `role_of` can say it without waiting.
+
+        Return where they speak, with the person whose linked chats share a conversation with this one.
 
         Raises:
             StoreError: it could not be looked up.
         """
+        source = replace(source, person=None)
         if source.user_id is None:
-            return
+            return source
         who, now = (source.platform.value, source.user_id), self._clock.now()
-        known = self._known.get(who)
-        if known is not None and 0 <= now - known[0] < _KNOWN_FOR_MS:
-            return
-        person = await self._store.person(*who)
-        self._known[who] = (now, None if person is None else person.role)
-        self._known.move_to_end(who)
-        if len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
+        if not _is_fresh(self._known.get(who), now):
+            person = await self._store.person(*who)
+            _remember(self._known, who, (now, None if person is None else person.role))
+        if source.chat_type != "dm" or source.thread_id is not None or not source.chat_id:
+            return source
+        address = source.address
+        if not _is_fresh(self._linked.get(address), now):
+            _remember(self._linked, address, (now, await self._links.find(address)))
+        _, chat = self._linked[address]
+        return replace(source, person=chat.person if chat is not None and chat.shares else None)
+
+    def forget_links(self) -> None:
+        """Look up anew which chats are linked: one was changed."""
+        self._linked.clear()
 
     def role_of(self, source: SessionSource) -> PersonRole | None:
         """Return what somebody may do here; None: nothing. Never waits: who is not known may do nothing."""
@@ -85,7 +102,7 @@ class People:
         asks = source.chat_type == "dm" and source.user_id is not None and not source.is_bot
         if not asks or self._config.unauthorized_dm_behavior != "pair":
             return None
-        code = "".join(choice(CODE_ALPHABET) for _ in range(CODE_LENGTH))
+        code = new_code()
         request = PairingRequest(
             platform=source.platform.value,
             user_id=source.user_id or "",
@@ -115,6 +132,22 @@ class People:
         """Forget a person, here at once, elsewhere within half a minute; False when there was none."""
         self._known.pop((platform, user_id), None)
         return await self._store.shut_out(platform, user_id)
+
+
+def _is_fresh(known: tuple[int, object] | None, now: int) -> bool:
+    return known is not None and 0 <= now - known[0] < _KNOWN_FOR_MS
+
+
+def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _MOST_KNOWN:
+        kept.popitem(last=False)
+
+
+def new_code() -> str:
+    """Return a code that people can type, and nobody can guess in a few tries."""
+    return "".join(choice(CODE_ALPHABET) for _ in range(CODE_LENGTH))
 
 
 def hash_of(platform: str, code: str) -> str:

@@ -78,6 +78,8 @@ class Reply:
     """The number of the question that has its answer."""
     mail_key: str | None = None
     """The key of the mail message that is said by it, where the mail room waits to be told."""
+    keeps_quiet: bool = False
+    """Whether it waits for the end of the chat's quiet hours."""
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
         """Return it as an outbox row."""

@@ -233,10 +233,7 @@ class GatewayRunner:
             await self._close(event, InboundStatus.DONE)
             return True
         session, began_anew = await services.sessions.of(key, source)
-        if (
-            began_anew
-            and self.config.get_reset_policy(source.platform, source.chat_type, source.chat_id).notify
-        ):
+        if began_anew and services.sessions.reset_policy(session, source).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
         mode = BusyPolicy(event.metadata["busy"]) if "busy" in event.metadata else None
         if draft is not None:

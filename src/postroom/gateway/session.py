@@ -5,6 +5,7 @@ from enum import StrEnum
 from urllib.parse import quote
 
 from postroom.contracts.messages import Json
+from postroom.contracts.people import ChatAddress
 
 PREFIX = "agent"
 _MAIN = "main"
@@ -44,6 +45,8 @@ class SessionSource:
     is_bot: bool = False
     agent: str | None = None
     """Which agent answers, as the rules decided; None: `[agent]`."""
+    person: str | None = None
+    """Whose conversation it is, where a direct chat shares that of its person's other chats."""
 
     @property
     def description(self) -> str:
@@ -51,6 +54,11 @@ class SessionSource:
         who = self.user_name or self.user_id or "somebody"
         where = self.chat_name or self.chat_id
         return f"{who} on {self.platform.value}" if self.chat_type == "dm" else f"{who} in {where}"
+
+    @property
+    def address(self) -> ChatAddress:
+        """The chat in which it is."""
+        return ChatAddress(platform=self.platform.value, chat_id=self.chat_id)
 
     def to_dict(self) -> dict[str, Json]:
         """Return it as plain data, what is not known left out."""
@@ -79,10 +87,13 @@ class SessionKey:
     thread_id: str | None = None
     participant: str | None = None
     agent: str | None = None
+    person: str | None = None
 
     def render(self) -> str:
         """Return the key as text. A colon within a part is written `%3A`, so that parts stay apart."""
         parts = (self.platform.value, self.chat_type, self.chat_id, self.thread_id, self.participant)
+        if self.person is not None:
+            parts = ("person", self.person, None, None, None)
         named = (quote(part, safe="!@#$&'()*+,;=/?~ ") for part in (self.agent or _MAIN, *parts) if part)
         return ":".join((PREFIX, *named))
 
@@ -92,10 +103,12 @@ def session_key_of(
 ) -> SessionKey:
     """Return the parts of a source's key.
 
-    Each agent has sessions of its own. Direct messages are one session a chat and thread; elsewhere each
-    participant has a session of their own
-    unless that is switched off, for threads on their own.
+    Each agent has sessions of its own. Direct messages are one session a chat and thread, and one for all
+    linked chats of a person; elsewhere each participant has a session of their own unless that is switched
+    off, for threads on their own.
     """
+    if source.person is not None:
+        return SessionKey(platform=source.platform, chat_type="dm", agent=source.agent, person=source.person)
     if source.chat_type == "dm":
         chat_id = source.chat_id or None
         alone = chat_id is None and source.thread_id is None

@@ -1,22 +1,28 @@
 """Which thread a chat's session is bound to, and where what is said on a thread goes."""
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from secrets import token_hex
+from urllib.parse import unquote
 
 from postroom.contracts.chat import ChatSession, ChatStores, SessionThread
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
+from postroom.contracts.people import ChatAddress
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
-from postroom.gateway.replies import thread_name
+from postroom.gateway.quiet import QuietHours
+from postroom.gateway.replies import target_of, thread_name
 from postroom.gateway.session import Platform, SessionKey, SessionSource
 
 _TOUCH_AFTER_MS = 30_000
 """A session's last activity is written down no more often than this."""
 _MOST_ADDRESSES = 10_000
 _TRIES = 16
+QUIET_OFF = "off"
+"""Chosen for a chat that has no quiet hours, whatever the file says."""
 _CHOSEN = "agent"
 """The setting of a session that says which agent was chosen there."""
 
@@ -32,6 +38,7 @@ class Sessions:
         new_id: Callable[[], str] = lambda: token_hex(16),
     ) -> None:
         self._store = stores.sessions
+        self._intake_log = stores.intake_log
         self._is_shared = stores.is_shared
         self._config = config
         self._clock = clock
@@ -48,10 +55,11 @@ class Sessions:
             return self._kept(await self._store.open(self._fresh(key, source, now))), False
         if self._is_over(session, source, now):
             return await self.begin_anew(key, source), True
-        if now - session.active_at >= _TOUCH_AFTER_MS:
+        if now - session.active_at >= _TOUCH_AFTER_MS or not _is_at(session, source):
             session = await self.changed(
                 key, lambda one: replace(one, active_at=now, source=source.to_dict())
             )
+            self._addresses.pop(session.thread_id, None)
         return session, False
 
     async def chosen_agent(self, source: SessionSource) -> str | None:
@@ -151,6 +159,22 @@ class Sessions:
         self._addresses.clear()
         return moved
 
+    async def join(self, address: ChatAddress, person: str) -> None:
+        """Have the conversations of a direct chat go on as its person's, where the person has none yet.
+
+        What it has beside them stays its own, for when it is not linked any more.
+        """
+        agents = dict.fromkeys((None, *(rule.agent for rule in self._config.routes)))
+        for agent in agents:
+            alone = SessionSource(platform=Platform(address.platform), chat_id=address.chat_id, agent=agent)
+            key = self._config.session_key(alone)
+            session = await self._store.load(key)
+            if session is not None:
+                shared = self._config.session_key(replace(alone, person=person))
+                await self._store.rename(key, shared, {**session.source, "person": person})
+        self._known.clear()
+        self._addresses.clear()
+
     async def _below(self, key: str) -> list[ChatSession]:
         """Return the session of a key, and those whose keys go on after it."""
         first = await self._store.load(key)
@@ -161,6 +185,18 @@ class Sessions:
             if not after.startswith(f"{key}:"):
                 break
         return found
+
+    async def place_of(self, thread_id: str, inbound_ids: Sequence[int]) -> tuple[str, SessionSource] | None:
+        """Return the session of a run's thread, and the chat in which the run is answered.
+
+        Of linked chats that is the one in which its last message was said.
+        """
+        found = await self.address(thread_id)
+        if found is None or found[1].person is None or not inbound_ids:
+            return found
+        messages = await self._intake_log.messages(inbound_ids[-1:])
+        source = messages[0].body.get("source") if messages else None
+        return (found[0], SessionSource.from_dict(source)) if source else found
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
         """Return the session that a thread belongs to, and where it is; None for one without."""
@@ -197,9 +233,51 @@ class Sessions:
     def _new_thread(self, source: SessionSource) -> str:
         return thread_name(source.platform.value, source.account, self._new_id(), source.agent)
 
+    def reset_policy(self, session: ChatSession, source: SessionSource) -> SessionResetPolicy:
+        """Return when a session begins anew: as was chosen there, else as the file says."""
+        chosen = session.settings.get("reset")
+        if chosen:
+            return SessionResetPolicy(**{**chosen, "mode": ResetMode(chosen["mode"])})
+        return self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
+
+    async def quiet_hours(self, address: ChatAddress) -> QuietHours | None:
+        """Return the quiet hours of a chat: as was chosen there, else as the file says."""
+        session = await self.load(_quiet_key(address))
+        chosen = None if session is None else session.settings.get("quiet")
+        if chosen is not None:
+            return None if chosen == QUIET_OFF else await asyncio.to_thread(QuietHours.parse, chosen)
+        return self._config.rules_of(Platform(address.platform), address.chat_id).quiet
+
+    async def choose_quiet(self, source: SessionSource, chosen: str | None) -> None:
+        """Give the chat in which this is said quiet hours, or none (`QUIET_OFF`); None: as the file says."""
+        key = _quiet_key(source.address)
+        settings = {} if chosen is None else {"quiet": chosen}
+        await self._store.open(self._fresh(key, source, self._clock.now()))
+        await self.changed(key, lambda one: replace(one, settings=settings))
+
+    def _is_delivered(self, thread_id: str) -> bool:
+        """Say whether the channel is connected that delivers a thread's answers: it is named after it."""
+        platform = unquote(target_of(thread_id).partition("/")[0])
+        return any(one.value == platform for one in self._config.get_connected_platforms())
+
     def _is_over(self, session: ChatSession, source: SessionSource, now: int) -> bool:
-        policy = self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
+        if source.person is not None and not self._is_delivered(session.thread_id):
+            return True
+        policy = self.reset_policy(session, source)
         return ends_session(policy, active_at=session.active_at, now=now)
+
+
+def _is_at(session: ChatSession, source: SessionSource) -> bool:
+    """Say whether a session was last active in this chat; that of linked chats may have been elsewhere."""
+    if source.person is None:
+        return True
+    there = session.source.get("platform"), session.source.get("chat_id")
+    return there == (source.platform.value, source.chat_id)
+
+
+def _quiet_key(address: ChatAddress) -> str:
+    """Return under what the quiet hours of a chat are kept: they are one for all who write there."""
+    return f"quiet:{address.name}"
 
 
 def hidden_runs(session: ChatSession, thread_id: str) -> frozenset[str]:

@@ -22,6 +22,7 @@ from postroom.contracts.agent_events import (
     StreamReset,
     TextDelta,
 )
+from postroom.contracts.chat import inbound_id_of
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunControl, RunDispatchExecutor
@@ -127,7 +128,7 @@ class StreamingPresenter:
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent] | None"]:
         """Show a run while it executes; what it tells is put into the queue that is given."""
-        address = await self._address(activation.thread_id)
+        address = await self._address(activation)
         if address is None:
             yield None
             return
@@ -146,11 +147,13 @@ class StreamingPresenter:
             self.guard.run_ended(key, run)
             await tasks.close()
 
-    async def _address(self, thread_id: str) -> tuple[str, SessionSource] | None:
+    async def _address(self, activation: RunActivation) -> tuple[str, SessionSource] | None:
+        ids = (inbound_id_of(message.id or "") for message in activation.messages)
+        asked = [inbound_id for inbound_id in ids if inbound_id is not None]
         try:
-            return await self.sessions.address(thread_id)
+            return await self.sessions.place_of(activation.thread_id, asked)
         except PostroomError as error:
-            _LOG.warning("run.not_shown", thread_id=thread_id, reason=error.describe())
+            _LOG.warning("run.not_shown", thread_id=activation.thread_id, reason=error.describe())
             return None
 
     async def _typing(self, adapter: BasePlatformAdapter, source: SessionSource) -> None:

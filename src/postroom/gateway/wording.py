@@ -1,5 +1,8 @@
 """What the gateway itself says to people: every sentence of its own, in one place."""
 
+from collections.abc import Sequence
+
+from postroom.contracts.chat_links import LinkOutcome
 from postroom.contracts.errors import (
     ContentFiltered,
     ContextOverflow,
@@ -25,6 +28,22 @@ WHEN_AND_WHAT = "Say when and what, with a span from 1m (for /remind 1s) to 366d
 ANSWERS_ONLY = "Not kept: nothing can be said here but the answer to a request."
 ONLY_LOOKS = "Not taken: you may look here, with /help and /status, and not write."
 READ_AT_NEXT_STEP = "The agent reads this at its next step."
+LINKED_WHERE = "Only direct chats can be linked, and outside of their threads."
+NOT_LINKED = "This chat is linked with no other; /link gives a code for that."
+UNLINKED = "This chat is linked with no other any more; it has a conversation of its own again."
+TOGETHER = "This chat has one conversation with your other chats again."
+APART = "This chat has a conversation of its own now; /link together undoes that."
+NOT_LINKED_BECAUSE = {
+    LinkOutcome.UNKNOWN: "This code is not good: /link in your other chat gives a new one.",
+    LinkOutcome.LOCKED: "Not looked at: too many wrong codes were entered here; try again later.",
+    LinkOutcome.OWN: "This code was given here: send it in your other chat.",
+    LinkOutcome.TOGETHER: "These two chats are linked already.",
+    LinkOutcome.OTHER: "Both chats are linked with others already; /unlink one of them first.",
+}
+QUIET = "held: the chat has quiet hours"
+NOBODY_REACHED = (
+    "No agent can write to you here: whoever runs the server names you with `postroom people add`."
+)
 READ_TOGETHER = "This is read together with what else you sent."
 
 
@@ -98,6 +117,33 @@ def pairing(platform: str, code: str) -> str:
         f"I do not know you yet. Ask the owner to run `postroom gateway pair {platform} {code}`."
         " The code is good for an hour."
     )
+
+
+def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
+    """Say how a chat is linked with another, and with which it is."""
+    already = f"Linked with {', '.join(linked)}. " if linked else ""
+    return (
+        f"{already}Send /link {code} in your other chat within {minutes} minutes, and nobody else: whoever"
+        " sends it shares this conversation."
+    )
+
+
+def linked(other: str) -> str:
+    """Say that a chat is linked, in the chat in which the code was entered."""
+    return (
+        f"Linked with {other}, whose conversation goes on here; /link apart gives this chat its own again,"
+        " /unlink ends it."
+    )
+
+
+def linked_by(other: str) -> str:
+    """Say that a chat is linked, in the chat in which the code was given."""
+    return f"Linked with {other}, which shares this conversation now. If that is not you, send /unlink."
+
+
+def reached_here(person: str) -> str:
+    """Say that messages of agents come to this chat."""
+    return f"Messages to {person} come here from now on."
 
 
 def unknown_command(name: str) -> str:

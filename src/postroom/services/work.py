@@ -9,7 +9,7 @@ from postroom.contracts.errors import IllegalTransition, InvalidArgument, Unknow
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
-from postroom.contracts.work import Output, Waiting, Work, WorkState
+from postroom.contracts.work import Output, Waiting, Work, WorkCounts, WorkState
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_of
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
@@ -60,6 +60,13 @@ class WorkService:
             *sorted(going, key=lambda one: (_ORDER.index(one.state), one.created_at)),
             *(one for one in found if one.state not in _OPEN),
         ]
+
+    async def counts(self, slug: str) -> WorkCounts:
+        """Return how many runs of a project's agents are open, ask, and were given up."""
+        runs = await self._runs.open(slug)
+        dead = await self._dead(project_threads(slug))
+        asked = sum(len(run.open_tickets) for run in runs if run.status is RunStatus.WAITING)
+        return WorkCounts(open_runs=len(runs), questions=asked, given_up=len(dead))
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         """Return the messages that wait for their reader's next run, those that wait longest first."""

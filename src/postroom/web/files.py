@@ -63,8 +63,11 @@ def _disposition(name: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(shown, safe='')}"
 
 
+_CSS = "text/css; charset=utf-8"
 _MEDIA_TYPES = {
-    "postroom.css": "text/css; charset=utf-8",
+    "postroom.css": _CSS,
+    "control.css": _CSS,
+    "mail.css": _CSS,
     "postroom.js": "text/javascript; charset=utf-8",
     "favicon.svg": "image/svg+xml",
 }

@@ -6,6 +6,7 @@ so that nobody who cannot read our pages can write a form that we take.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
@@ -17,12 +18,14 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailStore
+from postroom.contracts.work import WorkCounts
 from postroom.services.people import MessageService
 from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
 from postroom.web import reading
-from postroom.web.serving import html
+from postroom.web.frame import cursor, frame
+from postroom.web.serving import Endpoint, html, parts_of
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
@@ -152,6 +155,15 @@ class PageServices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What any page is made of; without services nothing can be changed on it."""
+
+    mail: MailStore
+    clock: Clock
+    services: PageServices | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageContext:
     """What the endpoints work with."""
 
@@ -172,22 +184,49 @@ class PageContext:
         self, request: Request, template: str, status: int = 200, *, project: Project, **values: object
     ) -> Response:
         """Return a page with forms for the session that asks for it."""
-        shared = {
-            "project": project,
-            "open_questions": await open_questions(self.services, project),
-            "now": self.clock.now(),
-            "works": True,
-            "form_token": token_for(request, self.services.visitors),
-            "me": remembered_name(request),
-        }
-        return html(template, {**shared, **values}, status)
+        site = Site(mail=self.mail, clock=self.clock, services=self.services)
+        return await project_page(site, request, template, values, project=project, status=status)
 
 
-async def open_questions(services: PageServices | None, project: Project | None) -> int:
-    """Return how many questions of a project wait for a person, which each of its pages tells."""
-    if services is None or project is None:
-        return 0
-    return len(await services.questions.open_questions(project.slug))
+def following(mail: MailStore, endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint, which notes first how far the log of its project is: a page tells of it live.
+
+    What happens while the page is gathered comes behind that place, so that nothing is missed.
+    """
+
+    async def answer(request: Request) -> Response:
+        slug = request.path_params.get("slug")
+        if slug is not None and request.method == "GET":
+            request.state.after = await mail.read(lambda reads: cursor(reads, slug))
+        return await endpoint(request)
+
+    return answer
+
+
+async def project_page(
+    site: Site,
+    request: Request,
+    template: str,
+    values: Mapping[str, object],
+    *,
+    project: Project,
+    status: int = 200,
+) -> Response:
+    """Return a page of a project in its frame, or those parts of it that the address asks for."""
+    me, now, services = remembered_name(request), site.clock.now(), site.services
+    after = getattr(request.state, "after", 0)
+    work = WorkCounts() if services is None else await services.runs.counts(project.slug)
+    drawn_in = await site.mail.read(
+        lambda reads: frame(reads, project, after=after, work=work, me=me, now=now)
+    )
+    shared = {
+        "project": project,
+        "now": now,
+        "works": services is not None,
+        "form_token": "" if services is None else token_for(request, services.visitors),
+        "me": me,
+    }
+    return html(template, {**shared, **values}, status, frame=drawn_in, parts=parts_of(request))
 
 
 def see(address: str) -> Response:

@@ -23,7 +23,7 @@ from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.web import files, presence, reading, wording
 from postroom.web.files import asset_routes
-from postroom.web.forms import PageContext, PageServices, open_questions, token_for
+from postroom.web.forms import PageContext, PageServices, Site, following, project_page
 from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
 from postroom.web.run_pages import QuestionPages, RunPages, SchedulePages
@@ -72,14 +72,15 @@ def page_routes(
         ("/previews/{sha256}", pages.preview),
     )
     works = [] if services is None else _work_routes(PageContext(mail=mail, clock=clock, services=services))
-    return [*works, *(Route(path, guarded(endpoint)) for path, endpoint in looks), *asset_routes()]
+    shown = [Route(path, guarded(following(mail, endpoint))) for path, endpoint in looks]
+    return [*works, *shown, *asset_routes()]
 
 
 def _work_routes(working: PageContext) -> list[Route]:
     """Return the routes of the pages that have forms; each is sent to the address at which it is shown."""
     pages = (QuestionPages(working), MessagePages(working), RunPages(working), SchedulePages(working))
     return [
-        Route(path, guarded(endpoint), methods=["GET", "POST"])
+        Route(path, guarded(following(working.mail, endpoint)), methods=["GET", "POST"])
         for one in pages
         for path, endpoint in one.endpoints()
     ]
@@ -104,13 +105,13 @@ class Pages:
         """Show every project."""
         after = number(request, "after") or 0
         page = await self._settled(lambda reads: reading.projects(reads, after=after))
-        return await self._html("projects", page=page, after=after, address=_address(request))
+        return await self._html(request, "projects", page=page, after=after, address=_address(request))
 
     async def project(self, request: Request) -> Response:
         """Show a project's newest threads, agents and reservations."""
         slug, now = request.path_params["slug"], self._clock.now()
         page = await self._settled(lambda reads: reading.overview(reads, slug, now=now))
-        return await self._html("project", page=page, project=page.project)
+        return await self._html(request, "project", page=page, project=page.project)
 
     async def timeline(self, request: Request) -> Response:
         """Show what happened in a project, with an agent or on a thread, the newest first.
@@ -123,13 +124,13 @@ class Pages:
         page = await self._mail.read(
             lambda reads: timeline(reads, slug, now=now, agent=agent, thread_id=thread_id)
         )
-        return await self._html("timeline", page=page, project=page.project, live=live)
+        return await self._html(request, "timeline", page=page, project=page.project, live=live)
 
     async def threads(self, request: Request) -> Response:
         """Show a project's threads, the newest first."""
         slug, before = request.path_params["slug"], number(request, "before")
         project, page = await self._settled(lambda reads: reading.threads(reads, slug, before=before))
-        return await self._html("threads", project=project, page=page, before=before)
+        return await self._html(request, "threads", project=project, page=page, before=before)
 
     async def thread(self, request: Request) -> Response:
         """Show messages of a thread, in order."""
@@ -139,7 +140,7 @@ class Pages:
             lambda reads: reading.thread(reads, slug, thread_id, after=after, newest=newest)
         )
         bodies = await self._bodies([shown.message for shown in page.messages.rows])
-        return await self._html("thread", page=page, project=page.project, bodies=bodies)
+        return await self._html(request, "thread", page=page, project=page.project, bodies=bodies)
 
     async def message(self, request: Request) -> Response:
         """Show one message."""
@@ -151,9 +152,8 @@ class Pages:
         seen: Sequence[tuple[str, str]] = ()
         if number(request, "sent") == 1:
             seen = await self._mail.read(lambda reads: reading.how_seen(reads, shown))
-        token = "" if self._services is None else token_for(request, self._services.visitors)
         found = {"thread_slug": thread_slug, "bodies": bodies, "seen": seen, "held": await self._held(shown)}
-        return await self._html("message", project=project, shown=shown, form_token=token, **found)
+        return await self._html(request, "message", project=project, shown=shown, **found)
 
     async def _held(self, shown: ShownMessage) -> list[Waiting]:
         """Return for which of its readers, as they are shown, a message waits, and why."""
@@ -179,7 +179,7 @@ class Pages:
         slug, after = request.path_params["slug"], number(request, "after") or 0
         project, page = await self._mail.read(lambda reads: reading.agents(reads, slug, after=after))
         there = await self._presence(slug, page.rows)
-        return await self._html("agents", project=project, page=page, after=after, there=there)
+        return await self._html(request, "agents", project=project, page=page, after=after, there=there)
 
     async def agent(self, request: Request) -> Response:
         """Show an agent with its inbox or what it sent, and what it has reserved."""
@@ -191,7 +191,7 @@ class Pages:
         )
         there = await self._presence(slug, [page.agent])
         return await self._html(
-            "agent", page=page, project=page.project, sent=sent, before=before, there=there
+            request, "agent", page=page, project=page.project, sent=sent, before=before, there=there
         )
 
     async def reservations(self, request: Request) -> Response:
@@ -199,7 +199,7 @@ class Pages:
         slug, now = request.path_params["slug"], self._clock.now()
         path = request.query_params.get("path", "").strip()[:MAX_QUESTION]
         page = await self._mail.read(lambda reads: reading.reservations(reads, slug, path=path, now=now))
-        return await self._html("reservations", page=page, project=page.project, path=path)
+        return await self._html(request, "reservations", page=page, project=page.project, path=path)
 
     async def search(self, request: Request) -> Response:
         """Show the messages that a search finds."""
@@ -213,7 +213,7 @@ class Pages:
         looked_for = wording.wanted(query) if query else wording.Wanted()
         found = [(hit.message, wording.pieces(hit.snippet, looked_for)) for hit in page.rows]
         asked = {"q": question, "order": order, "has_asked": query is not None}
-        return await self._html("search", project=project, found=found, page=page, **asked)
+        return await self._html(request, "search", project=project, found=found, page=page, **asked)
 
     async def attachment(self, request: Request) -> Response:
         """Give an attachment's bytes, to be stored under the name that its message gives it."""
@@ -277,15 +277,14 @@ class Pages:
             lambda reads: presence.of(reads, agents, at_work, now=now, are_people=slug == PEOPLE_SLUG)
         )
 
-    async def _html(self, template: str, *, project: Project | None = None, **values: object) -> Response:
-        shared = {
-            "project": project,
-            "open_questions": await open_questions(self._services, project),
-            "now": self._clock.now(),
-            "works": self._services is not None,
-            "shown_picture": SHOWN_PICTURE,
-        }
-        return html(template, {**shared, **values})
+    async def _html(
+        self, request: Request, template: str, *, project: Project | None = None, **values: object
+    ) -> Response:
+        values |= {"shown_picture": SHOWN_PICTURE}
+        if project is None:
+            return html(template, {"now": self._clock.now(), "works": self._services is not None, **values})
+        site = Site(mail=self._mail, clock=self._clock, services=self._services)
+        return await project_page(site, request, template, values, project=project)
 
 
 def _stored_file(request: Request) -> tuple[str, int]:

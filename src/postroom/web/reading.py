@@ -21,7 +21,7 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.store import MailReads
 from postroom.mail import sending
-from postroom.mail.globs import overlapping, parse_pattern
+from postroom.mail.conflicts import conflicts
 from postroom.web import conversation
 from postroom.web.views import (
     AgentPage,
@@ -207,24 +207,17 @@ def reservations(reads: MailReads, slug: str, *, path: str, now: int) -> Reserva
     return ReservationsPage(
         project=project,
         live=Page(sorted(live.rows, key=lambda one: (one.pattern, one.id)), live.next),
-        conflicts=conflicts(live.rows),
+        conflicts=_by_holder(live.rows),
         ended=ended,
     )
 
 
-def conflicts(live: Sequence[Reservation]) -> dict[int, list[Reservation]]:
+def _by_holder(live: Sequence[Reservation]) -> dict[int, list[Reservation]]:
     """Return the reservations of other agents that overlap one, one of the two exclusive, by its id."""
-    patterns = [parse_pattern(one.pattern) for one in live]
     found: dict[int, list[Reservation]] = {}
-    for one, pattern in zip(live, patterns, strict=True):
-        meeting = [live[number] for number in overlapping(pattern, patterns)]
-        others = [
-            other
-            for other in meeting
-            if other.agent_id != one.agent_id and (one.exclusive or other.exclusive)
-        ]
-        if others:
-            found[one.id] = others
+    for one in conflicts(live):
+        found.setdefault(one.first.id, []).append(one.second)
+        found.setdefault(one.second.id, []).append(one.first)
     return found
 
 

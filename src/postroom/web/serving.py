@@ -4,7 +4,7 @@ Everything in a template is escaped unless it was made safe in code.
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from importlib import resources
 
@@ -30,9 +30,11 @@ from postroom.contracts.errors import (
     UnknownSchedule,
     UnknownThread,
 )
+from postroom.contracts.project_log import EVENT_KINDS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
 from postroom.web.files import PICTURES, asset_link
+from postroom.web.frame import EMPTY, Face, Frame
 from postroom.web.reading import awaited
 from postroom.web.wording import (
     absolute,
@@ -47,12 +49,13 @@ from postroom.web.wording import (
     one_line,
     relative,
     size_text,
-    tone,
 )
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 NUMBER = re.compile(r"[0-9]{1,18}")
+_PART = re.compile(r"[a-z_]{1,40}")
+MOST_PARTS = 12
 
 _STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
     (UnknownProject, HTTPStatus.NOT_FOUND),
@@ -76,16 +79,59 @@ def status_of(error: PostroomError) -> HTTPStatus:
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
-def html(template: str, values: dict[str, object], status: int = HTTPStatus.OK) -> Response:
-    """Return a page, never to be kept by anybody on the way."""
+def html(
+    template: str,
+    values: dict[str, object],
+    status: int = HTTPStatus.OK,
+    *,
+    frame: Frame = EMPTY,
+    parts: Sequence[str] = (),
+) -> Response:
+    """Return a page, never to be kept by anybody on the way; with `parts` those of its parts alone.
+
+    Raises:
+        InvalidArgument: the page has no such part.
+    """
+    shared = {
+        "project": None,
+        "q": "",
+        "now": None,
+        "works": False,
+        "me": "",
+        "form_token": "",
+        "frame": frame,
+    }
+    known = _ENVIRONMENT.get_template(f"{template}.html").blocks
+    for name in parts:
+        if name != "tabs" and name not in known:
+            raise InvalidArgument(f"this page has no part {name[:40]!r}", value=name, remedy="load it whole")
+    layout = {"layout": "parts_only.html" if parts else "base.html", "wanted": parts}
     return Response(
-        render(
-            template, **{"project": None, "q": "", "open_questions": 0, "now": None, "works": False, **values}
-        ),
+        render(template, **{**shared, **values, **layout}),
         status_code=status,
         media_type="text/html; charset=utf-8",
-        headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},
+        headers={
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Postroom-After": str(frame.after),
+        },
     )
+
+
+def parts_of(request: Request) -> Sequence[str]:
+    """Return which parts of a page an address asks for; none for the whole page.
+
+    Raises:
+        InvalidArgument: a name is no name of a part.
+    """
+    given = request.query_params.get("part", "")
+    names = given.split(",") if given else []
+    for name in names:
+        if not _PART.fullmatch(name):
+            raise InvalidArgument(
+                f"{name[:40]!r} is no name of a part", value=name[:40], remedy="load the page"
+            )
+    return names[:MOST_PARTS]
 
 
 def error_page(status: int, message: str, *, remedy: str = "") -> Response:
@@ -151,12 +197,19 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals.update(link=links, asset=asset_link, pictures=PICTURES, people_slug=PEOPLE_SLUG)
+    made.globals.update(
+        link=links,
+        asset=asset_link,
+        pictures=PICTURES,
+        people_slug=PEOPLE_SLUG,
+        event_kinds=" ".join(EVENT_KINDS),
+    )
     made.filters.update(
         absolute=absolute,
         awaited=awaited,
         clip=clip,
         extension=extension,
+        face=_face,
         folder_name=folder_name,
         gist=gist,
         initials=initials,
@@ -165,7 +218,6 @@ def _environment() -> Environment:
         moment=moment,
         said=lines,
         size=size_text,
-        tone=tone,
         when=_when,
     )
     return made
@@ -180,6 +232,13 @@ def _when(context: Context, instant: int) -> Markup:
     if known is None:
         return Markup("<span>{}</span>").format(words)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(known, absolute(instant), words)
+
+
+@pass_context
+def _face(context: Context, name: str, is_person: bool | None = None) -> Face:
+    """Return the look of a name: its colour, and whether it is a person's."""
+    frame: Frame = context["frame"]
+    return frame.face(name, is_person=is_person)
 
 
 _ENVIRONMENT = _environment()

@@ -80,12 +80,15 @@ def size_text(size: int) -> str:
 
 
 def initials(name: str) -> str:
-    """Return one or two letters for a name: of `GreenLake` G and L, of `deploy-bot` D and B."""
+    """Return two letters for a name: of `GreenLake` G and L, of `deploy-bot` D and B, of `Ada` A and d."""
     parts = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
-    if len(parts) == 1:
-        parts = _CAPITALS.findall(parts[0]) or parts
     if not parts:
         return name[:1].upper() or "?"
+    if len(parts) == 1:
+        capitals = _CAPITALS.findall(parts[0])
+        parts = capitals if len(capitals) > 1 else parts
+    if len(parts) == 1:
+        return parts[0][:1].upper() + parts[0][1:2]
     return "".join(part[0] for part in parts[:2]).upper()
 
 

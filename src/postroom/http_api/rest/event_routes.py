@@ -29,6 +29,8 @@ STREAM: Final = "text/event-stream"
 LAST_ID: Final = "Last-Event-ID"
 REFUSED: Final = "refused"
 """The kind of the last event of a stream that cannot go on."""
+ALIVE: Final = "beat"
+"""The kind of a sign of life: a page must notice when nothing comes, and browsers hide comments from it."""
 RETRY_MS: Final = 2_000
 BEAT: Final = 15
 """Seconds of silence before a sign of life."""
@@ -99,7 +101,7 @@ class EventService:
             for one in found["events"]:
                 yield sse.entry(one["kind"], msgspec.json.encode(one).decode(), number=one["seq"])
             if not found["events"] or found["events"][-1]["seq"] < found["next"]:
-                yield sse.beat(found["next"])
+                yield sse.entry(ALIVE, "{}", number=found["next"])
             if self._following.is_over or loop.time() >= until:
                 return
             asked = msgspec.structs.replace(asked, after=found["next"], wait=BEAT)

@@ -1,13 +1,14 @@
 """What becomes of messages in people's chats: shown there, lost on the way, or answered."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from postroom.contracts.errors import UnknownMessage
+from postroom.contracts.errors import UnknownAgent, UnknownMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
 from postroom.mail.outgoing import woken_by
-from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.waking.completion import RunCompletion
 
 if TYPE_CHECKING:
@@ -62,6 +63,33 @@ class StoredChatDelivery:
 
         await self._mail.store.write(change)
         self._mail.tell_of_change()
+
+    async def prefer(self, chats: Sequence[ChatAddress]) -> str:
+        """Have what is written to the person who is reached in one of these chats come to the first of them.
+
+        Return whom.
+
+        Raises:
+            UnknownAgent: nobody, or more than one person, is reached in these chats.
+            StoreError: it could not be stored.
+        """
+
+        def change(tx: MailWrites) -> str:
+            project = tx.project(PEOPLE_KEY)
+            if project is not None:
+                tx.lock_projects([project.id])
+            reached = {agent_id for address in chats for agent_id in tx.reached_at(address)}
+            people = list(tx.agents_by_id(sorted(reached)).values())
+            if len(people) != 1:
+                found = "more than one person is" if people else "nobody is"
+                raise UnknownAgent(f"{found} reached in these chats", value=[one.name for one in chats])
+            if tx.chat_address(people[0].id) != chats[0]:
+                tx.put_chat_address(people[0].id, chats[0], now=tx.now())
+            return f"{HUMAN}{people[0].name}"
+
+        person = await self._mail.store.write(change)
+        self._mail.tell_of_change()
+        return person
 
     async def reply(self, address: ChatAddress, message: int, text: str, *, key: str) -> str:
         """Answer a message for the person of this chat, and return whom; repeated under its key, once.

@@ -113,7 +113,9 @@ class OpenChange(Waking):
             self.leaves_some = True
             return
         key = wake_key(message.id, person.id)
-        self.chats.enqueue(self.tx.outbox, key, address, as_said(message, origin))
+        is_urgent = message.importance == "urgent"
+        text = as_said(message, origin)
+        self.chats.enqueue(self.tx.outbox, key, address, text, keeps_quiet=not is_urgent)
         self.said.add(key)
 
 

@@ -10,6 +10,7 @@ from postroom.contracts.chat import (
     InboundStatus,
     SessionThread,
 )
+from postroom.contracts.chat_links import LinkedChat
 from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import Json
@@ -114,6 +115,21 @@ def request(row: Row) -> PairingRequest:
         name=told(name),
         asked_at=asked_at,
         expires_at=expires_at,
+    )
+
+
+def linked_chat(row: Row) -> LinkedChat:
+    """Map a row of `linked_chats`."""
+    platform, chat_id, person, shares, code_hash, code_until, failures, locked_until = row
+    return LinkedChat(
+        platform=platform,
+        chat_id=chat_id,
+        person=person,
+        shares=bool(shares),
+        code_hash=code_hash,
+        code_until=code_until,
+        failures=failures,
+        locked_until=locked_until,
     )
 
 

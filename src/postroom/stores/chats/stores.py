@@ -6,6 +6,7 @@ from postroom.contracts.chat import ChatStores
 from postroom.contracts.transactions import Store
 from postroom.stores.chats.files import StoredFiles
 from postroom.stores.chats.intake_log import StoredIntakeLog
+from postroom.stores.chats.links import StoredLinks
 from postroom.stores.chats.people import StoredPeople
 from postroom.stores.chats.sessions import StoredSessions
 
@@ -18,6 +19,7 @@ class StoredChats(ChatStores):
         self._lines = StoredIntakeLog(store)
         self._sessions = StoredSessions(store)
         self._people = StoredPeople(store)
+        self._links = StoredLinks(store)
         self._files = StoredFiles(store)
 
     @property
@@ -39,6 +41,11 @@ class StoredChats(ChatStores):
     @override
     def people(self) -> StoredPeople:
         return self._people
+
+    @property
+    @override
+    def links(self) -> StoredLinks:
+        return self._links
 
     @property
     @override

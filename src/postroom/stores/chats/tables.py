@@ -16,8 +16,10 @@ from postroom.contracts.chat import (
     InboundStatus,
     SessionThread,
 )
-from postroom.contracts.chat_people import PairingRequest, Person
+from postroom.contracts.chat_links import LinkedChat
+from postroom.contracts.chat_people import MAX_PEOPLE, PairingRequest, Person
 from postroom.contracts.files import ChatFile
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.tables import ChatTables
 from postroom.stores.chats import rows
 from postroom.stores.codec import encode, kept, record
@@ -205,6 +207,25 @@ class SqlChatTables(ChatTables):
     def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
         values = {"platform": platform, "failures": failures, "locked_until": locked_until}
         self._tx.run("chats.put_pairing_failures", values)
+
+    @override
+    def linked_chat(self, address: ChatAddress) -> LinkedChat | None:
+        row = self._tx.one("chats.linked_chat", asdict(address))
+        return rows.linked_chat(row) if row else None
+
+    @override
+    def linked_chat_with_code(self, code_hash: str, now: int) -> LinkedChat | None:
+        row = self._tx.one("chats.linked_chat_with_code", {"code_hash": code_hash, "now": now})
+        return rows.linked_chat(row) if row else None
+
+    @override
+    def linked_chats_of(self, person: str) -> list[LinkedChat]:
+        found = self._tx.all("chats.linked_chats_of", {"person": person, "limit": MAX_PEOPLE})
+        return [rows.linked_chat(row) for row in found]
+
+    @override
+    def put_linked_chat(self, chat: LinkedChat) -> None:
+        self._tx.run("chats.put_linked_chat", {**asdict(chat), "shares": int(chat.shares)})
 
     @override
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:

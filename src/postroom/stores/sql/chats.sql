@@ -1,4 +1,4 @@
--- Chats: inbound messages by key, by id and by what is open; sessions and their threads; people and who asks.
+-- Chats: inbound messages by key, by id and by what is open; sessions and their threads; people, who asks, and linked chats.
 
 -- inbound
 SELECT * FROM inbound_messages
@@ -163,6 +163,24 @@ DELETE FROM chat_requests WHERE platform = :platform AND user_id = :user_id;
 
 -- forget_requests
 DELETE FROM chat_requests WHERE platform = :platform;
+
+-- linked_chat
+SELECT * FROM linked_chats WHERE platform = :platform AND chat_id = :chat_id;
+
+-- linked_chat_with_code
+SELECT * FROM linked_chats {index linked_chats_code}
+ WHERE code_hash = :code_hash AND code_hash IS NOT NULL AND code_until > :now ORDER BY platform, chat_id LIMIT 1;
+
+-- linked_chats_of
+SELECT * FROM linked_chats {index linked_chats_person}
+ WHERE person = :person AND person IS NOT NULL ORDER BY platform, chat_id LIMIT :limit;
+
+-- put_linked_chat
+INSERT INTO linked_chats (platform, chat_id, person, shares, code_hash, code_until, failures, locked_until)
+VALUES (:platform, :chat_id, :person, :shares, :code_hash, :code_until, :failures, :locked_until)
+ON CONFLICT (platform, chat_id) DO UPDATE
+   SET person = excluded.person, shares = excluded.shares, code_hash = excluded.code_hash,
+       code_until = excluded.code_until, failures = excluded.failures, locked_until = excluded.locked_until;
 
 -- files
 SELECT * FROM chat_files WHERE thread_id = :thread_id AND message_id IN {texts :message_ids}

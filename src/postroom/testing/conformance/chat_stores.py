@@ -4,6 +4,7 @@ from postroom.testing.conformance import (
     chat_files,
     chat_intake,
     chat_intake_listings,
+    chat_links,
     chat_pairing,
     chat_people,
     chat_sessions,
@@ -16,5 +17,6 @@ PROMISES: tuple[ChatPromise, ...] = (
     *chat_sessions.PROMISES,
     *chat_people.PROMISES,
     *chat_pairing.PROMISES,
+    *chat_links.PROMISES,
     *chat_files.PROMISES,
 )

@@ -1,22 +1,29 @@
-// Keeps a page live: fetches it again and changes what differs, in place. Without it the page loads itself anew.
-// What a reader holds stays: the scroll, the selection, the focus and what was typed. Text is set as text only:
-// nodes come from the server's own page, parsed without running anything.
-"use strict";
-
-const EVERY = 2000;
+// Keeps the pages live and lets people work by keys. Without it everything works by links and forms.
+// The server makes all HTML: a part that is stale is fetched again and changed in place. No node is made of text.
+const PATIENCE = 250;
+const SILENCE = 40_000;
+const HIDDEN = 60_000;
+const RETRY = 2_000;
+const SLOWEST = 30_000;
 const OVERLAP = 1000;
 const LONGEST = 1 << 20;
+
+const body = document.body;
+const one = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+const kept = (name, value) => {
+  try {
+    return value === undefined ? localStorage.getItem(name) : localStorage.setItem(name, value);
+  } catch {
+    return null; // storage is off
+  }
+};
+
+// Changing a part in place: what did not change stays the same node, with its focus and its scroll.
 
 const keyOf = (node) => (node.nodeType === 1 ? node.id || node.dataset.key || "" : "");
 const fits = (old, fresh) =>
   old.nodeType === fresh.nodeType && old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
-
-function isHeld(node) {
-  const focused = document.activeElement;
-  if (focused && node.contains(focused) && /^(INPUT|TEXTAREA|SELECT)$/.test(focused.nodeName)) return true;
-  return [...node.elements].some((one) => one.type === "text" && one.value !== one.defaultValue)
-    || [...node.querySelectorAll("textarea")].some((one) => one.value !== one.defaultValue);
-}
 
 function changeText(old, fresh) {
   if (old.data === fresh.data) return;
@@ -43,71 +50,364 @@ function change(old, fresh) {
   if (old.nodeType === 3) return changeText(old, fresh);
   if (old.nodeType !== 1 || old.isEqualNode(fresh)) return;
   if (old.matches("pre.output")) return changeOutput(old, fresh);
-  if (old.nodeName === "FORM" && isHeld(old)) return;
-  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
-  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes])
+    if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes)
+    if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
   changeChildren(old, fresh);
 }
 
 function changeChildren(old, fresh) {
-  const keyed = new Map([...old.children].filter(keyOf).map((one) => [keyOf(one), one]));
-  const kept = new Set([...fresh.children].map(keyOf).filter(Boolean));
+  const keyed = new Map([...old.children].filter(keyOf).map((node) => [keyOf(node), node]));
+  const stay = new Set([...fresh.children].map(keyOf).filter(Boolean));
   let place = old.firstChild;
-  for (const next of [...fresh.childNodes]) {
-    while (place && keyOf(place) && !kept.has(keyOf(place))) {
-      const gone = place;
-      place = place.nextSibling;
-      gone.remove();
-    }
-    const known = keyed.get(keyOf(next));
-    if (known && known.nodeName === next.nodeName) {
-      if (known === place) place = place.nextSibling;
-      else old.insertBefore(known, place);
-      change(known, next);
-    } else if (place && fits(place, next)) {
-      const same = place;
-      place = place.nextSibling;
-      change(same, next);
-    } else {
-      old.insertBefore(document.importNode(next, true), place);
-    }
-  }
-  while (place) {
-    const gone = place;
+  const next = () => {
+    const node = place;
     place = place.nextSibling;
-    gone.remove();
+    return node;
+  };
+  for (const node of [...fresh.childNodes]) {
+    while (place && keyOf(place) && !stay.has(keyOf(place))) next().remove();
+    const known = keyed.get(keyOf(node));
+    if (known && known.nodeName === node.nodeName) {
+      if (known === place) next();
+      else old.insertBefore(known, place);
+      change(known, node);
+    } else if (place && fits(place, node)) change(next(), node);
+    else old.insertBefore(document.importNode(node, true), place);
+  }
+  while (place) next().remove();
+}
+
+// What a reader holds is not taken from them: a field in use, typed text, a selection. They are told "1 new".
+
+const differs = (field) =>
+  field.matches("select") ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
+    : field.matches("[type=checkbox], [type=radio]") ? field.checked !== field.defaultChecked
+      : !field.matches("[type=hidden]") && field.value !== field.defaultValue;
+
+function isHeld(part) {
+  const at = document.activeElement, chosen = getSelection();
+  if (at && at !== part && part.contains(at) && at.matches("input, textarea, select")) return true;
+  const from = chosen.isCollapsed ? null : chosen.anchorNode;
+  if (from && part.contains(from) && !from.parentElement.closest("pre.output")) return true;
+  return all("input, textarea, select", part).some(differs);
+}
+
+function plain(part) {
+  const copy = part.cloneNode(true);
+  for (const time of all("time", copy)) time.textContent = "";
+  return copy.innerHTML.replace(/\s+/g, " ");
+}
+
+const held = new Map();
+const news = document.createElement("button");
+news.type = "button";
+news.className = "news";
+news.addEventListener("click", () => letGo(true));
+
+function put(part, fresh) {
+  if (isHeld(part) && plain(part) !== plain(fresh)) held.set(part, fresh);
+  else {
+    held.delete(part);
+    if (!isHeld(part)) changeChildren(part, fresh);
   }
 }
 
-const followed = new WeakSet();
+function tellHeld() {
+  if (!held.size) return news.remove();
+  let count = 0;
+  for (const [part, fresh] of held) {
+    const here = new Set(all("[data-key], [id]", part).map(keyOf));
+    count += all("[data-key]", fresh).filter((node) => !here.has(keyOf(node))).length;
+  }
+  news.textContent = `${Math.max(count, 1)} new`;
+  if (!news.isConnected) body.append(news);
+}
 
-function toEnd(main) {
-  for (const output of main.querySelectorAll("pre.output")) {
+function letGo(isAsked) {
+  for (const [part, fresh] of held)
+    if (isAsked || !isHeld(part)) {
+      held.delete(part);
+      changeChildren(part, fresh);
+    }
+  tellHeld();
+  settled();
+}
+document.addEventListener("focusout", () => setTimeout(letGo));
+document.addEventListener("selectionchange", () => held.size && letGo());
+
+// Fetching what is stale.
+
+const followed = new WeakSet();
+const stale = new Set();
+let fetching = false, timer = 0, pause = PATIENCE, after = Number(body.dataset.after), needed = null, toldAt = 0;
+
+function settled() {
+  for (const output of all("pre.output")) {
     if (followed.has(output)) continue;
     followed.add(output);
     output.scrollTop = output.scrollHeight;
   }
+  tick();
+  document.dispatchEvent(new Event("postroom:changed"));
 }
 
-async function again(main) {
-  let text;
+function soil(group) {
+  for (const part of all("[data-part]"))
+    if (!group || part.dataset.on.split(" ").includes(group)) stale.add(part.dataset.part);
+  plan();
+}
+
+function plan() {
+  if (stale.size && !fetching && !timer && !document.hidden) timer = setTimeout(renew, pause);
+}
+
+async function renew() {
+  const names = [...stale], address = new URL(location.href), began = performance.now();
+  timer = 0;
+  fetching = true;
+  stale.clear();
+  address.hash = "";
+  address.searchParams.set("part", names);
+  let cursor = null;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (answer.redirected) return location.reload();
-    if (!answer.ok) throw new Error(String(answer.status));
-    text = await answer.text();
+    const answer = await fetch(address, { headers: { Accept: "text/html" } });
+    if (answer.redirected) return location.reload(); // logged out
+    if (answer.status >= 500) throw new Error(String(answer.status));
+    if (answer.ok) {
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      cursor = Number(answer.headers.get("Postroom-After"));
+      for (const name of names) {
+        const [part, change] = [document, fresh].map((where) => one(`[data-part="${name}"]`, where));
+        if (part && change) put(part, change);
+      }
+      tellHeld();
+      settled();
+      tellNeeds();
+    } else show(`load the page again (${answer.status})`, true);
+    pause = Math.max(PATIENCE, 2 * (performance.now() - began)); // a slow server is asked less often
   } catch {
-    main.dataset.stale = "";
-    return setTimeout(again, EVERY, main);
+    for (const name of names) stale.add(name);
+    pause = RETRY;
+  } finally {
+    fetching = false;
+    plan();
   }
-  const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
-  change(main, fresh);
-  toEnd(main);
-  if ("live" in main.dataset) setTimeout(again, EVERY, main);
+  return cursor;
 }
 
-const main = document.querySelector("main[data-live]");
-if (main) {
-  toEnd(main);
-  setTimeout(again, EVERY, main);
+function tellNeeds() {
+  const now = one('[data-go="c"] .count')?.textContent ?? "nothing needs you";
+  if (needed !== null && now !== needed && Date.now() - toldAt > 10_000) {
+    one("#told").textContent = now;
+    toldAt = Date.now();
+  }
+  needed = now;
 }
+
+for (const part of all("[data-every]"))
+  setInterval(() => {
+    stale.add(part.dataset.part);
+    plan();
+  }, Number(part.dataset.every));
+
+// One stream for all tabs of a browser: the one that holds the lock reads it and tells the others.
+
+const project = body.dataset.project;
+const name = `postroom/${project}`;
+const channel = project === undefined ? null : new BroadcastChannel(name);
+let source = null, wanted = null, release = null, heardAt = Date.now(), backoff = RETRY, sleepy = 0;
+
+function show(words, isBad) {
+  const place = one("#following");
+  place.hidden = false;
+  place.classList.toggle("bad", isBad);
+  if (place.textContent !== words) place.textContent = words;
+}
+
+function heard(told) {
+  if (told.lost) return show(`not live since ${new Date(heardAt).toLocaleTimeString()}`, true);
+  heardAt = Date.now();
+  show("live", false);
+  if (told.at > after) soil();
+  else if (told.seq > after && told.kind) soil(told.kind.split(".")[0]);
+  if (told.kind) document.dispatchEvent(new CustomEvent("postroom:heard", { detail: told }));
+  after = Math.max(after, told.at ?? 0, told.seq ?? 0);
+}
+
+function tell(told) {
+  channel.postMessage(told);
+  heard(told);
+}
+
+function listen() {
+  source = new EventSource(`/v1/events?${new URLSearchParams({ project_key: project, after })}`);
+  const take = (event) => {
+    backoff = RETRY;
+    tell({ kind: event.type === "beat" ? "" : event.type, seq: Number(event.lastEventId), data: event.data });
+  };
+  for (const kind of [...body.dataset.kinds.split(" "), "beat"]) source.addEventListener(kind, take);
+  source.addEventListener("refused", again);
+  source.onopen = () => tell({});
+  source.onerror = () => {
+    tell({ lost: true });
+    if (source.readyState === EventSource.CLOSED) again();
+  };
+}
+
+function again() {
+  // The server refuses to go on from here, such as when its log does not reach back so far: begin anew.
+  stop();
+  setTimeout(async () => {
+    if (source || !wanted) return;
+    for (const part of all("[data-part]")) stale.add(part.dataset.part);
+    after = (await renew()) ?? after;
+    listen();
+  }, backoff);
+  backoff = Math.min(2 * backoff, SLOWEST);
+}
+
+function stop() {
+  source?.close();
+  source = null;
+}
+
+function come() {
+  clearTimeout(sleepy);
+  channel.postMessage({ hello: after });
+  plan();
+  if (wanted) return;
+  wanted = new AbortController();
+  if (!navigator.locks) return listen(); // not a secure context: each tab has its own
+  navigator.locks.request(name, { signal: wanted.signal }, () => {
+    listen();
+    return new Promise((done) => {
+      release = done;
+    });
+  }).catch(() => {}); // it was not wanted any more
+}
+
+function leave() {
+  wanted?.abort();
+  wanted = null;
+  stop();
+  release?.();
+  release = null;
+}
+
+if (channel) {
+  channel.onmessage = ({ data }) => {
+    if (data.hello === undefined) heard(data);
+    else if (source && after >= data.hello) channel.postMessage({ at: after });
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) return come();
+    sleepy = setTimeout(leave, HIDDEN);
+  });
+  addEventListener("pagehide", leave);
+  addEventListener("pageshow", (event) => event.persisted && come());
+  if (!document.hidden) come();
+}
+
+// Times: how long ago, by the server's clock.
+
+const skew = Number(body.dataset.now) - Date.now();
+const UNITS = [[86_400_000, "day"], [3_600_000, "hour"], [60_000, "minute"]];
+
+function ago(instant) {
+  const passed = Date.now() + skew - instant, distance = Math.abs(passed);
+  if (distance < 45_000) return passed >= 0 ? "just now" : "in a moment";
+  if (distance >= 30 * 86_400_000) return null;
+  const [unit, word] = UNITS.find(([size]) => distance >= size) ?? [1000, "second"];
+  const count = Math.floor(distance / unit), span = `${count} ${word}${count === 1 ? "" : "s"}`;
+  return passed >= 0 ? `${span} ago` : `in ${span}`;
+}
+
+function tick() {
+  for (const time of all("time[title]")) {
+    const words = ago(Date.parse(time.dateTime));
+    if (words && time.firstChild.data !== words) time.firstChild.data = words;
+  }
+  if (channel && Date.now() - heardAt > SILENCE) heard({ lost: true });
+}
+setInterval(tick, 1000);
+
+// Filters: a list is shown as it was left.
+
+const REMEMBERED = "postroom/filter";
+if (one("form[data-remember]")) kept(REMEMBERED + location.pathname, location.search);
+for (const link of all(".tabs a")) {
+  const chosen = kept(REMEMBERED + link.pathname);
+  if (chosen && link.pathname !== location.pathname) link.search = chosen;
+}
+
+// Keys.
+
+const help = one("#help"), switched = one("#keys-on");
+const KEYS = "postroom/keys";
+let going = 0;
+switched.checked = kept(KEYS) !== "off";
+switched.addEventListener("change", () => kept(KEYS, switched.checked ? "on" : "off"));
+one("#keys").hidden = false;
+one("#keys").addEventListener("click", () => help.showModal());
+one("#keys-close").addEventListener("click", () => help.close());
+
+const isShown = (node) => node.getClientRects().length > 0;
+const handle = (item) => (item.hasAttribute("tabindex") ? item : one("h3 a, th a, a", item) ?? item);
+
+function focus(node) {
+  node?.focus();
+  node?.scrollIntoView({ block: "nearest" });
+}
+
+function step(by) {
+  const items = all("main [data-item]").filter(isShown).map(handle);
+  const here = document.activeElement.closest("[data-item]");
+  const at = here ? items.indexOf(handle(here)) : by > 0 ? -1 : items.length;
+  focus(items[at + by]);
+}
+
+function hotkey(key) {
+  const item = document.activeElement.closest("[data-item]");
+  const node = [item, document].filter(Boolean)
+    .flatMap((where) => all(`[data-hotkey="${CSS.escape(key)}"]`, where)).find(isShown);
+  if (!node) return false;
+  // What sends something is only found: Enter sends it.
+  if (node.matches("a, [type=button], summary")) node.click();
+  else focus(node);
+  return true;
+}
+
+function unfold() {
+  const folds = all("main details"), open = folds.some((fold) => !fold.open);
+  for (const fold of folds) fold.open = open;
+}
+
+function press(key) {
+  if (Date.now() - going < 1500) {
+    going = 0;
+    one(`[data-go="${CSS.escape(key)}"]`)?.click();
+  } else if (key === "g") going = Date.now();
+  else if (key === "/") one(".find input")?.select();
+  else if (key === "?") help.showModal();
+  else if (key === "j" || key === "k") step(key === "j" ? 1 : -1);
+  else if (/^[1-9]$/.test(key)) focus(all("[data-need]")[key - 1]);
+  else if (key === "e" && one("main details")) unfold();
+  else return hotkey(key);
+  return true;
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing || help.open) return;
+  const at = document.activeElement, isTyping = at.matches("input:not([type=checkbox]), textarea, select");
+  if (event.key === "Escape") {
+    if (one(".menu").open) one(".menu").open = false;
+    return isTyping ? at.blur() : undefined;
+  }
+  if (isTyping || !switched.checked || event.key.length > 1) return;
+  if (press(event.key)) event.preventDefault();
+});
+
+settled();
+tellNeeds();

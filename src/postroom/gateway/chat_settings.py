@@ -1,0 +1,142 @@
+"""`/set`: what holds in one chat, chosen there; what is not chosen is as `gateway.toml` says.
+
+busy, reset, model, instructions ─▶ of the session: in a group of several, each person's with each agent
+quiet                            ─▶ of the chat, for everybody
+"""
+
+import asyncio
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import Final
+
+from postroom.contracts.chat import ChatSession
+from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.errors import ConfigError
+from postroom.contracts.messages import Json
+from postroom.gateway import wording
+from postroom.gateway.config import CHAT_POLICIES, GatewayConfig, ResetMode, SessionResetPolicy
+from postroom.gateway.people import People
+from postroom.gateway.quiet import QuietHours
+from postroom.gateway.reminders import span_of
+from postroom.gateway.session import SessionSource
+from postroom.gateway.sessions import QUIET_OFF, Sessions
+
+SETTINGS: Final = ("busy", "reset", "quiet", "model", "instructions")
+_DEFAULT: Final = "default"
+_LONGEST: Final = 4_000
+_SHOWN: Final = 60
+
+
+class ChatSettings:
+    """What people choose for a chat."""
+
+    def __init__(self, config: GatewayConfig, people: People, sessions: Sessions) -> None:
+        self._config, self._people, self._sessions = config, people, sessions
+
+    async def set(self, key: str, source: SessionSource, words: str) -> str:
+        """Do what `/set` says with these words in this session, and return what is to be said about it.
+
+        Raises:
+            StoreError: it could not be done.
+        """
+        name, _, value = words.strip().partition(" ")
+        name, value = name.casefold(), value.strip()
+        session, _ = await self._sessions.of(key, source)
+        if not name:
+            return "\n".join([await self._line(one, session, source) for one in SETTINGS])
+        if name not in SETTINGS:
+            return f"There is no setting {name[:40]!r}; there are {', '.join(SETTINGS)}."
+        if not value:
+            return await self._line(name, session, source)
+        if not self._may(name, source):
+            return wording.NOT_ALLOWED
+        try:
+            chosen = None if value.casefold() == _DEFAULT else await self._chosen(name, value, source)
+        except ConfigError as error:
+            return f"Not taken: {error.message}; {error.remedy}."
+        if name == "quiet":
+            await self._sessions.choose_quiet(source, chosen)
+        else:
+            session = await self._sessions.changed(key, lambda one: _with(one, name, chosen))
+        return await self._line(name, session, source)
+
+    def _may(self, name: str, source: SessionSource) -> bool:
+        """Say whether somebody may choose this: what costs money or concerns others is the operator's."""
+        is_others = name in ("model", "instructions") or (name == "quiet" and source.chat_type != "dm")
+        return self._people.may(source, PersonRole.OPERATOR if is_others else PersonRole.MEMBER)
+
+    async def _chosen(self, name: str, value: str, source: SessionSource) -> Json:
+        """Return a choice as it is kept.
+
+        Raises:
+            ConfigError: there is no such choice.
+        """
+        match name:
+            case "busy" if value.casefold() in CHAT_POLICIES:
+                return value.casefold()
+            case "busy":
+                raise _no_choice(value, f"choose one of {', '.join(CHAT_POLICIES)}")
+            case "reset":
+                return _reset_of(value)
+            case "quiet":
+                is_off = value.casefold() == QUIET_OFF
+                return QUIET_OFF if is_off else str(await asyncio.to_thread(QuietHours.parse, value))
+            case "model" if source.agent in self._config.programs:
+                raise _no_choice(value, "the agent that answers here is no model of the gateway")
+            case _ if len(value) > _LONGEST or not value.strip():
+                raise _no_choice(value, f"write at most {_LONGEST} characters")
+            case _:
+                return value
+
+    async def _line(self, name: str, session: ChatSession, source: SessionSource) -> str:
+        rules = self._config.rules_of(source.platform, source.chat_id)
+        match name:
+            case "busy":
+                mode = self._config.get_busy_mode(source.platform, source.chat_id).value
+                value = session.settings.get("busy") or mode
+            case "reset":
+                value = _reset_in_words(self._sessions.reset_policy(session, source))
+            case "quiet":
+                quiet = await self._sessions.quiet_hours(source.address)
+                value = QUIET_OFF if quiet is None else str(quiet)
+            case _:
+                value = session.settings.get(name) or getattr(rules, name) or "as the agent's"
+        shown = " ".join(str(value).split())
+        return f"{name}: {shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + '…'}"
+
+
+def _with(session: ChatSession, name: str, chosen: Json) -> ChatSession:
+    kept = {one: value for one, value in session.settings.items() if one != name}
+    return replace(session, settings=kept if chosen is None else {**kept, name: chosen})
+
+
+def _reset_of(value: str) -> Json:
+    """Return when a session begins anew, as it is kept: `none`, `daily 4` or `idle 2h`."""
+    word, _, detail = value.casefold().partition(" ")
+    policy = None
+    if word == "none" and not detail:
+        policy = SessionResetPolicy()
+    elif word == "daily" and (not detail or (detail.isdecimal() and len(detail) <= 2)):
+        policy = SessionResetPolicy(mode=ResetMode.DAILY, at_hour=int(detail or 4))
+    elif word == "idle" and (span := span_of(detail)) is not None and span >= timedelta(minutes=1):
+        policy = SessionResetPolicy(mode=ResetMode.IDLE, idle_minutes=span // timedelta(minutes=1))
+    if policy is None:
+        raise _no_choice(value, "write none, daily 4 (the hour) or idle 2h")
+    return {**asdict(policy), "mode": policy.mode.value}
+
+
+def _reset_in_words(policy: SessionResetPolicy) -> str:
+    daily, idle = f"daily at {policy.at_hour}", f"after {policy.idle_minutes} idle minutes"
+    match policy.mode:
+        case ResetMode.NONE:
+            return "none"
+        case ResetMode.DAILY:
+            return daily
+        case ResetMode.IDLE:
+            return idle
+        case ResetMode.BOTH:
+            return f"{daily}, and {idle}"
+
+
+def _no_choice(value: str, remedy: str) -> ConfigError:
+    return ConfigError(f"{value[:40]!r} is no choice here", value=value[:40], remedy=remedy)

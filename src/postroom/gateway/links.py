@@ -1,0 +1,112 @@
+"""One person in several direct chats: `/link` gives a code in one, and `/link CODE` in another links both.
+
+linked chats ─▶ one conversation for each agent, answered in the chat in which something was said
+             ─▶ messages of agents to the person come to the chat that is chosen with `/here`
+A link gives nobody a right: each chat has the role that it had.
+"""
+
+from collections.abc import Mapping
+from secrets import token_hex
+
+from postroom.contracts.chat_links import ChatLinks, LinkedChat, LinkOutcome
+from postroom.contracts.people import ChatAddress
+from postroom.gateway import wording
+from postroom.gateway.config import GatewayConfig
+from postroom.gateway.notices import Notices
+from postroom.gateway.people import People, hash_of, new_code
+from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.session import Platform, SessionSource
+from postroom.gateway.sessions import Sessions
+
+_SCOPE = "link"
+"""With this the codes of links are hashed, as those of pairing with their platform."""
+_APART, _TOGETHER = "apart", "together"
+
+
+class Links:
+    """Links chats, and says which are linked."""
+
+    def __init__(
+        self,
+        store: ChatLinks,
+        config: GatewayConfig,
+        people: People,
+        sessions: Sessions,
+        notices: Notices,
+        adapters: Mapping[Platform, BasePlatformAdapter],
+    ) -> None:
+        self._store, self._adapters = store, adapters
+        self._config = config
+        self._people, self._sessions, self._notices = people, sessions, notices
+
+    async def link(self, source: SessionSource, word: str) -> str:
+        """Do what `/link` says with this word, and return what is to be said about it.
+
+        Raises:
+            StoreError: it could not be done.
+        """
+        if source.chat_type != "dm" or source.thread_id is not None or source.platform is Platform.WEBHOOK:
+            return wording.LINKED_WHERE
+        address = source.address
+        if not word:
+            return await self._offered(address)
+        if word.casefold() in (_APART, _TOGETHER):
+            return await self._shared(address, shares=word.casefold() == _TOGETHER)
+        return await self._redeemed(source, address, word)
+
+    async def unlink(self, source: SessionSource) -> str:
+        """Have a chat be linked with none; return what is to be said about it.
+
+        Raises:
+            StoreError: it could not be done.
+        """
+        left = await self._store.leave(source.address)
+        self._people.forget_links()
+        return wording.NOT_LINKED if left is None else wording.UNLINKED
+
+    async def chats(self, source: SessionSource) -> list[ChatAddress]:
+        """Return this chat, and those that are linked with it.
+
+        Raises:
+            StoreError: they could not be looked up.
+        """
+        here = source.address
+        return [here, *(one.address for one in await self._others(await self._store.find(here)))]
+
+    async def _offered(self, address: ChatAddress) -> str:
+        code = new_code()
+        await self._store.offer(address, hash_of(_SCOPE, code), self._config.pairing)
+        others = [one.address.name for one in await self._others(await self._store.find(address))]
+        minutes = self._config.pairing.code_ms // 60_000
+        return wording.link_code(code, minutes, others)
+
+    async def _shared(self, address: ChatAddress, *, shares: bool) -> str:
+        if not await self._store.share(address, shares=shares):
+            return wording.NOT_LINKED
+        self._people.forget_links()
+        return wording.TOGETHER if shares else wording.APART
+
+    async def _redeemed(self, source: SessionSource, address: ChatAddress, code: str) -> str:
+        outcome, giver = await self._store.redeem(
+            address, hash_of(_SCOPE, code.upper()), self._config.pairing, person=token_hex(16)
+        )
+        if outcome is not LinkOutcome.LINKED or giver is None:
+            return wording.NOT_LINKED_BECAUSE[outcome]
+        await self._sessions.join(giver.address, giver.person or "")
+        self._people.forget_links()
+        await self._tell(giver, source)
+        return wording.linked(giver.address.name)
+
+    async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
+        """Tell the chat in which the code was given: whoever was talked into giving it must see it."""
+        adapter = self._adapters.get(Platform(giver.platform))
+        if adapter is None:
+            return  # nothing can be said there, and nobody can write there
+        place = SessionSource(platform=adapter.platform, chat_id=giver.chat_id, account=adapter.account)
+        text = wording.linked_by(source.address.name)
+        await self._notices.tell(place, text, key=f"linked/{giver.address.name}/{token_hex(8)}")
+
+    async def _others(self, chat: LinkedChat | None) -> list[LinkedChat]:
+        if chat is None or chat.person is None:
+            return []
+        return [one for one in await self._store.chats_of(chat.person) if one.address != chat.address]

@@ -1,0 +1,62 @@
+"""Quiet hours of a chat: when messages of agents that nobody asked for wait until the morning."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from postroom.contracts.errors import ConfigError
+
+_WRITTEN = re.compile(r"(\d{1,2}):(\d\d)\s*-\s*(\d{1,2}):(\d\d)(?:\s+(\S{1,64}))?")
+_DAY = 24 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """From one minute of the day until another, over midnight where that is earlier; None: the local zone."""
+
+    begin: int
+    end: int
+    zone: ZoneInfo | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "QuietHours":
+        """Return what `22:00-07:00` or `22:00-07:00 Europe/Berlin` says. Blocks: it reads the zone.
+
+        Raises:
+            ConfigError: it says none.
+        """
+        found = _WRITTEN.fullmatch(text.strip())
+        minutes = [int(found[hour]) * 60 + int(found[hour + 1]) for hour in (1, 3)] if found else []
+        is_time = found is not None and all(int(found[place]) < 60 for place in (2, 4))
+        if found is None or not is_time or max(minutes) >= _DAY or minutes[0] == minutes[1]:
+            raise _unreadable(text)
+        try:
+            zone = None if found[5] is None else ZoneInfo(found[5])
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise _unreadable(text) from error
+        return cls(minutes[0], minutes[1], zone)
+
+    def left_ms(self, now: int) -> int:
+        """Return how long they go on from an instant; 0 when they are not."""
+        moment = datetime.fromtimestamp(now / 1_000, self.zone)
+        minute = moment.hour * 60 + moment.minute
+        if (minute - self.begin) % _DAY >= (self.end - self.begin) % _DAY:
+            return 0
+        end = moment.replace(hour=self.end // 60, minute=self.end % 60, second=0, microsecond=0)
+        if end <= moment:
+            end += timedelta(days=1)
+        return max(int(end.timestamp() * 1_000) - now, 1)
+
+    def __str__(self) -> str:
+        """Return them as they are written."""
+        times = (f"{minute // 60:02}:{minute % 60:02}" for minute in (self.begin, self.end))
+        return "-".join(times) + (f" {self.zone.key}" if self.zone else "")
+
+
+def _unreadable(text: str) -> ConfigError:
+    return ConfigError(
+        f"{text[:80]!r} are no quiet hours",
+        value=text[:80],
+        remedy="write 22:00-07:00, with a zone behind it where it is not the server's: Europe/Berlin",
+    )

@@ -1,0 +1,117 @@
+"""Keeps which direct chats are one person's."""
+
+from dataclasses import replace
+
+from typing_extensions import override
+
+from postroom.contracts.chat_links import ChatLinks, LinkedChat, LinkOutcome
+from postroom.contracts.chat_people import PairingRules
+from postroom.contracts.people import ChatAddress
+from postroom.contracts.transactions import Store, Transaction
+from postroom.stores.chats.rows import refuse_unfit
+
+_LOCK = "linked_chats"
+"""One lock for all: two codes that are entered at once must not make two persons of three chats."""
+
+
+class StoredLinks(ChatLinks):
+    """Linked chats in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @override
+    async def find(self, address: ChatAddress) -> LinkedChat | None:
+        return await self._store.read(lambda tx: tx.chats.linked_chat(address))
+
+    @override
+    async def offer(
+        self, address: ChatAddress, code_hash: str, rules: PairingRules, *, now: int | None = None
+    ) -> None:
+        refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash)
+
+        def change(tx: Transaction) -> None:
+            tx.lock(_LOCK)
+            at = tx.now() if now is None else now
+            chat = _known(tx, address)
+            tx.chats.put_linked_chat(replace(chat, code_hash=code_hash, code_until=at + rules.code_ms))
+
+        await self._store.write(change, key=_LOCK)
+
+    @override
+    async def redeem(
+        self,
+        address: ChatAddress,
+        code_hash: str,
+        rules: PairingRules,
+        *,
+        person: str,
+        now: int | None = None,
+    ) -> tuple[LinkOutcome, LinkedChat | None]:
+        refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash, person=person)
+
+        def change(tx: Transaction) -> tuple[LinkOutcome, LinkedChat | None]:
+            tx.lock(_LOCK)
+            at = tx.now() if now is None else now
+            chat, giver = _known(tx, address), tx.chats.linked_chat_with_code(code_hash, at)
+            outcome = _outcome(chat, giver, at)
+            if outcome is LinkOutcome.UNKNOWN:
+                tx.chats.put_linked_chat(_wrong(chat, rules, at))
+            elif outcome is LinkOutcome.LINKED and giver is not None:
+                whose = giver.person or chat.person or person
+                giver = replace(giver, person=whose, code_hash=None)
+                tx.chats.put_linked_chat(giver)
+                tx.chats.put_linked_chat(replace(chat, person=whose, shares=True, failures=0))
+            return outcome, giver if outcome is LinkOutcome.LINKED else None
+
+        return await self._store.write(change, key=_LOCK)
+
+    @override
+    async def share(self, address: ChatAddress, *, shares: bool) -> bool:
+        def change(tx: Transaction) -> bool:
+            tx.lock(_LOCK)
+            chat = _known(tx, address)
+            if chat.person is not None and chat.shares is not shares:
+                tx.chats.put_linked_chat(replace(chat, shares=shares))
+            return chat.person is not None
+
+        return await self._store.write(change, key=_LOCK)
+
+    @override
+    async def leave(self, address: ChatAddress) -> LinkedChat | None:
+        def change(tx: Transaction) -> LinkedChat | None:
+            tx.lock(_LOCK)
+            chat = _known(tx, address)
+            if chat.person is None:
+                return None
+            tx.chats.put_linked_chat(replace(chat, person=None, code_hash=None))  # a lock stays
+            return chat
+
+        return await self._store.write(change, key=_LOCK)
+
+    @override
+    async def chats_of(self, person: str) -> tuple[LinkedChat, ...]:
+        return tuple(await self._store.read(lambda tx: tx.chats.linked_chats_of(person)))
+
+
+def _known(tx: Transaction, address: ChatAddress) -> LinkedChat:
+    fresh = LinkedChat(platform=address.platform, chat_id=address.chat_id)
+    return tx.chats.linked_chat(address) or fresh
+
+
+def _outcome(chat: LinkedChat, giver: LinkedChat | None, now: int) -> LinkOutcome:
+    if now < chat.locked_until:
+        return LinkOutcome.LOCKED
+    if giver is None:
+        return LinkOutcome.UNKNOWN
+    if giver.address == chat.address:
+        return LinkOutcome.OWN
+    if chat.person is None or giver.person is None:
+        return LinkOutcome.LINKED
+    return LinkOutcome.TOGETHER if chat.person == giver.person else LinkOutcome.OTHER
+
+
+def _wrong(chat: LinkedChat, rules: PairingRules, now: int) -> LinkedChat:
+    if chat.failures + 1 >= rules.most_wrong:
+        return replace(chat, failures=0, locked_until=now + rules.locked_ms)
+    return replace(chat, failures=chat.failures + 1)

@@ -1,0 +1,89 @@
+"""What stands around a page of a project: counts on its tabs, looks of its names, its place in the log."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from postroom.contracts.mail import Agent, Project
+from postroom.contracts.store import MailReads
+from postroom.contracts.work import WorkCounts
+from postroom.mail.conflicts import conflicts
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.web.wording import TONES, tone
+
+NAMED: Final = 200
+"""Agents, and people, whose colours go by the order in which they joined; later ones go by their names."""
+LEASES: Final = 200
+"""Live reservations among which conflicts are looked for: the oldest."""
+_STEP: Final = 5
+"""Colours between one who joined and the next: neighbours of the palette look alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """How a name is drawn: people are circles, agents rounded squares."""
+
+    tone: int
+    is_person: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What a page of a project is drawn in."""
+
+    after: int = 0
+    """The newest entry of the project's log before anything of the page was read."""
+    needs: int = 0
+    """How much waits for a person: questions, runs given up, conflicts."""
+    questions: int = 0
+    open_runs: int = 0
+    conflicts: int = 0
+    unread: int = 0
+    """Messages that the person at the page has not read."""
+    faces: Mapping[str, Face] = field(default_factory=dict)
+
+    def face(self, name: str, *, is_person: bool | None = None) -> Face:
+        """Return the look of a name; `is_person` where the caller knows that it is, or is not, a person's."""
+        known = self.faces.get(name.casefold())
+        if known is None or (is_person is not None and known.is_person != is_person):
+            return Face(tone(name), bool(is_person))
+        return known
+
+
+EMPTY: Final = Frame()
+
+
+def cursor(reads: MailReads, slug: str) -> int:
+    """Return the newest entry of a project's log; 0 where there is no such project."""
+    project = reads.project(slug)
+    return 0 if project is None else reads.log_bounds(project.id).newest
+
+
+def frame(reads: MailReads, project: Project, *, after: int, work: WorkCounts, me: str, now: int) -> Frame:
+    """Return the frame of a project's pages as the person `me` sees it."""
+    people = reads.project(PEOPLE_KEY)
+    person = reads.agent(people.id, me) if people is not None and me else None
+    overlaps = len(conflicts(reads.live_reservations(project.id, now=now, limit=LEASES)))
+    return Frame(
+        after=after,
+        needs=work.questions + work.given_up + overlaps,
+        questions=work.questions,
+        open_runs=work.open_runs,
+        conflicts=overlaps,
+        unread=0 if person is None else reads.unread_count(person.id),
+        faces=_faces(reads, project, people),
+    )
+
+
+def _faces(reads: MailReads, project: Project, people: Project | None) -> dict[str, Face]:
+    """Return the looks of a project's agents and of people; of a name that both have, the agent's."""
+    found: dict[str, Face] = {}
+    for home in (people, project):
+        if home is not None:
+            known = reads.agents(home.id, include_retired=True, limit=NAMED)
+            found |= _in_order(known, is_person=home.slug == PEOPLE_SLUG)
+    return found
+
+
+def _in_order(agents: Sequence[Agent], *, is_person: bool) -> dict[str, Face]:
+    return {one.name.casefold(): Face(number * _STEP % TONES, is_person) for number, one in enumerate(agents)}

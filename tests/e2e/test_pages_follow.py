@@ -1,0 +1,155 @@
+"""Pages of a real server that change as things happen, in many tabs, and take nothing from who reads them."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.running import RunningServer
+from e2e.test_live_pages import log_in
+from e2e.test_page_in_a_browser import Browser, browser
+from e2e.test_work_in_a_browser import soon
+
+__all__ = ["browser"]
+
+SOON_MS = 1_000
+"""Milliseconds from a change to the page that shows it, on a machine that has nothing else to do."""
+WATCH = """
+window.shown = new Promise(done => new MutationObserver((_, self) => {
+  if (document.body.textContent.includes(%r)) { self.disconnect(); done(performance.timeOrigin + performance.now()); }
+}).observe(document.body, {subtree: true, childList: true, characterData: true}))
+"""
+HURRY = "{ const wait = setTimeout; window.setTimeout = (f, ms, ...more) => wait(f, ms >= 60000 ? 0 : ms, ...more); }"
+HIDE = """
+Object.defineProperty(document, 'hidden', {value: %s, configurable: true});
+document.dispatchEvent(new Event('visibilitychange'))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path_factory.mktemp("follow") / "data") as running:
+        yield running
+
+
+class Yard:
+    """A project of a server whose two agents write to each other."""
+
+    def __init__(self, server: RunningServer, folder: Path) -> None:
+        folder.mkdir()
+        self.server, self.key = server, str(folder)
+        with server.line() as line:
+            self.slug = line.tool("ensure_project", human_key=self.key)["slug"]
+            for name in ("Ada", "Bo"):
+                line.tool("register_agent", project_key=self.key, name=name, program="none", model="none")
+
+    def send(self, subject: str) -> None:
+        with self.server.line() as line:
+            told = {"project_key": self.key, "sender_name": "Ada", "to": ["Bo"], "body_md": "x"}
+            line.tool("send_message", **told, subject=subject)
+
+    def reserve(self, name: str, path: str) -> None:
+        with self.server.line() as line:
+            line.tool("file_reservation_paths", project_key=self.key, agent_name=name, paths=[path])
+
+
+@pytest.fixture
+def yard(server: RunningServer, tmp_path: Path) -> Yard:
+    return Yard(server, tmp_path / "yard")
+
+
+def streams(browser: Browser, subject: str, yard: Yard) -> int:
+    """Send a message; return how many streams of the browser's tabs have brought the event once all show it."""
+    browser.events.clear()
+    yard.send(subject)
+    for tab in browser.tabs:
+        browser.go_to(tab)
+        shows(browser, subject)
+    told = [one for one in browser.events if one["method"] == "Network.eventSourceMessageReceived"]
+    return sum(one["params"]["eventName"] == "message.sent" for one in told)
+
+
+def is_live(browser: Browser) -> None:
+    soon(lambda: browser.see("document.querySelector('#following').textContent") == "live")
+
+
+def shows(browser: Browser, words: str) -> None:
+    soon(lambda: words in str(browser.see("document.querySelector('main').textContent")))
+
+
+def test_a_change_shows_at_once_and_takes_nothing_from_the_reader(
+    server: RunningServer, browser: Browser, yard: Yard
+) -> None:
+    log_in(server, browser, f"/p/{yard.slug}/threads", 1440)
+    is_live(browser)
+    browser.see("window.untouched = true")
+    browser.see(WATCH % "The first of all")
+    sent: list[float] = []
+
+    def send() -> None:
+        yard.send("The first of all")
+        sent.append(time.time() * 1_000)
+
+    send()
+    at = browser.ask("Runtime.evaluate", expression="shown", awaitPromise=True, returnByValue=True)
+    assert at["result"]["value"] - sent[0] <= 5 * SOON_MS
+    browser.see("getSelection().selectAllChildren(document.querySelector('h1'))")
+    yard.send("While somebody reads")
+    soon(lambda: browser.see("document.querySelector('.news')?.textContent") == "1 new")
+    assert "While somebody" not in str(browser.see("document.querySelector('main').textContent"))
+    assert browser.see("getSelection().toString()") == "Threads"
+    browser.see("document.querySelector('.news').click()")
+    shows(browser, "While somebody reads")
+    assert browser.see("[window.untouched, document.querySelector('.news')]") == [True, None]
+    assert not browser.complaints()
+
+
+def test_eight_tabs_have_one_stream_which_another_takes_over_when_its_tab_is_hidden(
+    server: RunningServer, browser: Browser, yard: Yard
+) -> None:
+    log_in(server, browser, f"/p/{yard.slug}/threads", 1440)
+    first = browser.tab
+    browser.ask("Page.addScriptToEvaluateOnNewDocument", source=HURRY)
+    browser.ask("Page.reload")
+    for _ in range(7):
+        browser.new_tab()
+        browser.ask("Page.navigate", url=f"{server.url}/p/{yard.slug}/threads")
+    for tab in browser.tabs:
+        browser.go_to(tab)
+        shows(browser, "No mail yet")
+        is_live(browser)
+    assert streams(browser, "For eight tabs", yard) == 1
+    browser.go_to(first)
+    browser.see(HIDE % "true")
+    yard.send("When one is hidden")
+    others = [tab for tab in browser.tabs if tab != first]
+    for tab in others:
+        browser.go_to(tab)
+        shows(browser, "When one is hidden")
+    browser.go_to(first)
+    assert "When one is hidden" not in str(browser.see("document.querySelector('main').textContent"))
+    browser.see(HIDE % "false")
+    shows(browser, "When one is hidden")
+    assert streams(browser, "When it is back", yard) == 1
+    for tab in others:
+        browser.close_tab(tab)
+    browser.go_to(first)
+    assert streams(browser, "After all others are closed", yard) == 1
+
+
+def test_a_server_that_was_away_is_told_and_nothing_is_missed(
+    server: RunningServer, browser: Browser, yard: Yard
+) -> None:
+    log_in(server, browser, f"/p/{yard.slug}/threads", 390)
+    is_live(browser)
+    browser.see("window.untouched = true")
+    address = server.address
+    server.kill()
+    soon(lambda: "not live since" in str(browser.see("document.querySelector('#following').textContent")))
+    server.start(port=address[1])
+    yard.send("Written before it was back")
+    shows(browser, "Written before it was back")
+    is_live(browser)
+    assert browser.see("window.untouched") is True
+    assert browser.see("document.querySelectorAll('main .row').length") == 1

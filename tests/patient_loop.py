@@ -1,0 +1,35 @@
+"""An event loop for tests that leaves the processor to others while a test only looks whether something is so.
+
+Many tests wait with `while not condition(): await asyncio.sleep(0)`, for what they wait for tells nobody. Such a
+loop holds the interpreter's lock, and the thread of the store that it waits for gets it every 5 ms only.
+"""
+
+import asyncio
+import selectors
+from typing import Any
+
+SPINS = 50
+"""Rounds in which nothing came from outside, after which the loop is taken for one that only waits."""
+PAUSE = 0.001
+"""Seconds for which such a round lets others work; what comes from outside ends it at once."""
+
+
+class PatientSelector(selectors.DefaultSelector):
+    """Pauses where the loop goes round and nothing happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._spins = 0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        is_spinning = timeout is not None and timeout <= 0
+        self._spins = self._spins + 1 if is_spinning else 0
+        found = super().select(PAUSE if self._spins > SPINS else timeout)
+        if found:
+            self._spins = 0
+        return found
+
+
+def patient_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop for one test."""
+    return asyncio.SelectorEventLoop(PatientSelector())
