@@ -8,9 +8,22 @@ VENV   ?= .venv-$(notdir $(PYTHON))
 endif
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEV    := $(VENV)/.installed-dev
 SEEDS  ?= ../shared/seeds/runnable
 # As many processes run tests as the machine has cores.
 JOBS   ?= logical
+
+# uv where it is, else pip; both tell what they fetch, for the first time takes a while.
+ifneq ($(shell command -v uv 2>/dev/null),)
+CREATE  := uv venv --quiet --clear --python $(PYTHON)
+INSTALL := uv pip install --compile-bytecode --python $(BIN)/python
+else
+CREATE  := $(PYTHON) -m venv --clear
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+endif
+COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-annotate --no-header --quiet
+pinned = $$(grep -c '==' $(1))
 
 # One file has most of their tests, and each test takes seconds: they are given out one by one.
 DRIVE_CLIENTS := $(BIN)/pytest -n $(JOBS) --dist load --maxschedchunk 1 tests/real_clients
@@ -20,35 +33,41 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 
+# What running needs, and nothing more: most people who clone this never run its tests.
 $(STAMP): pyproject.toml requirements.lock
-	@if command -v uv >/dev/null 2>&1; then \
-	  uv venv --quiet --clear --python $(PYTHON) $(VENV) && \
-	  uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock && \
-	  uv pip install --quiet --python $(BIN)/python --no-deps -e . ; \
-	else \
-	  $(PYTHON) -m venv --clear $(VENV) && \
-	  $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock && \
-	  $(BIN)/python -m pip install --quiet --no-deps -e . ; \
-	fi
+	@echo "Making $(VENV): $(call pinned,requirements.lock) packages that the server needs (tests bring their own later)"
+	@$(CREATE) $(VENV)
+	@$(INSTALL) --require-hashes -r requirements.lock
+	@$(INSTALL) --quiet --no-deps -e .
+	@echo "Made $(VENV): $$(du -sm $(VENV) | cut -f1) MB"
 	@touch $@
 
-.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench soak peers clients libraries raise-clients test-clients clients-table clean help
+# Tests, lint, types and every extra, into the same environment.
+$(DEV): $(STAMP) requirements-dev.lock
+	@echo "Adding to $(VENV) what tests and checks need: $(call pinned,requirements-dev.lock) packages in all"
+	@$(INSTALL) --require-hashes -r requirements-dev.lock
+	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
+	@touch $@
 
-install: $(STAMP) ## make the environment in .venv; `PYTHON=python3.13` makes .venv-python3.13
+.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench soak peers clients libraries raise-clients test-clients clients-table clean help
+
+install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
+
+dev: $(DEV) ## add every extra, and what tests and checks need
 
 run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and the line that connects a client
 	@$(BIN)/postroom up $(ARGS)
 
-test: $(STAMP) ## run every test, the seeds included; the real clients where they are installed
+test: $(DEV) ## run every test, the seeds included; the real clients where they are installed
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/real_clients tests
 	$(DRIVE_CLIENTS)
 	@$(MAKE) --no-print-directory seeds
 
-unit: $(STAMP) ## run the unit tests and the seeds: what CI runs on every other Python
+unit: $(DEV) ## run the unit tests and the seeds: what CI runs on every other Python
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/unit
 	@$(MAKE) --no-print-directory seeds
 
-seeds: $(STAMP) ## run the acceptance tests beside the project, unchanged
+seeds: $(DEV) ## run the acceptance tests beside the project, unchanged
 	@if [ -d "$(SEEDS)" ]; then \
 	  PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -c pyproject.toml --rootdir . \
 	    $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py \
@@ -59,12 +78,12 @@ seeds: $(STAMP) ## run the acceptance tests beside the project, unchanged
 	  echo "skipped: the acceptance tests are not at $(SEEDS)"; \
 	fi
 
-seeds-postgres: $(STAMP) ## run them on a PostgreSQL that is started for it
+seeds-postgres: $(DEV) ## run them on a PostgreSQL that is started for it
 	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -p seeds_on_postgres \
 	  -c pyproject.toml --rootdir . $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py \
 	  $(SEEDS)/test_session_race_guard.py
 
-static: $(STAMP) ## formatting, lint, types and layers
+static: $(DEV) ## formatting, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -73,19 +92,14 @@ static: $(STAMP) ## formatting, lint, types and layers
 check: static ## what CI runs: formatting, lint, types, layers, tests
 	@$(MAKE) --no-print-directory test
 
-format: $(STAMP) ## format the code and fix what lint can fix
+format: $(DEV) ## format the code and fix what lint can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## write the generated reference pages
+docs: $(DEV) ## write the generated reference pages
 	$(BIN)/python docs/generate.py
 
-# A server is killed so often; OPTIONS are those of `python -m soak --help`.
-KILLS ?= 100
-soak: $(STAMP) ## kill a server again and again under mail, runs, chats and programs, and compare the books; KILLS=2000
-	PYTHONPATH=tests $(BIN)/python -m soak --kills $(KILLS) $(OPTIONS)
-
-bench: $(STAMP) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
+bench: $(DEV) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
 peers: ## install the queues that benchmarks run beside ours, in .venv-peers
@@ -112,16 +126,17 @@ clients: .clients/.installed libraries ## install the real clients that tests dr
 raise-clients: ## pin the newest version of each real client; prints old and new
 	@$(PYTHON) tests/real_clients/raising.py
 
-test-clients: $(STAMP) .clients/.installed libraries ## drive the real clients against a scripted model
+test-clients: $(DEV) .clients/.installed libraries ## drive the real clients against a scripted model
 	$(DRIVE_CLIENTS)
 
-clients-table: $(STAMP) .clients/.installed ## drive them and write docs/clients.md from that run
+clients-table: $(DEV) .clients/.installed ## drive them and write docs/clients.md from that run
 	-$(DRIVE_CLIENTS)
 	@PYTHONPATH=tests:src $(BIN)/python -m real_clients.page
 
+# Everything is resolved together, and what running needs is a part of that: a package has one version in both.
 lock: ## pin every dependency anew (needs uv)
-	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-annotate --no-header --quiet --output-file requirements.lock $(ARGS)
+	$(COMPILE) --all-extras --group dev --output-file requirements-dev.lock $(ARGS)
+	$(COMPILE) --constraint requirements-dev.lock --output-file requirements.lock
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .venv-python* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

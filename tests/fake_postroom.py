@@ -134,7 +134,8 @@ class FakePostroom:
         if seen.path == "/readyz":
             return {"status": "ready"}
         if seen.path not in ("/mcp", "/mcp/core", "/mcp/full"):
-            made = self.admin.get((seen.method, seen.path))
+            path = seen.path.partition("?")[0]
+            made = self.admin.get((seen.method, seen.path)) or self.admin.get((seen.method, path))
             return made(seen) if made else Raw(404, b'{"code": "not_found", "detail": "nothing"}')
         if isinstance(seen.body, list) or "id" not in seen.body or "method" not in seen.body:
             made = self.rpc.get("*")

@@ -39,6 +39,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "get_message": {"agent_name": "Ben", "message_id": 1},
     "delivery_status": {"agent_name": "Ada", "message_id": 2},
     "search_messages": {"query": "subject:Subject", "order": "best"},
+    "fetch_thread": {"thread_id": "msg-1", "after": 0, "limit": 1},
     "summarize_thread": {"thread_id": "msg-1"},
     "list_contacts": {"agent_name": "Ada"},
     "check_file_reservations": {"agent_name": "Ada", "paths": ["p", "x y&z"], "exclusive": False},

@@ -4,10 +4,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from postroom.contracts import records
 from postroom.contracts.errors import StaleDecision, UnknownRun
+from postroom.contracts.runs import Usage
 from postroom.contracts.schedules import Missed, Overlap, Schedule
-from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, Waiting, Work, WorkCounts
+from postroom.contracts.timeline import Attempt
+from postroom.contracts.work import (
+    Floor,
+    GivenAnswer,
+    OpenQuestion,
+    Output,
+    QueuedRun,
+    QueueState,
+    Waiting,
+    Work,
+    WorkCounts,
+)
 from postroom.services.people import Draft, Limits, Posted
+from postroom.services.run_story import Step, Story
 from postroom.web.forms import PageServices
 from web_samples import HOSTILE, HOUR, MINUTE
 
@@ -91,7 +105,15 @@ class StillRoom:
         ended = {"project": slug, "messages": self._messages[:1], "created_at": began, "started_at": began}
         return [
             Work(run_id="r1", agent="GreenLake", state="at work", started_at=began, attempts=2, **going),
-            Work(run_id="r2", agent=LONG, state="queued", why=WORD, until=self._now + MINUTE, **going),
+            Work(
+                run_id="r2",
+                agent=LONG,
+                state="queued",
+                why=WORD,
+                gate="not_due",
+                until=self._now + MINUTE,
+                **going,
+            ),
             Work(run_id="r3", agent="BlueFox", state="asks", questions=2, **ended),
             Work(run_id="r4", agent="D", state="done", finished_at=self._now, parent_run_id="r5", **ended),
             Work(run_id="r5", agent="E", state="cancelled", finished_at=self._now - 2 * HOUR, **ended),
@@ -108,6 +130,16 @@ class StillRoom:
 
     async def counts(self, slug: str) -> WorkCounts:
         return WorkCounts(open_runs=3, questions=3, given_up=1)
+
+    async def floor(self, slug: str) -> Floor:
+        works = await self.works(slug)
+        return Floor(
+            works=[one for one in works if one.finished_at is None],
+            questions=await self.open_questions(slug),
+            given_up=[one for one in works if one.can_replay],
+            waiting=await self.waiting(slug),
+            last_lines={"r1": "\n".join(HOSTILE[:4]), "r3": WORD},
+        )
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         return [
@@ -130,6 +162,34 @@ class StillRoom:
 
     async def output(self, run_id: str) -> Output:
         return Output(text="\x1b[31m" + "\n".join([*HOSTILE, WORD, "y" * 3_000]), is_cut=True)
+
+    async def output_after(self, run_id: str, after: int) -> tuple[str, int]:
+        return "", after
+
+    async def story(self, run_id: str) -> Story:
+        failed = Attempt(
+            id=1,
+            run_id=run_id,
+            agent_id=1,
+            queued_at=self._now - 3 * HOUR,
+            began_at=self._now - 2 * HOUR,
+            ended_at=self._now - HOUR,
+            outcome="failed",
+            error=HOSTILE[0] + WORD,
+        )
+        texts = {"text": WORD, "result": HOSTILE[3]}
+        steps = [
+            Step(at=self._now - HOUR, kind="says", text="\n".join(HOSTILE)),
+            Step(at=self._now - HOUR, kind="call", title=HOSTILE[0], ended_at=self._now, **texts),
+            Step(at=self._now - HOUR, kind="asked", by=WORD, approved=False, ended_at=self._now, **texts),
+            Step(at=self._now - HOUR, kind="failed", title="1", text=HOSTILE[0]),
+        ]
+        usage = Usage(input_tokens=184_310, output_tokens=9_846, cost_micros=840_000)
+        attempts = [
+            failed,
+            records.replace(failed, id=2, began_at=self._now - HOUR, ended_at=None, outcome=""),
+        ]
+        return Story(steps=steps, tells_steps=run_id == "r1", attempts=attempts, usage=usage, models=[WORD])
 
     async def of_project(self, slug: str) -> Sequence[Schedule]:
         message: dict[str, Any] = {
@@ -162,6 +222,10 @@ class StillRoom:
             "passed_over": 2,
         }
         return [made, replace(made, **paused, cron=None, every_ms=HOUR, last_error=HOSTILE[0] + WORD)]
+
+    async def standing(self, slug: str) -> QueueState:
+        queued = QueuedRun(run_id="r2", agent=LONG, since=self._now - MINUTE)
+        return QueueState(queued=(queued,), given_up=frozenset({"r6"}))
 
     async def at_work(self, slug: str) -> Mapping[str, int]:
         return {"greenlake": self._now - HOUR}

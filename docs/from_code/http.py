@@ -27,6 +27,7 @@ ROUTE_WORDS: Final = {
     "/logout": "Ends the session of the browser.",
     "/admin/status": "What runs, where its data is, how much there is.",
     "/admin/doctor": "The examination behind `postroom doctor`.",
+    "/admin/projects": "Every project: its slug and its path.",
     "/admin/support-bundle": "What `postroom support-bundle` packs, as texts by the names of their files.",
     "/admin/backup": 'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the usual place.',
     "/admin/agent-token": 'Makes (`POST`) or ends (`DELETE`) an agent\'s token. Body: `{"project": "...", '

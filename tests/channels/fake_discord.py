@@ -16,7 +16,7 @@ from typing import Any, Self
 from aiohttp import WSMsgType, web
 
 TOKEN = "MTAwMA.secret-of-the-fake.bot"
-ME, ALICE, BOB = "1000", "2001", "2002"
+ME, ALICE, BOB, CAROL, DAVE = "1000", "2001", "2002", "2004", "2005"
 GUILD, ROOM, THREAD, DIRECT = "3000", "3001", "3002", "3003"
 PERSONS = {
     ME: {"id": ME, "username": "post", "discriminator": "0", "avatar": None, "bot": True},
@@ -28,6 +28,8 @@ PERSONS = {
         "avatar": None,
     },
     BOB: {"id": BOB, "username": "bob", "global_name": None, "discriminator": "0", "avatar": None},
+    CAROL: {"id": CAROL, "username": "carol", "global_name": None, "discriminator": "0", "avatar": None},
+    DAVE: {"id": DAVE, "username": "dave", "global_name": None, "discriminator": "0", "avatar": None},
 }
 FIRST_ID = 1_100_000_000_000_000_000
 

@@ -8,9 +8,16 @@ import pytest
 from dispatch_room import done
 from gateway_room import CONFIG, Agent, all_answered, settled, tried
 from postroom.contracts.chat import InboundStatus
-from postroom.contracts.errors import InvalidArgument, ProviderFailed, ServerUnavailable, TooLarge
+from postroom.contracts.errors import (
+    InvalidArgument,
+    ProviderFailed,
+    ServerUnavailable,
+    StoreUnavailable,
+    TooLarge,
+)
 from postroom.contracts.records import replace
 from postroom.gateway.events import MessageType
+from postroom.gateway.platforms.base import AdapterState
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 64
 
@@ -128,6 +135,33 @@ async def test_a_file_that_never_can_be_had_is_given_up_after_some_tries(room):
     assert agent.got[-1][0].missing == "it could not be fetched: there is no such file"
 
 
+async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.png"] = ServerUnavailable("not connected")
+    await channel.say("look", files=["a.png"])
+    channel.liveness.state = AdapterState.RECONNECTING
+    await tried(room, agent, 5)
+    channel.kept_files["a.png"] = PNG
+    channel.liveness.state = AdapterState.CONNECTED
+    await tried(room, agent, 6)
+    await all_answered(room, gateway, 1)
+    assert agent.seen == [(_hash(PNG),)]
+    assert channel.texts()[-1] == "read"
+
+
+async def test_a_channel_that_does_not_come_back_costs_a_message_its_file_and_not_its_answer(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    await channel.say("look", files=["a.png"])
+    channel.liveness.state = AdapterState.RECONNECTING
+    await tried(room, agent, 12)
+    channel.liveness.state = AdapterState.CONNECTED
+    await all_answered(room, gateway, 1)
+    assert "read" in channel.texts()
+    assert agent.got[-1][0].missing == "it could not be fetched: there is no such file"
+
+
 HOSTILE = [
     ("../../etc/passwd", b"root:x:0:0", "passwd", "text/plain"),
     ("C:\\x\\evil\x1b[31m\u202egnp.exe", b"MZ\x90\0", "evil[31mgnp.exe", None),
@@ -148,6 +182,17 @@ HOSTILE = [
         "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
     ),
 ]
+
+
+async def test_a_file_of_nothing_is_no_file_and_its_sender_is_told(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.txt"] = b""
+    await channel.say("read this", files=["a.txt"])
+    await all_answered(room, gateway, 1)
+    assert [file.missing for [file] in agent.got] == ["it is empty"]
+    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
+    assert sorted(channel.texts())[0].startswith("I could not take a.txt: it is empty.")
 
 
 @pytest.mark.parametrize(("name", "content", "kept", "media_type"), HOSTILE)
@@ -234,6 +279,79 @@ async def test_an_album_of_three_is_one_turn_with_three_files(room):
     assert [[file.name for file in files] for files in agent.got] == [["a.png", "b.png", "c.png"], []]
     assert await room.statuses() == {InboundStatus.DONE: 4}
     assert (await gateway.counts()).adds_up
+
+
+def _in_group(channel, album: str, name: str, text: str = "", *, user: str = "u1", addressed: bool = False):
+    more = {"chat": "g1", "chat_type": "group", "user": user, "addressed": addressed}
+    return channel.message(text, files=[name], metadata={"media_group_id": album}, **more)
+
+
+async def test_albums_that_come_one_behind_another_keep_all_their_files(room):
+    """Only the first picture of an album has words, and says that it is for us."""
+    agent = Reader()
+    gateway, channel = await room.open(agent, config=replace(CONFIG, group_sessions_per_user=False))
+    names = ["a", "b", "c", "d", "e"]
+    channel.kept_files |= {f"{name}.png": PNG + name.encode() for name in names}
+    await channel.handle_message(_in_group(channel, "g1", "a.png", "first", addressed=True))
+    await channel.handle_message(_in_group(channel, "g2", "b.png", "second", user="u2", addressed=True))
+    await channel.handle_message(_in_group(channel, "g2", "c.png", user="u2"))
+    await channel.handle_message(_in_group(channel, "g1", "d.png"))
+    await channel.handle_message(_in_group(channel, "g3", "e.png", user="u3"))
+    await all_answered(room, gateway, 4)
+    assert [[file.name for file in files] for files in agent.got] == [["a.png", "d.png"], ["b.png", "c.png"]]
+
+
+async def test_a_picture_that_comes_long_after_its_album_is_a_turn_of_its_own(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files |= {"a.png": PNG, "b.png": PNG}
+    await channel.handle_message(_in_group(channel, "g1", "a.png", "look", addressed=True))
+    await all_answered(room, gateway, 1)
+    await channel.handle_message(_in_group(channel, "g1", "b.png"))
+    await all_answered(room, gateway, 2)
+    assert [[file.name for file in files] for files in agent.got] == [["a.png"], ["b.png"]]
+
+
+async def test_what_is_said_while_an_album_is_put_together_stays_behind_what_was_said_before(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files |= {"a.png": PNG, "b.png": PNG}
+    await channel.handle_message(_part(channel, "a.png", "the album"))
+    await channel.handle_message(_part(channel, "b.png"))
+    await channel.say("second")
+    edit = room.stores.intake_log.edit
+
+    async def merged(key, body):
+        await channel.say("third")
+        return await edit(key, body)
+
+    room.stores.intake_log.edit = merged
+    await all_answered(room, gateway, 4)
+    assert agent.read == [["the album"], ["second"], ["third"]]
+
+
+async def test_an_album_of_one_picture_three_times_has_three_files_after_a_crash_too(room):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.png"] = PNG
+    for words in ("thrice", "", ""):
+        await channel.handle_message(_part(channel, "a.png", words))
+    move = room.stores.intake_log.move
+
+    cut = []
+
+    async def cut_off(*given):
+        cut.append(given)
+        raise StoreUnavailable("killed between the two changes of a merge")
+
+    room.stores.intake_log.move = cut_off
+    await settled(lambda: cut, room.hurry(gateway))
+    room.stores.intake_log.move = move
+    await room.close()
+    gateway, channel = await room.open(agent, channel=channel)
+    await all_answered(room, gateway, 3)
+    assert [[file.name for file in files] for files in agent.got] == [["a.png"] * 3]
+    assert agent.read == [["thrice"]]
 
 
 async def test_an_album_that_a_crash_cut_off_is_one_turn_after_the_start(room):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gateway_room import CONFIG, Agent, settled
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
+from postroom.contracts.mail import Attachment
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.gateway import wording
@@ -77,6 +79,45 @@ async def test_a_message_is_said_once_and_the_mail_room_is_told(room):
     await takes(room, outbox, "13/7", "Message 13")
     await settled(lambda: ("arrived", "13/7") in mail.told, room.hurry(gateway))
     assert channel.texts() == ["Message 12", "Message 13"]
+
+
+def attached(content: bytes, name: str) -> Attachment:
+    hashed = sha256(content).hexdigest()
+    return Attachment(sha256=hashed, name=name, media_type="image/png", size=len(content))
+
+
+async def test_what_is_attached_to_a_message_follows_it_and_what_cannot_be_sent_is_said(room):
+    mail = FakeMail()
+    gateway, channel, outbox = await opened(room, mail)
+    kept = {"a.png": b"\x89PNG\r\n\x1a\n", "b.png": b"<html>", "../c.png": b"c"}
+    files = [attached(content, name) for name, content in kept.items()]
+    gone = attached(b"gone", "gone.txt")
+
+    def taken(tx):
+        for one, content in zip(files, kept.values(), strict=True):
+            tx.mail.insert_blob(one.sha256, content)
+        outbox.enqueue(tx.outbox, "12/7", PIER, "Message 12", [*files, gone], keeps_quiet=False)
+
+    send_media = channel.send_media
+
+    async def refuses_one(chat_id, attachment, *more):
+        if attachment.name == "b.png":
+            return SendResult.failed(SendErrorKind.TOO_LONG, "it is too large for this chat")
+        return await send_media(chat_id, attachment, *more)
+
+    channel.send_media = refuses_one
+    await room.runs.store.write(taken)
+    await settled(lambda: bool(mail.told), room.hurry(gateway))
+    assert [(one.name, one.kind.value, content) for one, content in channel.sent_files] == [
+        ("a.png", "photo", kept["a.png"]),
+        ("c.png", "document", b"c"),
+    ]
+    assert channel.texts() == [
+        "Message 12",
+        "The agent's file b.png could not be sent: it is too large for this chat.",
+        "The agent's file gone.txt could not be sent: its message was taken back.",
+    ]
+    assert mail.told == [("arrived", "12/7")]
 
 
 async def test_a_mail_room_that_could_not_be_told_is_told_again(room):

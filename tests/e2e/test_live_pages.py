@@ -13,7 +13,7 @@ from e2e.test_work_in_a_browser import agent, command, soon
 
 __all__ = ["browser"]
 
-OUTPUT = "document.querySelector('pre.output')"
+OUTPUT = "document.querySelector('#log')"
 AT_END = f"(one => one.scrollTop > 0 && one.scrollTop + one.clientHeight >= one.scrollHeight - 4)({OUTPUT})"
 MIDDLE = """
 (one => { one.scrollIntoView({block: 'center'}); const {x, y, width, height} = one.getBoundingClientRect();

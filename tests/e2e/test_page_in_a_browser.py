@@ -67,9 +67,9 @@ ADDRESSES = (
 )
 ACTING = """
 [...document.querySelectorAll('*')].filter(one =>
-  one.matches('script:not([src^="/static/postroom."]:empty), style, iframe, object, embed, base, svg, math')
+  one.matches('script:not([src^="/static/"]:empty), style, iframe, object, embed, base, svg:not(.tl-svg), math')
   || [...one.attributes].some(({name, value}) => name.startsWith('on') || ['style', 'srcdoc'].includes(name)
-       || (['href', 'src', 'action', 'formaction'].includes(name) && !/^(https?:|mailto:|[/#])/.test(value)))
+       || (['href', 'src', 'action', 'formaction'].includes(name) && !/^(https?:|mailto:|[/#]|$)/.test(value)))
 ).map(one => one.outerHTML.slice(0, 200))
 """
 
@@ -408,4 +408,47 @@ def test_the_search_box_and_the_lists_work_without_a_script(site, browser):
     assert browser.see("document.querySelector('details.people').open") is False
     browser.see("document.querySelector('details.people summary').click()")
     assert browser.see("document.querySelector('details.people').open") is True
+    assert not browser.complaints()
+
+
+def typed(browser: Browser, keys: str) -> None:
+    """Press keys that stand for themselves, one after another."""
+    for key in keys:
+        for kind in ("keyDown", "keyUp"):
+            text = {"text": key} if kind == "keyDown" else {}
+            browser.ask("Input.dispatchKeyEvent", type=kind, key=key, **text)
+
+
+def test_keys_find_what_needs_a_person_and_send_nothing(site, browser):
+    browser.open(f"{site.address}/p/orchard")
+    at = "document.activeElement.%s"
+    typed(browser, "2")
+    assert browser.see(at % "dataset.key") == "q-r3-000001"
+    typed(browser, "y")
+    assert browser.see(f"[{at % 'value'}, {at % 'closest(`[data-need]`).dataset.key'}]") == [
+        "yes",
+        "q-r3-000001",
+    ]
+    typed(browser, "n")
+    assert browser.see(at % "value") == "no"
+    typed(browser, "j")
+    assert browser.see(at % "dataset.key") == "q-r3-000002"
+    typed(browser, "k")
+    assert browser.see(at % "dataset.key") == "q-r3-000001"
+    typed(browser, "?")
+    assert browser.see("document.querySelector('#help').open") is True
+    browser.press("Escape", 27)
+    assert browser.see("document.querySelector('#help').open") is False
+    typed(browser, "/gh?")
+    assert browser.see(f"[{at % 'name'}, {at % 'value'}]") == ["q", "gh?"]
+    browser.press("Escape", 27)
+    assert browser.see("document.activeElement === document.body") is True
+    browser.see("document.querySelector('#keys-on').click()")
+    typed(browser, "w")
+    assert browser.see("location.pathname") == "/p/orchard"
+    browser.see("document.querySelector('#keys-on').click()")
+    browser.events.clear()
+    typed(browser, "gh")
+    browser.wait_for("Page.loadEventFired")
+    assert browser.see("location.pathname") == "/p/orchard/threads"
     assert not browser.complaints()

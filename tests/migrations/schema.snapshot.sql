@@ -4,11 +4,17 @@ CREATE INDEX attachments_blob ON attachments (sha256);
 
 CREATE INDEX attachments_preview ON attachments (preview_sha256) WHERE preview_sha256 IS NOT NULL;
 
+CREATE INDEX attempts_run ON attempts (run_id, id);
+
+CREATE INDEX attempts_time ON attempts (agent_id, began_at);
+
 CREATE INDEX chat_addresses_chat ON chat_addresses (platform, chat_id);
 
 CREATE INDEX chat_conversations_active ON chat_conversations (session_key, active_at DESC, thread_id);
 
 CREATE UNIQUE INDEX chat_conversations_title ON chat_conversations (session_key, title) WHERE title IS NOT NULL;
+
+CREATE INDEX chat_files_bytes ON chat_files (sha256);
 
 CREATE INDEX client_sessions_agent ON client_sessions (agent_id);
 
@@ -30,6 +36,8 @@ CREATE INDEX file_reservations_live ON file_reservations (project_id, prefix) WH
 
 CREATE INDEX file_reservations_project ON file_reservations (project_id, id);
 
+CREATE INDEX file_reservations_time ON file_reservations (project_id, created_at);
+
 CREATE INDEX idempotency_age ON idempotency (created_at);
 
 CREATE INDEX inbound_messages_ended ON inbound_messages (updated_at, inbound_id, status) WHERE is_open = 0;
@@ -42,11 +50,17 @@ CREATE INDEX inbound_messages_open ON inbound_messages (inbound_id, status) WHER
 
 CREATE INDEX inbound_messages_open_of_session ON inbound_messages (session_key, inbound_id, status) WHERE is_open = 1;
 
+CREATE INDEX linked_chats_code ON linked_chats (code_hash) WHERE code_hash IS NOT NULL;
+
+CREATE INDEX linked_chats_person ON linked_chats (person) WHERE person IS NOT NULL;
+
 CREATE INDEX messages_project ON messages (project_id, id);
 
 CREATE INDEX messages_sender ON messages (sender_id, id);
 
 CREATE INDEX messages_thread ON messages (project_id, thread_id, id);
+
+CREATE INDEX messages_time ON messages (project_id, created_ts, id);
 
 CREATE INDEX outbox_dead ON outbox (outbox_id, kind) WHERE status = 'dead_letter';
 
@@ -174,6 +188,20 @@ CREATE TABLE attachments (
   PRIMARY KEY (message_id, position)
 ) WITHOUT ROWID;
 
+CREATE TABLE attempts (
+  id           INTEGER PRIMARY KEY,
+  run_id       TEXT NOT NULL,
+  agent_id     INTEGER NOT NULL,
+  queued_at    INTEGER NOT NULL,
+  began_at     INTEGER NOT NULL,
+  ended_at     INTEGER,
+  outcome      TEXT NOT NULL DEFAULT ''
+               CHECK (outcome IN ('', 'done', 'failed', 'cancelled', 'waiting', 'cut_off')),
+  waited_until INTEGER,
+  error        TEXT NOT NULL DEFAULT '',
+  CHECK ((ended_at IS NULL) = (outcome = ''))
+);
+
 CREATE TABLE blobs (
   sha256  TEXT PRIMARY KEY,
   content BLOB NOT NULL
@@ -291,7 +319,7 @@ CREATE TABLE "events" (
 CREATE TABLE file_pieces (
   sha256   TEXT NOT NULL,
   position INTEGER NOT NULL,
-  piece    TEXT NOT NULL REFERENCES blobs (sha256),
+  piece    TEXT NOT NULL REFERENCES blobs (sha256), stored_at INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (sha256, position)
 ) WITHOUT ROWID;
 
@@ -342,6 +370,18 @@ CREATE TABLE "inbound_messages" (
          ELSE 0
          END)
 ) STRICT;
+
+CREATE TABLE linked_chats (
+  platform     TEXT NOT NULL,
+  chat_id      TEXT NOT NULL,
+  person       TEXT,
+  shares       INTEGER NOT NULL CHECK (shares IN (0, 1)),
+  code_hash    TEXT,
+  code_until   INTEGER NOT NULL,
+  failures     INTEGER NOT NULL,
+  locked_until INTEGER NOT NULL,
+  PRIMARY KEY (platform, chat_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE "message_runs" (
   message_id  INTEGER NOT NULL,

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from injections import FIELDS
 from mail_room import HARBOR, SHORE, Room, everything, room_in_memory
-from postroom.contracts.announcing import Nudges
+from postroom.contracts.announcing import Arrival, Nudges
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
+from postroom.contracts.mail import Reservation
 from postroom.contracts.store import MailWrites
 from postroom.mail.context import Rules, token_hash
+from postroom.mail.guarding import Held
 from postroom.mail.service import Mail
+from postroom.services import notices
 from postroom.services.hooks import Hooks
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -359,6 +363,26 @@ async def test_hostile_names_stay_in_their_quotes(room: Room) -> None:
     assert len(name) <= 66
     assert line.isprintable()
     assert not set("`<>\x1b\u202e\u200b\u2028") & set(line)
+
+
+def test_no_name_pattern_or_path_leaves_its_quotes_in_a_line_of_a_hook() -> None:
+    sent: dict[str, Any] = {"message_id": 1, "seq": 1, "kind": "to", "sender_id": 1, "created_at": 1}
+    fields: dict[str, Any] = {"id": 1, "project_id": 1, "agent_id": 1, "prefix": "", "exclusive": True}
+    times: dict[str, Any] = {"created_at": 1, "expires_at": 2, "ttl": 1}
+    for text in FIELDS:
+        arrival = Arrival(sender_name=text, importance="normal", broadcast=False, **sent)
+        held = Held(
+            path=text, reservation=Reservation(holder=text, pattern=text, reason=text, **fields, **times)
+        )
+        for line in (
+            notices.unread_line(text, [arrival]),
+            notices.held_line(text, 1),
+            notices.welcome_line(text),
+            notices.refusal([held] * 5),
+        ):
+            assert line.isprintable()
+            assert line.count('"') % 2 == 0
+            assert line.startswith("postroom: ")
 
 
 def _hostile_message(tx: MailWrites) -> None:

@@ -30,6 +30,7 @@ from postroom.http_api.operations import (
     measure_lag,
     store_check,
 )
+from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import MOST_CODES, Attempts, LoginCodes, LoginService, Sessions
 from postroom.testing.clock import ManualClock
@@ -82,6 +83,9 @@ class FakeOperations:
         return {"files": 3}
 
 
+BROKEN = Permission(path="/broken", methods=frozenset({"GET"}), who=Who.PEOPLE)
+
+
 class Server:
     """The whole edge over fake operations, and clients of it."""
 
@@ -97,7 +101,7 @@ class Server:
         made = routes(self.operations, desk, registry=self.registry, clock=self.clock)
         pages = [Route("/", _home), Route("/p/{slug}", _home), Route("/broken", _broken)]
         self.app = Guard(
-            application([*made, *pages]),
+            application([*made, *pages], permissions=[*table(), BROKEN]),
             GuardRules(),
             Credentials(is_operator=is_operator, sessions=sessions),
         )

@@ -213,6 +213,8 @@ async def test_a_request_without_a_host_is_refused() -> None:
         (b"localhost:8765", b"http://localhost:3000", False),
         (b"localhost:8765", b"http://127.0.0.1:8765", False),
         (b"localhost:8765", b"https://localhost", False),
+        (b"localhost:8765", b"https://localhost:8765", False),
+        (b"127.0.0.1:8765", b"https://127.0.0.1:8765", False),
         (b"localhost:8765", b"http://evil.example", False),
         (b"localhost:8765", b"http://evil.example:8765", False),
         (b"localhost:8765", b"http://localhost:8765.evil.example", False),

@@ -188,7 +188,7 @@ def test_every_operation_is_in_the_tables_above() -> None:
     names = {one.name for one in ALL_OPERATIONS}
     assert {one.name for one in PLACED} | {*UNPLACED, "start_session", "rotate_agent_token"} == names
     free = {"register_agent", "create_agent_identity", "show_project", "list_agents", "search_messages"}
-    free |= {"summarize_thread", "list_file_reservations", "fetch_events"}
+    free |= {"fetch_thread", "summarize_thread", "list_file_reservations", "fetch_events"}
     assert {one.name for one in PLACED} - {one.name for one in ACTED} == free
 
 
@@ -510,9 +510,10 @@ async def test_messages_threads_and_reservations_that_there_are_not_are_unknown(
     await room.open()
     await room.refused(UnknownMessage, "recall_message", sender_name="Ada", message_id=7)
     await room.refused(UnknownMessage, "reply_message", sender_name="Ada", message_id=7, body_md="b")
-    await room.refused(UnknownThread, "summarize_thread", thread_id="none")
-    await room.refused(InvalidArgument, "summarize_thread", thread_id="")
-    await room.refused(InvalidArgument, "summarize_thread", thread_id="x" * 129)
+    for name in ("summarize_thread", "fetch_thread"):
+        await room.refused(UnknownThread, name, thread_id="none")
+        await room.refused(InvalidArgument, name, thread_id="")
+        await room.refused(InvalidArgument, name, thread_id="x" * 129)
     for name in ("release_file_reservations", "renew_file_reservations"):
         await room.refused(UnknownReservation, name, agent_name="Ada", ids=[7])
     await room.refused(

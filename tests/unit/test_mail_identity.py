@@ -85,6 +85,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "whois": {"agent_name": "Ada"},
     "list_agents": {},
     "search_messages": {"query": "subject"},
+    "fetch_thread": {"thread_id": "t"},
     "summarize_thread": {"thread_id": "t"},
     "list_file_reservations": {},
     "fetch_events": {},

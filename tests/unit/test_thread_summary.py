@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from mail_room import SHORE, Room, room_in_memory
+from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownThread
 from postroom.mail import threads
+from postroom.mail.projects import slug_of
 from postroom.mail.threads import _questions
 
 room = room_in_memory
@@ -70,7 +71,7 @@ def test_a_long_body_is_read_in_time_that_grows_with_its_length(subtests: pytest
 
 
 async def _write(room: Room, sender: str, body: str, **more: Any) -> int:
-    to = [name for name in ("Ada", "Ben", "Cyd") if name != sender]
+    to = more.pop("to", [name for name in ("Ada", "Ben", "Cyd") if name != sender])
     return await room.send(sender, *to, thread_id="t", body_md=body, **more)
 
 
@@ -176,3 +177,36 @@ async def test_a_thread_is_its_projects_own(room: Room) -> None:
     await _write(room, "Ada", "one")
     await room.refused(UnknownThread, "summarize_thread", thread_id="t", project_key=SHORE)
     await room.refused(UnknownThread, "summarize_thread", thread_id="T")
+
+
+async def test_a_thread_is_read_in_order_in_pages_and_with_what_came_from_elsewhere(room: Room) -> None:
+    await room.open()
+    await room.open("Eve", project=SHORE)
+    await room.call("set_contact_policy", agent_name="Eve", policy="open", project_key=SHORE)
+    first = await _write(room, "Ada", "one", to=["Ben", f"Eve@{slug_of(SHORE)}"])
+    second = await _write(room, "Ben", "two", bcc=["Cyd"], to=["Ada"])
+    await room.call("set_contact_policy", agent_name="Ada", policy="open")
+    came = await room.call(
+        "send_message",
+        project_key=SHORE,
+        sender_name="Eve",
+        to=[f"Ada@{HARBOR}"],
+        subject="s",
+        body_md="three",
+        thread_id="t",
+    )
+    pages, after = [], 0
+    while True:
+        page = await room.call("fetch_thread", thread_id="t", after=after, limit=2)
+        pages.append(page["messages"])
+        if page["next"] is None:
+            break
+        after = page["next"]
+    told = [(one["id"], one["from"], one["body_md"]) for page in pages for one in page]
+    third = came["deliveries"][0]["payload"]["id"]
+    assert [len(page) for page in pages] == [2, 1]
+    assert [one[0] for one in told] == [first, second, third]
+    assert [one[2] for one in told] == ["one", "two", "three"]
+    assert all("bcc" not in one for page in pages for one in page)
+    past = await room.call("fetch_thread", thread_id="t", after=third)
+    assert (past["messages"], past["next"]) == ([], None)

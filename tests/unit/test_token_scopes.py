@@ -20,6 +20,7 @@ from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreUnav
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.operators import operators, token_routes
+from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application
 from postroom.mail.commands import HealthCheck
@@ -276,8 +277,19 @@ def _guard(edge: Edge) -> Guard:
     plain: list[BaseRoute] = [
         Route(path, done) for path in ("/metrics", "/", "/p/x", "/health/x", "/admin/odd")
     ]
+    rows = [
+        Permission(path=path, methods=frozenset({"GET"}), who=who)
+        for path, who in (
+            ("/watch", Who.ADMINS),
+            ("/hooks/a/b", Who.HOOKS),
+            ("/p/x", Who.PEOPLE),
+            ("/health/x", Who.ADMINS),
+            ("/admin/odd", Who.ADMINS),
+        )
+    ]
     app: Starlette = application(
-        [*token_routes(edge.tokens), *addresses, *plain, Route("/mcp", Endpoint(transport))]
+        [*token_routes(edge.tokens), *addresses, *plain, Route("/mcp", Endpoint(transport))],
+        permissions=[*table(), *rows],
     )
     credentials = Credentials(
         is_operator=lambda token: OPERATOR["Authorization"].endswith(token),

@@ -27,7 +27,7 @@ PAGES = (
     "/",
     "/p/orchard",
     "/p/orchard/timeline",
-    "/p/orchard/timeline?live=1",
+    "/p/orchard/timeline?span=all&open=idle&sel=message:1",
     "/p/orchard/threads",
     "/p/orchard/t/claims",
     "/p/orchard/t/claims?newest=1",
@@ -176,7 +176,7 @@ async def page(client, address, *, status=200):
 
 
 async def every_page(client):
-    """Follow every link from the list of projects."""
+    """Follow every link from the list of projects; of timelines those with one choice."""
     seen, waiting = {}, ["/"]
     while waiting:
         address = waiting.pop()
@@ -189,111 +189,85 @@ async def every_page(client):
                 link.split("#")[0]
                 for link in Page(answer.text).links()
                 if not link.startswith(("#", "mailto:"))
+                and not ("/timeline?" in link and link.count("=") > 1)
             ]
         assert len(seen) < 200
     return seen
 
 
-async def test_the_timeline_tells_what_happened_the_newest_first(client, store, world):
-    def handled(writes):
-        orchard = writes.project("orchard").id
-        fox, bird = (writes.agent(orchard, name).id for name in ("BlueFox", "RedBird"))
-        ghost = writes.agent(orchard, "HiddenReader").id
-        began = NOW - 3 * MINUTE
-        for agent_id, ended, failure in (
-            (fox, NOW - 2 * MINUTE, ""),
-            (bird, NOW - MINUTE, "exit code 3: <script>alert(1)</script>"),
-            (ghost, NOW, ""),
-        ):
-            message_run = MessageRun(
-                message_id=world.claim,
-                agent_id=agent_id,
-                run_id="r",
-                delivered_at=began,
-                ended_at=ended,
-                failure=failure,
-            )
-            writes.put_message_run(message_run)
-        lake = writes.agent(orchard, "GreenLake").id
+def handled(writes, message_id, names, *, began=NOW - 3 * MINUTE):
+    """Have agents run on a message: the first is done with it, the second fails, the third is at work."""
+    orchard = writes.project("orchard").id
+    for name, ends in zip(
+        names, ({}, {"failed": True, "error": "exit 3: <script>alert(1)</script>"}, None), strict=False
+    ):
+        agent_id = writes.agent(orchard, name).id
         writes.put_message_run(
-            MessageRun(message_id=world.reply, agent_id=lake, run_id="r2", delivered_at=NOW)
+            MessageRun(message_id=message_id, agent_id=agent_id, run_id=f"r-{name}", delivered_at=began)
         )
-        writes.note_answer(world.reply, "r")
-
-    await store.write(handled)
-    shown = await page(client, "/p/orchard/timeline")
-    at = [
-        shown.text.index(words)
-        for words in (
-            f"GreenLake was woken by message #{world.reply}",
-            f"RedBird could not handle message #{world.claim}: exit code 3: <script>alert(1)</script>",
-            f"BlueFox is done with message #{world.claim}",
-            "GreenLake reserved it: <b>mending</b>",
-            "BlueFox answered GreenLake: I do.",
-        )
-    ]
-    assert at[:3] == sorted(at[:3])
-    assert shown.text.index("Messages of open runs") < shown.text.index(f"message #{world.reply} since")
-    assert "HiddenReader" not in shown.text
-    assert GONE not in shown.text
-    assert [one for one in shown.all("meta") if "http-equiv" in one] == []
-    assert not [one for one in shown.all("meta") if one.get("http-equiv")]
-    live = await page(client, "/p/orchard/timeline?live=1")
-    assert [one["content"] for one in live.all("meta") if one.get("http-equiv") == "refresh"] == ["2"]
+        writes.begin_run(f"r-{name}", agent_id, began)
+        if ends is not None:
+            writes.end_run(f"r-{name}", now=began + MINUTE, **ends)
 
 
-async def test_within_one_instant_a_timeline_has_each_cause_before_its_effect(client, store):
-    def put(writes):
-        write = Writer(writes)
-        near = write.project("near", "/near")
-        ada, bo = write.agent(near, "Ada"), write.agent(near, "Bo")
-        first = write.send(ada, "Do it", "text", to=(bo,), at=NOW)
-        answer = write.send(bo, "Done", "text", to=(ada,), at=NOW)
-        for message, reader in ((first, bo), (answer, ada)):
-            writes.put_message_run(
-                MessageRun(
-                    message_id=message.id, agent_id=reader.id, run_id="r", delivered_at=NOW, ended_at=NOW
-                )
-            )
-        return first.id, answer.id
-
-    first, answer = await store.write(put)
-    seen = await page(client, "/p/near/timeline")
-    newest_first = (
-        f"Ada is done with message #{answer}",
-        f"Ada was woken by message #{answer}",
-        "Bo wrote to Ada",
-        f"Bo is done with message #{first}",
-        f"Bo was woken by message #{first}",
-        "Ada wrote to Bo",
+async def test_the_timeline_draws_what_happened_and_lists_the_same(client, store, world):
+    await store.write(lambda tx: handled(tx, world.claim, ("BlueFox", "RedBird", "GreenLake")))
+    shown = await page(client, "/p/orchard/timeline?span=all")
+    drawn = [one for one in shown.all("a") if "data-mark" in one]
+    listed = [one["data-key"] for one in shown.all("li") if "data-count" in one]
+    assert sorted(one["data-mark"] for one in drawn) == sorted(listed)
+    attempts = await store.read(
+        lambda reads: [
+            one for name in ("BlueFox", "RedBird", "GreenLake") for one in reads.attempts_of_run(f"r-{name}")
+        ]
     )
-    at = [seen.text.index(words) for words in newest_first]
-    assert at == sorted(at)
+    marks = {one["data-mark"] for one in drawn}
+    assert {f"attempt:{one.id}" for one in attempts} <= marks
+    assert {f"message:{one}" for one in (world.claim, world.reply, world.recalled)} <= marks
+    names = [one["aria-label"] for one in drawn]
+    assert any("RedBird failed" in one and "exit 3: <script>alert(1)</script>" in one for one in names)
+    assert any("GreenLake is at work" in one for one in names)
+    assert "HiddenReader wrote" not in shown.text
+    assert GONE not in shown.text
 
 
 async def test_a_timeline_may_be_that_of_one_agent_or_one_thread(client, store, world):
-    def handled(writes):
-        orchard = writes.project("orchard").id
-        for name in ("BlueFox", "RedBird"):
-            agent_id = writes.agent(orchard, name).id
-            message_run = MessageRun(message_id=world.claim, agent_id=agent_id, run_id="r", delivered_at=NOW)
-            writes.put_message_run(message_run)
-
-    await store.write(handled)
-    fox = await page(client, "/p/orchard/timeline?agent=BlueFox")
-    assert f"BlueFox was woken by message #{world.claim}" in fox.text
-    assert "RedBird was woken" not in fox.text
-    assert "GreenLake reserved it" not in fox.text
-    lake = await page(client, "/p/orchard/timeline?agent=GreenLake")
-    assert "GreenLake reserved it" in lake.text
+    await store.write(lambda tx: handled(tx, world.claim, ("BlueFox", "RedBird")))
+    fox = await page(client, "/p/orchard/timeline?agent=BlueFox&span=all")
+    names = [one["aria-label"] for one in fox.all("a") if "data-mark" in one]
+    assert any("BlueFox is done" in one for one in names)
+    assert not any("RedBird failed" in one or "GreenLake holds" in one for one in names)
     claim = await store.read(lambda reads: reads.message(world.claim))
-    whole = await page(client, f"/p/orchard/timeline?thread={claim.thread_id}&live=1")
-    assert "RedBird was woken" in whole.text
-    assert "reserved it" not in whole.text
-    links = [one["href"] for one in whole.all("a")]
-    assert f"/p/orchard/timeline?thread={claim.thread_id}" in links  # with which it stops
+    whole = await page(client, f"/p/orchard/timeline?thread={claim.thread_id}&span=all")
+    names = [one["aria-label"] for one in whole.all("a") if "data-mark" in one]
+    assert any("RedBird failed" in one for one in names)
+    assert not any(" holds " in one or " held " in one for one in names)
     for nobody in ("agent=Nobody", "thread=nowhere"):
         assert (await client.get(f"/p/orchard/timeline?{nobody}")).status_code == 404
+    for wrong in ("from=5", "from=9&to=5", "from=0&to=99999999999999999", "span=3y", "from=x&to=y"):
+        assert (await client.get(f"/p/orchard/timeline?{wrong}")).status_code == 400
+
+
+async def test_a_place_in_the_picture_is_that_of_its_instant_whatever_the_hour_is_called(
+    client, store, world
+):
+    """On the day on which clocks are put back, with a span of two seconds and of eight hours."""
+    begin = 1_792_886_400_000  # 25 October 2026, 00:00 UTC; at 01:00 UTC it is 3 and then 2 o'clock in Berlin
+
+    def happened(writes):
+        lake = writes.agent(writes.project("orchard").id, "GreenLake").id
+        writes.begin_run("short", lake, begin + 500)
+        writes.end_run("short", now=begin + 1_500)
+        writes.begin_run("long", lake, begin + 2 * HOUR)
+        writes.end_run("long", now=begin + 4 * HOUR)
+
+    await store.write(happened)
+    for length, x, width in ((2_000, "25%", "50%"), (8 * HOUR, "25%", "25%")):
+        shown = await page(client, f"/p/orchard/timeline?from={begin}&to={begin + length}")
+        bars = [
+            one for one in shown.all("rect") if one.get("class") == "tl-bar done" and one["height"] == "14"
+        ]
+        assert (bars[-1]["x"], bars[-1]["width"]) == (x, width)
 
 
 async def test_every_link_of_every_page_leads_somewhere(client, world):
@@ -316,7 +290,8 @@ async def test_every_link_of_every_page_leads_somewhere(client, world):
 async def test_no_page_needs_more_than_the_content_policy_allows(client, world, address):
     seen = Page((await client.get(address)).text)
     scripts = [one["src"] for one in seen.all("script")]
-    assert scripts == ([] if address == "/p/nowhere" else [asset_link("postroom.js")])
+    own = [asset_link("timeline.js")] if "/timeline" in address else []
+    assert scripts == ([] if address == "/p/nowhere" else [asset_link("postroom.js"), *own])
     assert not {"style", "iframe", "object", "embed", "base"} & {tag for tag, _ in seen.elements}
     for _, attributes in seen.elements:
         assert not [name for name in attributes if name == "style" or name.startswith("on")]

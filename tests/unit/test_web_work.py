@@ -103,6 +103,54 @@ async def test_a_question_is_answered_with_a_reason_and_the_agent_goes_on_with_i
     assert 'value="Ana"' in (await browser.get(WRITE)).text
 
 
+async def test_the_control_room_has_what_needs_a_person_with_its_context_and_takes_the_answer(room):
+    other, dead_letter = await dead(room)
+    browser, fields = await asked(room)
+    await room.send("Bo", "Ash", subject="Waits behind the question")
+    await room.turn()
+    page = (await browser.get(f"/p/{SLUG}")).text
+    question = await room.questions.open_questions(SLUG)
+    for words in (
+        question[0].text,
+        "Because of",
+        "1 message that waits behind it",
+        "was given up",
+        "Count the bees",
+        "Ash has an open question",
+        "unread by",
+    ):
+        assert words in page, words
+    assert 'data-go="c"' in page
+    assert '<span class="count owed">2<span class="hidden"> need you' in page
+    parts = (await browser.get(f"/p/{SLUG}?part=needs,tabs")).text
+    assert question[0].text in parts
+    assert "<html" not in parts
+    answer = await post(browser, QUESTIONS, *fields, ("back", "control"), ("answer", "yes"))
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/p/{SLUG}?done=yes")
+    await room.turn()
+    after = (await browser.get(f"/p/{SLUG}?done=yes")).text
+    assert "Answered with" in after
+    assert f'value="{question[0].run_id}"' not in after
+    tried = await post(other, RUNS, *dead_letter, ("do", "replay"))
+    assert tried.status_code == 303
+    again = (await room.operator.floor(SLUG)).given_up  # it failed once more, as a new run
+    assert [one.parent_run_id for one in again] == [dict(dead_letter)["run"]]
+
+
+async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
+    await room.send("Ada", "Ash")
+    await room.send("Ada", "Fay")
+    await room.turn()
+    floor = await room.operator.floor(SLUG)
+    assert [(one.agent, one.state) for one in floor.works] == [("Ash", "asks")]
+    assert [one.agent for one in floor.given_up] == ["Fay"]
+    assert floor.given_up[0].can_replay
+    works = {one.run_id: one for one in await room.operator.works(SLUG)}
+    assert [works[one.run_id] for one in (*floor.works, *floor.given_up)] == [*floor.works, *floor.given_up]
+    assert (await room.operator.counts(SLUG)).given_up == 1
+    assert (await room.operator.floor("another")).works == []
+
+
 async def test_no_is_told_as_no(room):
     browser, fields = await asked(room)
     assert (await post(browser, QUESTIONS, *fields, ("answer", "no"))).status_code == 303
@@ -483,21 +531,30 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
     [work] = await room.operator.works(SLUG)
     browser = room.browser()
     await until_kept(room, work.run_id, "alert(1)")
-    page = (await browser.get(f"{RUNS}/{work.run_id}?live=1")).text
+    page = (await browser.get(f"{RUNS}/{work.run_id}")).text
     assert "step 1\n&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "\x1b" not in page
     assert "<script>" not in page
-    assert '<noscript><meta http-equiv="refresh"' in page
+    more = f"{RUNS}/{work.run_id}?output=more"
+    first = await browser.get(f"{more}&after=0")
+    assert first.text == "step 1\n<script>alert(1)</script>\n"
+    assert first.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "postroom-over" not in first.headers
+    after = first.headers["postroom-cursor"]
+    assert f'data-after="{after}"' in page
+    assert (await browser.get(f"{more}&after={after}")).text == ""
+    assert (await browser.get(f"{RUNS}/{work.run_id}?output=raw")).text == first.text
     assert (await room.operator.named(work.run_id[:-1])).run_id == work.run_id
     whole = await browser.get(f"{RUNS}/{work.run_id}?output=whole")
     assert whole.text == "step 1\n<script>alert(1)</script>\n"
     assert whole.headers["content-disposition"].startswith("attachment;")
     goes_on.set()
     await room.turn()
-    page = (await browser.get(f"{RUNS}/{work.run_id}?live=1")).text
+    assert (await browser.get(f"{more}&after={after}")).headers["postroom-over"] == "1"
+    page = (await browser.get(f"{RUNS}/{work.run_id}")).text
     assert "step 1" in page
     assert "Bo did it" in page
-    assert 'http-equiv="refresh"' not in page
+    assert "This runner tells no steps" in page
 
 
 async def test_a_run_at_work_that_has_put_nothing_out_says_so(room):
@@ -714,7 +771,7 @@ async def test_hostile_words_stay_words_on_every_new_page(room):
     for page in pages:
         for act in (
             "<script>",
-            "<svg",
+            *("<svg onload", "<svg/", "<svg>"),
             "<img src=x",
             "<b onclick",
             "</textarea><s",

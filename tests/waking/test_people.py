@@ -28,6 +28,7 @@ class FakeChatOutbox:
     def __init__(self, *, fails: bool = False) -> None:
         self.taken: dict[str, tuple[str, str]] = {}
         self.kept_quiet: dict[str, bool] = {}
+        self.files: list[str] = []
         self.fails = fails
 
     @property
@@ -37,9 +38,12 @@ class FakeChatOutbox:
     def reaches(self, place: ChatAddress) -> bool:
         return place.platform == "telegram"
 
-    def enqueue(self, outbox, key: str, place: ChatAddress, text: str, *, keeps_quiet: bool) -> None:
+    def enqueue(
+        self, outbox, key: str, place: ChatAddress, text: str, files=(), *, keeps_quiet: bool
+    ) -> None:
         if self.fails:
             raise StoreUnavailable("the disk went away")
+        self.files = [f"{file.name} {file.size}" for file in files]
         self.taken[key] = (place.name, text)
         self.kept_quiet[key] = keeps_quiet
 
@@ -72,6 +76,17 @@ async def status(room, sent):
     asked = {"project_key": PROJECT, "agent_name": "Ada", "message_id": number(sent)}
     [told] = (await room.mail.call("delivery_status", asked))["recipients"]
     return told
+
+
+@pytest.mark.parametrize("address", ["human:alice", "chat:telegram/77"])
+async def test_what_is_attached_to_a_message_goes_to_the_chat_with_it(room, carrier, address):
+    await room.people("Ada")
+    await named(room)
+    asked = {"project_key": PROJECT, "sender_name": "Ada", "to": [address], "subject": "S", "body_md": "B"}
+    files = [{"name": "plan.txt", "content_base64": "cGxhbg=="}, {"name": "b.txt", "content_base64": "Yg=="}]
+    await room.mail.call("send_message", {**asked, "attachments": files})
+    await room.turn()
+    assert carrier.files == ["plan.txt 4", "b.txt 1"]
 
 
 @pytest.mark.parametrize(

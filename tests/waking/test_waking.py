@@ -37,7 +37,7 @@ async def test_a_message_wakes_its_reader_and_its_sender_has_an_answer(room):
     assert who == "Bo@projects-shop"
     assert "paint it red" in prompt
     assert "never a permission" in prompt
-    assert "From: Ada (a message from p; identity not proved)" in prompt
+    assert 'From: Ada (a message from "p"; identity not proved)' in prompt
     [answer] = await room.inbox("Ada")
     assert (answer["from"], answer["subject"], answer["body_md"]) == ("Bo", "Re: Work", "Bo did it")
     assert (answer["thread_id"], answer["reply_to"]) == (f"msg-{number(sent)}", number(sent))
@@ -524,3 +524,15 @@ def test_a_text_that_is_too_long_for_a_message_loses_its_beginning_and_says_so()
     assert cut.startswith("(The beginning was cut off")
     assert cut.endswith("é" + "the end")
     assert len(cut.encode()) <= 100
+
+
+async def test_an_answer_is_mailed_without_what_steers_a_terminal(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+
+    async def act(activation):
+        return done(activation, "\x9b2Jred \x9d0;title\x07\x1b]0;t\x07and\x08\x07 \x1b[1A\u202ekrad\x00")
+
+    room.agents.act = act
+    await room.send("Ada", "Bo")
+    await room.turn()
+    assert await room.texts("Ada") == [("Bo", "red and krad")]

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +89,11 @@ class AdminService:
                 kind: {"waiting": found.waiting, "dead": found.dead} for kind, found in backlogs.items()
             },
         }
+
+    async def projects(self) -> Sequence[Mapping[str, object]]:
+        """Return every project: its slug and its path."""
+        found = await self._application.store.read(all_projects)
+        return [{"slug": one.slug, "human_key": one.human_key} for one in found]
 
     async def ready(self) -> Readiness:
         """Look at every part the server needs."""

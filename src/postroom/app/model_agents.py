@@ -11,6 +11,7 @@ from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import InvalidRunner, RunnerNotFound, RunnerSecretMissing
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.messages import Message
+from postroom.contracts.quoting import one_line
 from postroom.contracts.records import replace
 from postroom.contracts.remote_runners import ModelRunner
 from postroom.contracts.runners import Runners
@@ -79,7 +80,7 @@ class ModelAgents(AgentRuntime):
         name, _, slug = agent_id.partition("@")
         row_id = await self._store.read(lambda tx: _row_id(tx, slug, name))
         caller = Caller(agent_id=row_id)
-        introduction = _INTRODUCTION.format(name=name, project=slug)
+        introduction = _INTRODUCTION.format(name=one_line(name), project=one_line(slug))
         spec = AgentSpec(
             model=runner.model,
             agent_id=agent_id,

@@ -41,6 +41,7 @@ TOOLS: Final = (
     "mark_message_read",
     "acknowledge_message",
     "search_messages",
+    "fetch_thread",
     "summarize_thread",
     "ask_person",
     "request_contact",

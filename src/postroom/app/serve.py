@@ -33,6 +33,7 @@ from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.operations import LagMeter, measure_lag
 from postroom.http_api.operators import hook_routes, people_routes
+from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
 from postroom.http_api.routes import callback_routes, routes
@@ -91,7 +92,8 @@ class Site:
         self._people = PeopleService(application.mail, application.reaches)
         login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
-        app = asgi_application(self._routes(login), lifespan=self._lifespan)
+        permissions = table(settings.mcp_path)
+        app = asgi_application(self._routes(login), lifespan=self._lifespan, permissions=permissions)
         credentials = Credentials(
             is_operator=is_operator,
             sessions=sessions,

@@ -8,9 +8,19 @@ import typer
 
 from postroom.cli import runners, show
 from postroom.cli.client import Server
+from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, AsJson, Key, Project, project_key
 
-app = typer.Typer(help="See, register and retire agents.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="See, register and retire agents.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples(
+        'agents register Ada --task "lights of the harbour"',
+        "agents list",
+        "agents set-runner Bo -- python3 tools/bo.py",
+    ),
+)
 
 app.command("set-runner")(runners.set_runner)
 app.command("unset-runner")(runners.unset_runner)

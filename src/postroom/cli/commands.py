@@ -21,14 +21,20 @@ from postroom.cli import (
     setup,
     support,
     tokens,
+    top,
     watch,
 )
 from postroom.cli.demo.command import demo
+from postroom.cli.help_text import GroupedCommands, examples
 
 app = typer.Typer(
     name="postroom",
+    cls=GroupedCommands,
     help="The post room of a team of AI agents and their people.",
-    epilog="Every command takes --help, and --json for one JSON document. "
+    epilog=examples(
+        "up", "top", "mail send --as Ada --to Ben -s Lights 'The north pier?'", "mail inbox --as Ben"
+    )
+    + "\n\nEvery command takes --help, and --json for one JSON document. "
     "Exit codes: 0 done, 1 failed, 2 usage or refused, 75 temporary, 78 configuration.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -49,6 +55,7 @@ app.add_typer(backup.app)
 app.add_typer(support.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
+app.add_typer(top.app)
 app.add_typer(questions.app, name="questions")
 app.add_typer(people.app, name="people")
 app.add_typer(schedules.app, name="schedules")

@@ -8,6 +8,7 @@ import typer
 
 from postroom.cli import loading, show
 from postroom.cli.client import Server
+from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.errors import ConfigError, InvalidArgument
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     help="Chats: channels, people, and what was not delivered.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    epilog=examples("gateway status", "gateway reconnect telegram", "gateway config check"),
 )
 config = typer.Typer(help="The file gateway.toml.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config, name="config")

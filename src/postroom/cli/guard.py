@@ -6,12 +6,14 @@ from typing import Annotated
 import typer
 
 from postroom.cli import guard_check, guard_hooks, show
+from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson
 
 app = typer.Typer(
     help="Hold commits and pushes of what others reserved.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    epilog=examples("guard install", "guard remove"),
 )
 
 Repo = Annotated[

@@ -1,6 +1,6 @@
 """`postroom mail`: messages, as the agent named with `--as`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,10 +9,21 @@ import typer
 
 from postroom.cli import content, show
 from postroom.cli.client import Server
-from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
+from postroom.cli.help_text import examples
+from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
 from postroom.contracts.choices import Importance, SearchOrder
 
-app = typer.Typer(help="Send, read and find messages.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Send, read and find messages.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples(
+        "mail send --as Ada --to Ben -s Lights 'On the north pier?'",
+        "mail inbox --as Ben --unread",
+        "mail reply 1 --as Ben Yes.",
+        "mail thread msg-1",
+    ),
+)
 
 Text = Annotated[
     str | None, typer.Argument(metavar="[TEXT]", help="The message in Markdown; - reads it from stdin.")
@@ -33,7 +44,10 @@ def send(  # noqa: PLR0913 - the options of the command
     subject: Annotated[str, typer.Option("--subject", "-s", help="The subject.")],
     text: Text = None,
     to: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A recipient; may be given again.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A recipient; may be given again.", autocompletion=completed("agents")
+        ),
     ] = None,
     cc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A recipient of a copy.")] = None,
     bcc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A hidden recipient.")] = None,
@@ -41,7 +55,10 @@ def send(  # noqa: PLR0913 - the options of the command
     attach: Files = None,
     importance: Annotated[Importance, typer.Option(help="How urgent it is.")] = "normal",
     ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread to write on.")] = None,
+    thread: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The thread to write on.", autocompletion=completed("threads")),
+    ] = None,
     topic: Annotated[str | None, typer.Option(help="A topic to search by.")] = None,
     broadcast: Annotated[bool, typer.Option("--broadcast", help="Send to every active agent.")] = False,
     project: Project = HERE,
@@ -205,17 +222,29 @@ def search(
 
 @app.command()
 def thread(
-    thread_id: Annotated[str, typer.Argument(metavar="ID", help="The thread.")],
+    thread_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The thread.", autocompletion=completed("threads"))
+    ],
+    summary: Annotated[bool, typer.Option("--summary", help="Only the summary.")] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Summarize a thread. Who takes part, what is asked, what is not acknowledged."""
-    found = show.fields(
-        Server.find().call_tool(
-            "summarize_thread", {"project_key": project_key(project), "thread_id": thread_id}
-        )
-    )
-    show.answer(found, as_json=as_json, text=lambda: _summary(found))
+    """Print a thread: its summary, then its messages, oldest first. Nothing is marked as read."""
+    server = Server.find()
+    named = {"project_key": project_key(project), "thread_id": thread_id}
+    found = show.fields(server.call_tool("summarize_thread", named))
+    messages = [] if summary else list(_messages_of(server, named))
+    texts = [_summary(found), *map(_message, messages)]
+    document = found if summary else {**found, "conversation": messages}
+    show.answer(document, as_json=as_json, text=lambda: f"\n\n{show.RULE}\n".join(texts))
+
+
+def _messages_of(server: Server, named: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+    after: int | None = 0
+    while after is not None:
+        page = show.fields(server.call_tool("fetch_thread", {**named, "after": after}))
+        yield from show.items(page.get("messages"))
+        after = page["next"]
 
 
 def _post(tool: str, asked: Mapping[str, object], *, as_json: bool) -> None:

@@ -2,20 +2,52 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 
+
+def completed(kind: str) -> Callable[[Any, str], list[tuple[str, str]]]:
+    """Return the completion of a kind of names or ids, which is loaded when a shell asks for it."""
+
+    def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
+        from postroom.cli import completion
+
+        return completion.KINDS[kind](ctx, incomplete)
+
+    return complete
+
+
 Project = Annotated[
     str,
     typer.Option(
-        "--project", "-p", metavar="PATH|SLUG", help="The project.", show_default="the current folder"
+        "--project",
+        "-p",
+        metavar="PATH|SLUG",
+        help="The project.",
+        show_default="the current folder",
+        autocompletion=completed("projects"),
     ),
 ]
-Acting = Annotated[str, typer.Option("--as", metavar="NAME", help="The agent that acts.")]
+OneProject = Annotated[
+    str | None,
+    typer.Option(
+        "--project",
+        "-p",
+        metavar="PATH|SLUG",
+        help="Only this project's.",
+        show_default="every project",
+        autocompletion=completed("projects"),
+    ),
+]
+Acting = Annotated[
+    str,
+    typer.Option("--as", metavar="NAME", help="The agent that acts.", autocompletion=completed("agents")),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Key = Annotated[
     str | None,

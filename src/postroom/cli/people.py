@@ -6,9 +6,15 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
+from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson
 
-app = typer.Typer(help="Say which people agents may write to.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Say which people agents may write to.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("people add Kim", "people add Kim --chat telegram/123456", "people list"),
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The person, as agents write: human:NAME.")]
 

@@ -1,15 +1,25 @@
 """`postroom questions`: what agents wait to be told before they go on."""
 
-from typing import Annotated
+import sys
+from typing import Annotated, Final
 
 import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.options import AsJson
-from postroom.contracts.errors import InvalidArgument
+from postroom.cli.help_text import examples
+from postroom.cli.options import AsJson, completed
+from postroom.contracts.errors import InvalidArgument, StaleDecision
 
-app = typer.Typer(help="See and answer what agents ask.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="See and answer what agents ask.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("questions list", "questions answer", "questions answer 4f2a yes --why 'after lunch'"),
+)
+
+
+_WORDS: Final = ("yes", "no", "skip")
 
 
 @app.command("list")
@@ -29,14 +39,65 @@ def list_all(as_json: AsJson = False) -> None:
 
 @app.command()
 def answer(
-    number: Annotated[str, typer.Argument(metavar="NUMBER", help="The question's number.")],
-    word: Annotated[str, typer.Argument(metavar="yes|no", help="The answer.")],
+    number: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NUMBER]", help="The question's number.", autocompletion=completed("questions")
+        ),
+    ] = None,
+    word: Annotated[str | None, typer.Argument(metavar="[yes|no]", help="The answer.")] = None,
     why: Annotated[str, typer.Option(help="What the agent is told with it.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Answer a question. The first answer counts, from wherever it comes."""
-    if word not in ("yes", "no"):
-        raise InvalidArgument(f"{word!r} is no answer", value=word, remedy="say yes or no")
-    asked = {"number": number, "answer": word, "why": why}
-    found = Server.find().admin("POST", "/admin/questions", asked)
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(number)} is answered with {word}")
+    """Answer a question. The first answer counts, from wherever it comes.
+
+    At a terminal, what is not given is asked: without a number each open question in turn.
+    """
+    if word is None and not as_json and sys.stdin.isatty():
+        _ask_in_turn(number, why)
+        return
+    if number is None or word not in ("yes", "no"):
+        said = "no answer was given" if word is None else f"{word!r} is no answer"
+        raise InvalidArgument(said, value=word, remedy="say the question's number, and yes or no")
+    found = _give(Server.find(), number, word, why)
+    show.answer(found, as_json=as_json, text=lambda: _answered(number, word))
+
+
+def _ask_in_turn(number: str | None, why: str) -> None:
+    """Show open questions to the person at the terminal, one after the other, and give their answers."""
+    server = Server.find()
+    found = show.items(server.admin("GET", "/admin/questions").get("questions"))
+    chosen = [one for one in found if number in (None, one["number"])]
+    if number is not None and not chosen:
+        raise InvalidArgument(
+            f"there is no open question {number}", value=number, remedy="see `postroom questions list`"
+        )
+    if not chosen:
+        show.print_line("nobody asks anything")
+    for place, one in enumerate(chosen, start=1):
+        number, since, thread = (show.line(one[name]) for name in ("number", "waiting_since", "thread_id"))
+        head = f"{place} of {len(chosen)}: {number}, since {since}, on {thread}"
+        show.print_line(f"\n{head}\n\n{show.plain(one['question'])}\n")
+        word = _word()
+        if word not in ("yes", "no"):
+            continue
+        told = why or typer.prompt("What the agent is told with it", default="", show_default=False)
+        try:
+            _give(server, one["number"], word, told)
+            show.print_line(_answered(one["number"], word))
+        except StaleDecision as error:  # somebody was quicker; the next question is still open
+            show.failure(error, as_json=False)
+
+
+def _word() -> str:
+    while (word := str(typer.prompt("yes, no or skip", default="skip")).strip().lower()) not in _WORDS:
+        show.print_line(f"{word!r} is no answer")
+    return word
+
+
+def _give(server: Server, number: str, word: str, why: str) -> dict[str, object]:
+    return server.admin("POST", "/admin/questions", {"number": number, "answer": word, "why": why})
+
+
+def _answered(number: str, word: str) -> str:
+    return f"{show.line(number)} is answered with {word}"

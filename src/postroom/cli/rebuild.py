@@ -10,11 +10,15 @@ import typer
 from postroom.app import places
 from postroom.cli import show
 from postroom.cli.client import Server
+from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, project_key
 from postroom.contracts.errors import InvalidPath
 
 app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Rebuild the archive or the database from the other."
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Rebuild the archive or the database from the other.",
+    epilog=examples("rebuild archive", "rebuild database new.db"),
 )
 
 LONGEST: Final = timedelta(hours=6)

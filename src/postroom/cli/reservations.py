@@ -8,10 +8,20 @@ import typer
 from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import REFUSED
+from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
 from postroom.contracts.errors import InvalidArgument
 
-app = typer.Typer(help="Reserve files before editing them.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Reserve files before editing them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples(
+        "reservations reserve 'piers/**' --as Ada --reason 'placing the lights'",
+        "reservations check piers/north.py --as Ben",
+        "reservations release --all --as Ada",
+    ),
+)
 
 Paths = Annotated[
     list[str], typer.Argument(metavar="PATH...", help="Relative to the project: src/**, port:8080.")

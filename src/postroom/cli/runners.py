@@ -9,12 +9,12 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.options import HERE, AsJson, Project, project_key
+from postroom.cli.options import HERE, AsJson, Project, completed, project_key
 from postroom.contracts.errors import InvalidArgument
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.", autocompletion=completed("agents"))]
 Command = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- COMMAND...]", help="The program and its words; never read by a shell."),

@@ -1,25 +1,40 @@
 """`postroom runs`: what the server executes for agents and chats."""
 
+import json
+import sys
+import threading
 from collections.abc import Mapping
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.options import AsJson, DataDir, project_key
+from postroom.cli.exit_codes import DONE, FAILED
+from postroom.cli.help_text import examples
+from postroom.cli.options import AsJson, DataDir, OneProject, completed, project_key
+from postroom.cli.watch import leave_when_unread
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Runs of agents and of chats.")
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Runs of agents and of chats.",
+    epilog=examples("runs list", "runs show 01a2179b --follow", "runs why 01a2179b", "runs replay 01a2179b"),
+)
 
-Run = Annotated[str, typer.Argument(metavar="ID", help="The run's id, or its dispatch's.")]
-OneProject = Annotated[
-    str | None,
-    typer.Option(
-        "--project", "-p", metavar="PATH|SLUG", help="Only this project's.", show_default="every project"
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The run's id, the beginning of it, or its dispatch's.",
+        autocompletion=completed("runs"),
     ),
 ]
-_OUTPUT_SHOWN = 4_000
+_POLL_SECONDS: Final = 0.5
+_OPEN: Final = ("at work", "queued", "asks")
+_OUTPUT_SHOWN: Final = 4_000
 """Characters of the output that are shown to a person: the last ones."""
 
 
@@ -52,10 +67,19 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
 def show_one(
     run: Run,
     output: Annotated[bool, typer.Option("--output", help="Print all of its output that was kept.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print its output as it comes, until it ends.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run of an agent. How it stands, what began it, and the end of what it has put out."""
+    """Show a run of an agent. How it stands, what began it, and the end of what it has put out.
+
+    With --follow it ends when the run does: with 0 when it is done, with 1 when it failed or was cancelled.
+    With --json each line is then a JSON object: a piece of output, or at the end the run.
+    """
+    if follow:
+        raise typer.Exit(_follow(run, data_dir, as_json=as_json))
     found = _one(run, data_dir, output="whole" if output else "end")
     if output and not as_json:
         show.print_line(show.plain(found["output"]))
@@ -89,7 +113,7 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the dead letters: runs that were given up, oldest first, and why."""
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/runs/dead")
     rows = [
-        (one["dispatch_id"], one["thread_id"], one["since"], one["error"] or "")
+        (one["run_id"], one["thread_id"], one["since"], one["error"] or "")
         for one in show.items(found.get("dead"))
     ]
     show.answer(
@@ -102,6 +126,35 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 def _one(run: str, data_dir: DataDir, *, output: str = "end") -> dict[str, object]:
     asked = urlencode({"run": run, "output": output})
     return Server.find(data_dir=data_dir).admin("GET", f"/admin/runs/one?{asked}")
+
+
+def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
+    """Print what a run puts out, piece by piece, and at its end how it ended; return the exit code."""
+    printed, seen = "", ""
+    while True:
+        leave_when_unread()
+        found = _one(run, data_dir, output="whole")
+        output, state = str(found["output"]), str(found["state"])
+        run = str(found["run_id"])  # the beginning of an id may fit another run later
+        if state in _OPEN and state != seen and not as_json and sys.stderr.isatty():
+            print(f"[{show.line(run)}: {_reason(found)}]", file=sys.stderr)
+        seen = state
+        if piece := _new(printed, output):
+            show.write(f"{json.dumps({'output': piece})}\n" if as_json else show.plain(piece))
+            printed = output
+        if state not in _OPEN:
+            break
+        threading.Event().wait(_POLL_SECONDS)
+    if as_json:
+        show.print_line(json.dumps({name: one for name, one in found.items() if name != "output"}))
+    else:
+        show.print_line(("" if not printed or printed.endswith("\n") else "\n") + _reason(found))
+    return DONE if state == "done" else FAILED
+
+
+def _new(printed: str, output: str) -> str:
+    """Return what was put out beyond what is printed; a run that is tried again begins anew."""
+    return output[len(printed) :] if output.startswith(printed) else output
 
 
 def _agent(one: Mapping[str, Any]) -> str:

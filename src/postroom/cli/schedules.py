@@ -8,22 +8,22 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.options import HERE, AsJson, Project, project_key, seconds
+from postroom.cli.help_text import examples
+from postroom.cli.options import HERE, AsJson, OneProject, Project, project_key, seconds
 from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
     help="Have messages sent again and again: every Monday at 9:00, a message to Ada.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    epilog=examples(
+        "schedules add weekly --from Kim --to Ada --subject Report --body News? --cron '0 9 * * MON'",
+        "schedules list",
+        "schedules trigger weekly",
+    ),
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What the schedule is called.")]
-OneProject = Annotated[
-    str | None,
-    typer.Option(
-        "--project", "-p", metavar="PATH|SLUG", help="Only this project's.", show_default="every project"
-    ),
-]
 
 
 @app.command("list")

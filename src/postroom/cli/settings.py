@@ -3,9 +3,12 @@
 import typer
 
 from postroom.cli import show
+from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 
-app = typer.Typer(help="See the settings.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="See the settings.", no_args_is_help=True, rich_markup_mode=None, epilog=examples("config show")
+)
 
 
 @app.callback()

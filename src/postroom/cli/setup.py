@@ -22,6 +22,7 @@ from postroom.app.clients.trust import HOW_TO_TRUST
 from postroom.cli import show
 from postroom.cli.client import Server, locate
 from postroom.cli.exit_codes import CONFIGURATION, FAILED, exit_code
+from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
@@ -86,6 +87,7 @@ class SetupGroup(TyperGroup):
 app = typer.Typer(
     cls=SetupGroup,
     help="Connect clients with the server. `postroom setup claude` is short for `postroom setup add claude`.",
+    epilog=examples("setup add claude", "setup status", "setup remove"),
     rich_markup_mode=None,
 )
 

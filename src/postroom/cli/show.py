@@ -14,23 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.cli.exit_codes import READER_GONE
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.quoting import one_line, readable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import RenderableType
 
-_KEPT = {ord("\n"): "\n", ord("\t"): "\t"}
-_VISIBLE = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0)]} | _KEPT
-_VISIBLE |= {code: f"\\u{code:04x}" for code in [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]}
-"""Control characters, and those that turn the direction of the text round."""
-
-_COPIED = {"ID", "NUMBER"}
-"""Columns that people copy from: never broken over lines."""
-_SHORTENED = {"AGENT", "THREAD", "TO"}
-"""Columns that end in an ellipsis where the screen is too narrow; `--json` has them whole."""
-_TEXTS = {"WHY", "REASON"}
-"""Last columns that go below their row where the screen is too narrow."""
+RULE = "-" * 40
+"""Between two messages that are printed after each other."""
+_COPIED = {"ID", "NUMBER", "THREAD", "AGENT", "TO"}
+"""Columns that people copy from: never broken over lines, and never cut."""
 _NARROW = 16
 """Characters that a column keeps: those of a moment to the minute."""
+_STYLES = {
+    "at work": "green",
+    "queued": "yellow",
+    "waits": "yellow",
+    "asks": "magenta",
+    "failed": "red",
+    "unread": "cyan",
+    "urgent": "red",
+    "high": "red",
+}
+"""Words that stand alone in a cell, and how a terminal with colours shows them."""
+_COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
+"""What Rich writes for those styles."""
 _MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)[\d:.]*(?:Z|[+-]\d\d:\d\d)")
 """A moment; on a narrow screen it is shown to the minute."""
 
@@ -52,12 +59,12 @@ _TOOL = re.compile(rf"(\bcall )?`?\b({'|'.join(_COMMANDS)})\b`?")
 
 def plain(text: object) -> str:
     """Return text with what a terminal would obey made visible."""
-    return str(text).translate(_VISIBLE)
+    return readable(str(text))
 
 
 def line(text: object) -> str:
     """Return text as a part of one line."""
-    return plain(text).replace("\n", " ").replace("\t", " ")
+    return one_line(str(text))
 
 
 def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], str]) -> None:
@@ -65,7 +72,8 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
     if as_json:
         print_line(json.dumps(document, indent=2, default=str))
     elif shown := text():
-        print_line(shown)
+        parts = _COLOURS.split(shown) if sys.stdout.isatty() else [shown]
+        print_line("".join(part if _COLOURS.fullmatch(part) else plain(part) for part in parts))
 
 
 def failure(error: PostroomError, *, as_json: bool) -> None:
@@ -85,18 +93,19 @@ def as_commands(remedy: str) -> str:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Yield what says on stderr how far long work is, on one line, when a person is watching."""
-    watched = sys.stderr.isatty()
+    """Yield what says on stderr how far long work is and how long it takes, when a person is watching."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    def tell(text: str) -> None:
-        if watched:
-            print(f"\r{line(text)}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield tell
-    finally:
-        if watched:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    shown = TextColumn("{task.description}", markup=False)
+    with Progress(
+        SpinnerColumn("line"), shown, TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task("", visible=False)
+        yield lambda text: bar.update(task, description=line(text), visible=bool(text))
 
 
 def outline(found: object, depth: int = 0) -> str:
@@ -137,44 +146,60 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     from rich.cells import cell_len
     from rich.console import Console
 
-    console = Console(highlight=False)
+    room = Console().width
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
-    if _with_gaps(widths) <= console.width:
-        return _grid(console, heads, cells)
+    if _with_gaps(widths) <= room:
+        return _grid(heads, cells)
     cells = [[_MOMENT.sub(r"\1 \2", cell) for cell in row] for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
-    narrow = [min(width, _width_kept(head, width)) for head, width in zip(heads, widths, strict=True)]
-    if heads[-1] not in _TEXTS or _with_gaps(narrow) <= console.width:
-        return _grid(console, heads, cells)
-    top, *rows = _grid(console, heads[:-1], [row[:-1] for row in cells], one_line=True).splitlines()
-    below = (f"\n  {row[-1]}" if row[-1] else "" for row in cells)
-    return "\n".join([top, *(row + text for row, text in zip(rows, below, strict=True))])
+    narrow = [
+        width if head in _COPIED else min(width, _NARROW) for head, width in zip(heads, widths, strict=True)
+    ]
+    fitting = next(
+        count for count in range(len(heads), 0, -1) if count == 1 or _with_gaps(narrow[:count]) <= room
+    )
+    if fitting == len(heads):
+        return _grid(heads, cells)
+    return "\n".join(_with_the_rest_below(heads, cells, fitting))
+
+
+def _with_the_rest_below(heads: Sequence[str], cells: Sequence[Sequence[str]], fitting: int) -> Iterator[str]:
+    """Give each row with the last cells, for which the screen is too narrow, on a line of their own."""
+    top, *rows = _grid(heads[:fitting], [row[:fitting] for row in cells], one_line=True).splitlines()
+    yield top
+    for shown, row in zip(rows, cells, strict=True):
+        yield shown
+        if below := "  ".join(cell for cell in row[fitting:] if cell):
+            yield f"  {below}"
 
 
 def _with_gaps(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
-def _width_kept(head: str, width: int) -> int:
-    return width if head in _COPIED else _NARROW
+def rendered(found: "RenderableType") -> str:
+    """Return what Rich draws as text: as wide as the terminal, without colours where there is none."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(found)
+    return "\n".join(text.rstrip() for text in captured.get().rstrip("\n").split("\n"))
 
 
-def _grid(
-    console: "Console", heads: Sequence[str], cells: Sequence[Sequence[str]], *, one_line: bool = False
-) -> str:
+def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, one_line: bool = False) -> str:
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
     for head, *column in zip(heads, *cells, strict=True):
         whole = head in _COPIED or max(map(len, column)) <= _NARROW
-        is_cut = one_line or head in _SHORTENED
-        drawn.add_column(head, no_wrap=whole, overflow="ellipsis" if is_cut and not whole else "fold")
+        drawn.add_column(
+            head, no_wrap=whole or one_line, overflow="fold" if whole or not one_line else "ellipsis"
+        )
     for row in cells:
-        drawn.add_row(*(Text(cell) for cell in row))
-    with console.capture() as captured:
-        console.print(drawn)
-    return "\n".join(text.rstrip() for text in captured.get().rstrip("\n").split("\n"))
+        drawn.add_row(*(Text(cell, style=_STYLES.get(cell.partition(",")[0], "")) for cell in row))
+    return rendered(drawn)
 
 
 def accept_any_text() -> None:
@@ -186,8 +211,13 @@ def accept_any_text() -> None:
 
 def print_line(text: str) -> None:
     """Print a line at once; end when nobody reads any more."""
+    write(f"{text}\n")
+
+
+def write(text: str) -> None:
+    """Print text at once; end when nobody reads any more."""
     try:
-        print(text, flush=True)
+        print(text, end="", flush=True)
     except BrokenPipeError as error:
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, sys.stdout.fileno())  # else the interpreter complains when it flushes at its end

@@ -14,6 +14,7 @@ import typer
 from postroom.app.tokens import new_named_token
 from postroom.cli import show
 from postroom.cli.client import Server
+from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, project_key, seconds
 from postroom.contracts.errors import InvalidPath, PostroomError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
     help="Make, list, replace and revoke tokens for programs. For the operator alone.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    epilog=examples("tokens create ci --scope mail:read", "tokens list", "tokens rotate ci"),
 )
 
 _STATES: Final = {"replaced": "replaced, good until it expires"}

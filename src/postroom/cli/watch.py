@@ -66,7 +66,7 @@ def watch(
             wait_to_wake(_who(acting, project), after)
         except PostroomError as error:
             # With 2 the session would begin a turn for it, and one more at the end of that.
-            sys.stderr.write(f"{error.describe()}\n")
+            sys.stderr.write(f"{show.plain(error.describe())}\n")
             raise SystemExit(FAILED) from None
     for message in messages(_who(acting, project), after):
         show.print_line(_as_json(message) if as_json else _as_line(message))

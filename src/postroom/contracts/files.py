@@ -12,8 +12,11 @@ from typing import Protocol
 
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import Record
 
+BYTES_LOCK = "bytes of files"
+"""Locked by changes that store or remove bytes: a piece may be of several files."""
 PIECE_BYTES = 512 * 1024
 """The most of a file that is in memory at once."""
 
@@ -39,7 +42,7 @@ class ChatFile(Record, frozen=True, kw_only=True):
     @property
     def described(self) -> str:
         """Name it for a person or an agent, in one line."""
-        return f"{self.name} ({self.media_type}, {self.size:,} bytes)"
+        return f"{quoted(self.name, longest=_NAME_LENGTH)} ({one_line(self.media_type)}, {self.size:,} bytes)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +82,19 @@ class FileStore(Protocol):
         """
         ...
 
+    async def purge(self, before: int, *, limit: int = 100) -> int:
+        """Remove the bytes of files that nothing refers to, as `ChatTables.drop_unused_bytes` says.
+
+        Return how many files that were; with `limit` of them there may be more.
+        """
+        ...
+
     async def put(self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = ()) -> None:
         """Store a file of a message, or what is known of it now, with what is to be said of it."""
         ...
 
     def content(self, sha256: str) -> AsyncIterator[bytes]:
-        """Yield the bytes under a hash, a piece at a time.
+        """Yield the bytes under a hash, a piece at a time; an attachment of mail is one piece.
 
         Raises:
             UnknownMessage: there are none.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from postroom.contracts.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from postroom.contracts.mail import Attachment
     from postroom.contracts.outbox import OutboxTables
 
 _LONGEST: Final = 200
@@ -50,9 +51,18 @@ class ChatOutbox(Protocol):
         ...
 
     def enqueue(
-        self, outbox: "OutboxTables", key: str, address: ChatAddress, text: str, *, keeps_quiet: bool
+        self,
+        outbox: "OutboxTables",
+        key: str,
+        address: ChatAddress,
+        text: str,
+        files: "Sequence[Attachment]" = (),
+        *,
+        keeps_quiet: bool,
     ) -> None:
         """Take a message for a chat, in an open change: it is delivered, or reported as lost.
+
+        Its files follow it; the chat is told of one that cannot be sent there.
 
         Taken twice, it is delivered once; with `keeps_quiet` after the chat's quiet hours.
 

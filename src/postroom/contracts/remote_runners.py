@@ -39,6 +39,7 @@ USUAL_TOOLS: Final = (
     "fetch_inbox",
     "get_message",
     "search_messages",
+    "fetch_thread",
     "summarize_thread",
     "list_agents",
     "whois",

@@ -29,6 +29,7 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
+from postroom.contracts.timeline import TimelineReads
 from postroom.contracts.tokens import TokenReads, TokenWrites
 from postroom.contracts.tracing import TraceReads, TraceWrites
 from postroom.contracts.waking import WakingReads, WakingWrites
@@ -71,7 +72,9 @@ class ProjectWrites(ProjectReads, Protocol):
 T = TypeVar("T")
 
 
-class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, WakingReads, Protocol):
+class RecordReads(
+    AnnouncingReads, ProjectLogReads, TimelineReads, TokenReads, TraceReads, WakingReads, Protocol
+):
     """Look-ups of what belongs to a project, by ids."""
 
     def now(self) -> int:

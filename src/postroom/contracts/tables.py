@@ -171,9 +171,26 @@ class ChatTables(Protocol):
         ...
 
     def piece(self, sha256: str, position: int) -> bytes | None:
-        """Return one piece of the bytes under a hash, counted from 0."""
+        """Return one piece of the bytes under a hash, counted from 0; an attachment of mail is one."""
         ...
 
-    def put_piece(self, sha256: str, position: int, piece: str, content: bytes) -> None:
-        """Store one piece under its own hash, if it is not there."""
+    def put_piece(self, sha256: str, position: int, piece: str, content: bytes, *, now: int) -> None:
+        """Store one piece under its own hash, if it is not there; `BYTES_LOCK` is locked."""
+        ...
+
+    def keep_pieces(self, sha256: str, *, now: int) -> int:
+        """Note that the bytes under a hash are wanted now; return how many pieces there are of them."""
+        ...
+
+    def drop_files(self, thread_id: str, message_ids: Collection[str]) -> None:
+        """Forget the files of messages, or runs, of a thread; their bytes go with `drop_unused_bytes`."""
+        ...
+
+    def drop_unused_bytes(self, before: int, *, limit: int) -> int:
+        """Remove bytes that no file has and nobody has stored since an instant; `BYTES_LOCK` is locked.
+
+        Return of how many files, at most `limit`. Bytes are stored before their file is: those of an upload
+        wait as long as its message does, so `before` is longer ago than that. What an attachment of mail, or
+        a file with a piece in common, still has is kept.
+        """
         ...

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, get_args
 
-from postroom.contracts.errors import InsufficientScope
+from postroom.contracts.errors import InsufficientScope, NotPermitted
 
 Scope = Literal["mail:read", "mail:send", "reserve", "run", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ADMIN: Final[frozenset[Scope]] = frozenset({"admin"})
 
+UNBOUND: Final = "use a token that is bound to no project, or the server's own"
 TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
 RUN_PREFIX: Final = "prr_"
 """What the token of a run begins with."""
@@ -61,14 +62,38 @@ class Grant:
     """The agent as which alone it acts: that of its run."""
     run_id: str | None = None
 
-    def check(self, needed: frozenset[Scope], what: str) -> None:
-        """Raise `InsufficientScope` unless it has every scope that is needed for `what`."""
+    def check(
+        self,
+        needed: frozenset[Scope],
+        what: str,
+        *,
+        is_of_one_project: bool = False,
+        slug: str | None = None,
+    ) -> None:
+        """Raise unless its holder may do `what`: scopes and the bound project are looked at here alone.
+
+        `slug` is the project that it is about, where that is known before anything is read.
+
+        Raises:
+            InsufficientScope: it lacks a scope that is needed.
+            NotPermitted: it is bound to a project, and this is about more than one, or about another.
+        """
         missing = [one for one in SCOPES if one in needed - self.scopes]
         if missing:
             named = ", ".join(f"`{one}`" for one in missing)
             raise InsufficientScope(
                 f"the token `{self.name}` lacks the scope{'s' * (len(missing) > 1)} {named} for {what}",
                 details={"missing": missing, "needed": [one for one in SCOPES if one in needed]},
+            )
+        if self.project_id is not None and not is_of_one_project:
+            raise NotPermitted(
+                f"{what} is not about one project, and the token `{self.name}` is bound to one",
+                remedy=UNBOUND,
+            )
+        if self.project_id is not None and slug is not None and slug != self.project_slug:
+            raise NotPermitted(
+                f"the token `{self.name}` is bound to the project {self.project_slug}",
+                remedy=f"ask for what is in it, such as mail://project/{self.project_slug}",
             )
 
 

@@ -148,10 +148,18 @@ class WakingWrites(WakingReads, Protocol):
         ...
 
     def end_run(
-        self, run_id: str, *, now: int, failed: bool = False, waits_for: Mapping[str, int] | None = None
+        self,
+        run_id: str,
+        *,
+        now: int,
+        failed: bool = False,
+        cancelled: bool = False,
+        error: str = "",
+        waits_for: Mapping[str, int] | None = None,
     ) -> None:
         """Record that a run is not at work any more; nothing when it is not.
 
+        One that was `cancelled` has not done its work, either; `error` is kept with the attempt.
         `waits_for` is given where it waits: its questions, each with the instant at which it was asked. Those
         that it has asked since it began, and not by `ask`, are told with it.
         """

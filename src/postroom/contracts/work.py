@@ -1,6 +1,7 @@
 """Runs of agents and their questions as people see them: on the pages, at the command line, as JSON."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from postroom.contracts.clock import iso
@@ -57,6 +58,8 @@ class Work:
     dispatch_id: str | None = None
     why: str = ""
     """Why it is not executing; or why it ended, when it did not end well."""
+    gate: str = ""
+    """What of its way to a worker keeps it, by the word of the queue; "" unless it is queued."""
     until: int | None = None
     """The instant after which that ends, where it is known."""
     questions: int = 0
@@ -82,6 +85,23 @@ class WorkCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedRun:
+    """A run that waits to begin, or to be tried again."""
+
+    run_id: str
+    agent: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """How the queue of a project is beside what its log tells: which runs wait, and which were given up."""
+
+    queued: tuple[QueuedRun, ...] = ()
+    given_up: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """A message that waits for its reader's next run, and why it waits."""
 
@@ -100,6 +120,24 @@ class Output:
 
     text: str
     is_cut: bool = False
+    after: int = 0
+    """The number in the run's log from which one may go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What goes on in a project now, seen in one consistent view of the store."""
+
+    works: Sequence[Work] = ()
+    """Open runs: those at work first, then those that ask, then the queue."""
+    questions: Sequence[OpenQuestion] = ()
+    """The longest open first."""
+    given_up: Sequence[Work] = ()
+    """The last given up first."""
+    waiting: Sequence[Waiting] = ()
+    """Messages that wait for the next run of their reader."""
+    last_lines: Mapping[str, str] = field(default_factory=dict)
+    """The last lines that an open run, or one given up, has put out, by run id."""
 
 
 def told(record: OpenQuestion | GivenAnswer | Work | Waiting) -> dict[str, object]:

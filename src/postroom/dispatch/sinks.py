@@ -3,7 +3,7 @@
 A reader that is slow, or gone, never holds up a run. What a run puts out is kept in the event log, so that
 people can watch it:
 
-    text ─▶ gathered ─▶ appended at most once a second, in pieces ─▶ the log of the run and of its thread
+    text, calls ─▶ gathered ─▶ appended at most once a second ─▶ the log of the run and of its thread
 
 That is advisory: what cannot be kept is logged and missed. The answer of a run is stored when it ends.
 """
@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from json import dumps
 from typing import Final
 
 from postroom.concurrency import Tasks
@@ -19,9 +20,11 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import (
     AgentEvent,
     EventSink,
+    InferenceComplete,
     StreamReset,
     TextDelta,
     ToolCallDone,
+    ToolCallReady,
     ToolCallResumed,
 )
 from postroom.contracts.clock import Timer
@@ -39,6 +42,13 @@ _LOG = get_logger(__name__)
 OUTPUT_WRITER: Final = "output"
 TEXT: Final = "TextDeltaObserved"
 RESET: Final = "StreamReset"
+CALL: Final = "ToolCallReady"
+CALL_DONE: Final = "ToolCallDone"
+MODEL_CALL: Final = "InferenceComplete"
+MOST_CALLS: Final = 2_000
+"""Events of one execution that tell of tool calls and model calls."""
+LONGEST_DETAIL: Final = 4_000
+"""Characters of a tool call's arguments, or of its result, that are kept."""
 PAUSE_MS: Final = 1_000
 PIECE: Final = 16 * 1024
 """Characters of one event."""
@@ -134,7 +144,7 @@ class SuspensionAwareSink:
 
 
 class OutputKept(ExecutorAround):
-    """Keeps the texts that the executions of an executor put out, and passes all their events on."""
+    """Keeps the texts and tool calls of an executor's executions, and passes all their events on."""
 
     def __init__(self, within: RunDispatchExecutor, events: EventStore, timer: Timer) -> None:
         super().__init__(within)
@@ -174,8 +184,9 @@ class _Gathered:
     def __init__(self, activation: RunActivation, inner: EventSink) -> None:
         self._inner = inner
         self._activation = activation
-        self._waiting: list[tuple[str, str]] = []
+        self._waiting: list[tuple[str, dict[str, Json]]] = []
         self._left = KEPT
+        self._calls_left = MOST_CALLS
         self._count = 0
         self.has_some = asyncio.Event()
         self.on_first: Callable[[], object] | None = None
@@ -186,7 +197,11 @@ class _Gathered:
         if isinstance(event, TextDelta):
             self._gather(event.delta)
         elif isinstance(event, StreamReset):
-            self._waiting.append((RESET, event.reason))
+            self._waiting.append((RESET, {"reason": event.reason}))
+            self._has_more()
+        elif (step := _step(event)) is not None and self._calls_left > 0:
+            self._calls_left -= 1
+            self._waiting.append(step)
             self._has_more()
         await self._inner.emit(event)
 
@@ -195,9 +210,9 @@ class _Gathered:
         if not self._waiting:
             self.has_some.clear()
             return None
-        kind, text = self._waiting[0]
+        kind, said = self._waiting[0]
         asked = self._activation
-        payload: dict[str, Json] = {"reason" if kind == RESET else "delta": storable(text)}
+        payload = {name: storable(value) if isinstance(value, str) else value for name, value in said.items()}
         key = f"{asked.trace.dispatch_id}/{asked.attempt}/{asked.trace.session_id}/{self._count}"
         return CanonicalEventDraft(
             scopes=(EventScope.thread(asked.thread_id), EventScope.run(asked.run_id or "")),
@@ -223,10 +238,11 @@ class _Gathered:
             last = (
                 self._waiting[-1] if len(self._waiting) > 1 else None
             )  # the first is being written, perhaps
-            if last is not None and last[0] == TEXT and len(last[1]) + len(piece) <= PIECE:
-                self._waiting[-1] = (TEXT, last[1] + piece)
+            before = str(last[1]["delta"]) if last is not None and last[0] == TEXT else None
+            if before is not None and len(before) + len(piece) <= PIECE:
+                self._waiting[-1] = (TEXT, {"delta": before + piece})
             else:
-                self._waiting.append((TEXT, piece))
+                self._waiting.append((TEXT, {"delta": piece}))
         self._has_more()
 
     def _has_more(self) -> None:
@@ -236,23 +252,52 @@ class _Gathered:
             on_first()
 
 
+def _step(event: AgentEvent) -> tuple[str, dict[str, Json]] | None:
+    """Return a tool call, its end or a model call as it is kept; None for anything else."""
+    if isinstance(event, ToolCallReady):
+        return CALL, {"id": event.id, "name": event.name, "arguments": _detail(event.arguments)}
+    if isinstance(event, ToolCallDone):
+        result = event.result.message if event.result.message is not None else event.result.data
+        return CALL_DONE, {"id": event.id, "outcome": event.outcome.value, "result": _detail(result)}
+    if isinstance(event, InferenceComplete):
+        return MODEL_CALL, {"model": event.model, "duration_ms": event.duration_ms}
+    return None
+
+
+def _detail(value: Json) -> str:
+    text = value if isinstance(value, str) else "" if value is None else dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…"
+
+
+async def output_after(events: EventStore, scope: EventScope, after: int) -> tuple[str, int]:
+    """Return a page of what a run has put out behind a number of its log, and the number to go on from.
+
+    Raises:
+        CursorAhead, CursorExpired: as `EventStore.list` says.
+    """
+    page = await events.list(scope, after=after, limit=MAX_PAGE)
+    return "".join(said(event) for event in page.events), page.cursor
+
+
 async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
     """Return the last `most` characters that a run has put out, as far as they were kept."""
-    end, parts, length = await events.count(scope), list[str](), 0
+    newest = end = await events.count(scope)
+    parts, length = list[str](), 0
     while end > 0 and length <= most:
         begin = max(end - MAX_PAGE, 0)
         try:
             page = await events.list(scope, after=begin, limit=end - begin)
         except CursorExpired:  # older ones are gone
             break
-        parts.append("".join(_said(event) for event in page.events))
+        parts.append("".join(said(event) for event in page.events))
         length += len(parts[-1])
         end = begin
     text = "".join(reversed(parts))
-    return Output(text=text[-most:], is_cut=end > 0 or length > most)
+    return Output(text=text[-most:], is_cut=end > 0 or length > most, after=newest)
 
 
-def _said(event: CanonicalEvent) -> str:
+def said(event: CanonicalEvent) -> str:
+    """Return what an event of a run has put out; "" for other events."""
     if event.event_kind == RESET:
         return f"\n[{event.payload.get('reason', '')}]\n"
     return str(event.payload.get("delta", "")) if event.event_kind == TEXT else ""

@@ -13,6 +13,7 @@ from postroom.contracts.errors import PostroomError, StoreError
 from postroom.contracts.executor import PendingBoundary, RunControl
 from postroom.contracts.files import ChatFile, RunFiles
 from postroom.contracts.messages import Boundary, ContentBlock, Message
+from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import replace
 from postroom.log import get_logger
 
@@ -107,12 +108,12 @@ class _Copies:
 
     async def _line(self, file: ChatFile) -> list[str]:
         if file.missing is not None:
-            return [f"- {file.described}: not here, {file.missing}"]
+            return [f"- {file.described}: not here, {one_line(file.missing)}"]
         path = self.inbox / f"{len(self.received) + 1}-{file.name}"
         await _copied(file, self._files, path)
         self.received.append((file, path))
-        said = [] if file.transcript is None else [f"  What is said in it: {file.transcript}"]
-        return [f"- {path} ({file.media_type}, {file.size:,} bytes)", *said]
+        said = [] if file.transcript is None else [f"  What is said in it: {_all_of(file.transcript)}"]
+        return [f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)", *said]
 
 
 class _PendingWithFiles:
@@ -147,10 +148,15 @@ async def without_files(activation: RunActivation) -> RunActivation:
             known = file
             if file.missing is None and file.transcript is None:
                 known = await control.files.not_taken(file, "agents on another server are given no files")
-            said = known.missing if known.transcript is None else f"it says: {known.transcript}"
+            why = one_line(known.missing or "")
+            said = why if known.transcript is None else f"it says: {_all_of(known.transcript)}"
             lines.append(f"[The file {known.described} is not here: {said}]")
         messages.append(_saying(message, lines) if lines else message)
     return replace(activation, messages=tuple(messages))
+
+
+def _all_of(words: str) -> str:
+    return quoted(words, longest=len(words) + 1)
 
 
 def _saying(message: Message, lines: Sequence[str]) -> Message:

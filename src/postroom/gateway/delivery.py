@@ -24,6 +24,8 @@ from postroom.contracts.chat import (
 )
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.files import ChatFile
+from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import OutboxMessage, OutboxTables
 from postroom.contracts.people import ChatAddress, ChatDelivery
@@ -32,7 +34,7 @@ from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
-from postroom.gateway.files import attachment_of, content_of
+from postroom.gateway.files import attached, attachment_of, content_of
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
@@ -256,21 +258,22 @@ class Delivery:
                     outgoing = await self._begin(adapter, row, reply, address)
                     self._outgoing[row.outbox_id] = outgoing
                 result = await outgoing.send_rest(adapter)
-                if not result.success or reply.kind is not ReplyKind.ANSWER or reply.run_id is None:
-                    return result
-                return await self._send_files(adapter, reply.thread_id, reply.run_id, outgoing)
+                return await self._send_files(adapter, reply, outgoing) if result.success else result
 
     async def _send_files(
-        self, adapter: BasePlatformAdapter, thread_id: str, run_id: str, outgoing: OutgoingMessage
+        self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
     ) -> SendResult:
-        """Send what the run has left, behind its answer; of a file that is not taken the chat is told."""
-        source = outgoing.address.source
-        for file in (await self._stores.files.files(thread_id, [run_id]))[outgoing.files_sent :]:
+        """Send the files behind a text; of one that is not taken the chat is told."""
+        source, files = outgoing.address.source, await self._files_of(reply)
+        for file in files[outgoing.files_sent :]:
             told = {"dedupe_key": f"{outgoing.key}/file/{file.position}", "final": True}
             metadata = send_metadata(source, **told)
-            attachment = attachment_of(file)
-            content = content_of(file, self._stores.files)
-            result = await adapter.send_media(source.chat_id, attachment, content, None, metadata)
+            result = SendResult.failed(SendErrorKind.NOT_FOUND, file.missing or "")
+            if file.missing is None:
+                content = content_of(file, self._stores.files)
+                result = await adapter.send_media(
+                    source.chat_id, attachment_of(file), content, None, metadata
+                )
             if not result.success and (result.error_kind or SendErrorKind.UNKNOWN).may_pass:
                 return result
             if not result.success:
@@ -280,6 +283,17 @@ class Delivery:
                     return result
             outgoing.files_sent += 1
         return SendResult.sent()
+
+    async def _files_of(self, reply: Reply) -> tuple[ChatFile, ...]:
+        """Return what is sent behind a text: what its run has left, or what came with its mail message."""
+        if reply.kind is ReplyKind.ANSWER and reply.run_id is not None:
+            return await self._stores.files.files(reply.thread_id, [reply.run_id])
+        return tuple(
+            [
+                await attached(one, reply.thread_id, position, self._stores.files)
+                for position, one in enumerate(reply.files)
+            ]
+        )
 
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
@@ -441,9 +455,18 @@ class MailOutbox:
         return address.platform in self._adapters
 
     def enqueue(
-        self, outbox: OutboxTables, key: str, address: ChatAddress, text: str, *, keeps_quiet: bool
+        self,
+        outbox: OutboxTables,
+        key: str,
+        address: ChatAddress,
+        text: str,
+        files: Sequence[Attachment] = (),
+        *,
+        keeps_quiet: bool,
     ) -> None:
         """Take a message for a chat, in an open change: it is delivered, or reported as lost.
+
+        Its files follow it; the chat is told of one that cannot be sent there.
 
         Taken twice, it is delivered once; with `keeps_quiet` after the chat's quiet hours.
 
@@ -459,6 +482,7 @@ class MailOutbox:
             source=source.to_dict(),
             mail_key=key,
             keeps_quiet=keeps_quiet,
+            files=tuple(files),
         )
         # The key of an earlier version: what it took and did not note is not delivered again.
         outbox.enqueue((reply.draft(f"letter/{key}"),))

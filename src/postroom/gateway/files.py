@@ -16,8 +16,17 @@ from urllib.parse import unquote
 from typing_extensions import override
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.errors import InputError, PostroomError, ServerUnavailable, StoreError, TooLarge
+from postroom.contracts.errors import (
+    InputError,
+    InvalidArgument,
+    PostroomError,
+    ServerUnavailable,
+    StoreError,
+    TooLarge,
+    UnknownMessage,
+)
 from postroom.contracts.files import (
+    SNIFFED_BYTES,
     ChatFile,
     FileContent,
     FileStore,
@@ -26,12 +35,13 @@ from postroom.contracts.files import (
     media_type_of,
     safe_name,
 )
+from postroom.contracts.mail import Attachment as MailAttachment
 from postroom.contracts.messages import ContentBlock, Message, storable
 from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, MessageType
-from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_of
 from postroom.gateway.spooling import MOST_FILES, head_of, pieces_of, spooled, too_large
 from postroom.log import get_logger
@@ -41,7 +51,11 @@ MOST_TRANSCRIPT = 100_000
 """Characters of what is said in one file."""
 _TRIES = 3
 """Executions of a run that a file is waited for."""
+_TRIES_UNCONNECTED = 12
+"""The same while its channel is not connected: one less than a run has, which goes on without it then."""
 _SCAN_SECONDS = 120.0
+_TRANSCRIBE_SECONDS = 600.0
+"""For an endpoint that is never silent and never done."""
 _KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
 
@@ -110,7 +124,7 @@ class FilesOfRun(RunFiles):
         self._store = files.store
         self._thread_id = activation.thread_id
         self._run_id = activation.run_id or ""
-        self._may_wait = activation.attempt < _TRIES
+        self._attempt = activation.attempt
 
     @override
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
@@ -167,7 +181,7 @@ class FilesOfRun(RunFiles):
         except InputError as error:
             why = error.message
         except PostroomError as error:
-            if error.retryable and self._may_wait:
+            if error.retryable and self._attempt < self._tries():
                 raise
             why = f"it could not be fetched: {error.message}"
         except Exception as error:  # an adapter broke its promise: the message goes on without its file
@@ -176,6 +190,13 @@ class FilesOfRun(RunFiles):
         known = replace(file, missing=why)
         await self._keep(known, wording.file_missing(file.name, why))
         return known
+
+    def _tries(self) -> int:
+        """Return how many executions a file that cannot be had now is waited for."""
+        adapter = self._files.adapter_of(self._thread_id)
+        connects = (AdapterState.CONNECTING, AdapterState.RECONNECTING)
+        is_away = adapter is not None and adapter.liveness.state in connects
+        return _TRIES_UNCONNECTED if is_away else _TRIES
 
     async def _fetched(self, file: ChatFile, block: ContentBlock) -> ChatFile:
         if file.position > MOST_FILES:
@@ -199,6 +220,8 @@ class FilesOfRun(RunFiles):
 
     async def _checked(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
         """Look what a file is, and keep it with its bytes."""
+        if not found.size:
+            raise InvalidArgument("it is empty")
         head = await asyncio.to_thread(head_of, found.path)
         media_type = media_type_of(head, block.data.get("name"), is_sound=block.type == "audio")
         most = self._files.most(media_type)
@@ -224,10 +247,14 @@ class FilesOfRun(RunFiles):
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:
-            said = await self._files.transcribe(path, file)
+            async with asyncio.timeout(_TRANSCRIBE_SECONDS):
+                said = await self._files.transcribe(path, file)
         except PostroomError as error:
             _LOG.warning("file.not_transcribed", reason=error.describe())
             return None, wording.not_transcribed(file.name, error.message)
+        except TimeoutError:
+            _LOG.warning("file.not_transcribed", reason="it took too long")
+            return None, wording.not_transcribed(file.name, "it took too long")
         return storable(said.replace("\0", ""))[:MOST_TRANSCRIPT], None
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
@@ -239,6 +266,26 @@ class FilesOfRun(RunFiles):
         key = sha256(notice.encode("utf-8", "replace")).hexdigest()[:16]
         draft = reply.draft(f"file/{self._thread_id}/{file.message_id}/{file.position}/{key}")
         return await self._store.put(file, notices=(draft,))
+
+
+async def attached(one: MailAttachment, thread_id: str, position: int, store: FileStore) -> ChatFile:
+    """Return what came with a mail message as a file of a chat: its type is told by its bytes."""
+    file = ChatFile(
+        thread_id=thread_id,
+        message_id="",
+        position=position,
+        name=safe_name(one.name, one.media_type, position + 1),
+        media_type=one.media_type,
+        size=one.size,
+        sha256=one.sha256,
+    )
+    head = b""
+    try:
+        async for piece in store.content(one.sha256):  # one piece
+            head = head or piece[:SNIFFED_BYTES]
+    except UnknownMessage:
+        return replace(file, missing="its message was taken back")
+    return replace(file, media_type=media_type_of(head, one.name))
 
 
 def attachment_of(file: ChatFile) -> Attachment:

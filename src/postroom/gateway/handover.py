@@ -38,6 +38,7 @@ from postroom.contracts.messages import (
     Role,
     storable,
 )
+from postroom.contracts.quoting import one_line, said_by
 from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
@@ -328,7 +329,7 @@ def _latest(event: MessageEvent, inbound: InboundMessage) -> MessageEvent:
 def _quoted(text: str) -> str:
     """Return the words that somebody answers to, as they stand before the answer."""
     short = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
-    return "In reply to:\n" + "\n".join(f"> {line}" for line in short.splitlines())
+    return "In reply to:\n" + "\n".join(f"> {one_line(line)}" for line in short.splitlines())
 
 
 def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, caller: Json = None) -> Message:
@@ -348,7 +349,7 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, ca
         "caller": event.metadata.get("caller", caller),
     }
     name = (source.user_name or source.user_id) if source else None
-    words = f"[{name}] {event.text}" if shared and name else event.text
+    words = said_by(name, event.text) if shared and name else event.text
     if event.reply_to_text:
         words = f"{_quoted(event.reply_to_text)}\n\n{words}"
     words = with_earlier(words, event.metadata)

@@ -6,7 +6,7 @@ now and then ─▶ messages of processes that died ─▶ the runner
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -52,6 +52,7 @@ _LEFT_BEHIND_MS = 60_000
 
 _ALBUM_MS = 1_000
 """How long the next file of an album is waited for: platforms send each as a message of its own."""
+_MOST_ALBUMS = 1_000
 
 
 @dataclass(eq=False, slots=True)
@@ -61,17 +62,6 @@ class _Album:
     album_id: str
     events: list[MessageEvent]
     behind: list[MessageEvent] = field(default_factory=list)
-
-    @property
-    def agent(self) -> str | None:
-        """The agent that it is for."""
-        source = self.events[0].source
-        return None if source is None else source.agent
-
-    def is_from(self, source: SessionSource) -> bool:
-        """Say whether somebody in a place has sent it."""
-        first = self.events[0].source
-        return first is not None and replace(source, agent=first.agent, person=first.person) == first
 
 
 class Intake:
@@ -102,6 +92,8 @@ class Intake:
         """How many messages of each session are between their platform and their thread."""
         self._albums: dict[str, _Album] = {}
         """By session: albums of which more may come."""
+        self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
+        """By id and sender, the newest: only the first message of an album says for whom all of them are."""
         self._timer = services.timer
         self._open = asyncio.Event()
         self.tasks = services.tasks
@@ -116,16 +108,17 @@ class Intake:
             InputError: it can never be kept.
         """
         source = self._checked(event)
-        album = self._open_album(event, source)
-        if not (event.addressed or album or self._config.routes or self._config.group_context):
-            return  # said among others, and not to us
         await self._open.wait()
         self._refuse_ended()
+        known = self._albums_for_us.get(_sent_album(event, source))
+        if not (event.addressed or known or self._config.routes or self._config.group_context):
+            return  # said among others, and not to us
         source = await self._people.learn(source)
-        routed = await self._routed(event, source) if album is None else replace(source, agent=album.agent)
+        routed = known or await self._routed(event, source)
         if routed is None:
             return
         source = event.source = routed
+        self._note_album(event, source)
         if not event.is_command():
             event.metadata |= self._group_talk.unread(source, self._config.session_key(source))
         draft = self._draft(event, source)
@@ -332,6 +325,7 @@ class Intake:
             return False
         if event.source is not None:
             event.source = await self._people.learn(event.source)
+            self._note_album(event, event.source)
         self._start(event, message.session_key)
         return True
 
@@ -367,7 +361,7 @@ class Intake:
         while seen < len(album.events):
             seen = len(album.events)
             await self._timer.sleep(_ALBUM_MS)
-        del self._albums[session_key]
+        taken = len(album.events)
         first, *others = sorted(album.events, key=lambda event: event.inbound_id or 0)
         try:
             await self._merge(first, others)
@@ -378,7 +372,8 @@ class Intake:
         for event in others:
             self._in_hand.discard(event.inbound_id or 0)
             self._came(session_key)
-        for event in album.behind:
+        del self._albums[session_key]  # now: what came while they were merged stands behind them
+        for event in (*album.events[taken:], *album.behind):
             self._in_hand.discard(event.inbound_id or 0)
             self._start(event, session_key)
             self._came(session_key)
@@ -393,9 +388,12 @@ class Intake:
         """
         if not others or first.source is None:
             return
-        media = {file.ref: file for event in (first, *others) for file in event.media}
-        texts = dict.fromkeys(event.text for event in (first, *others) if event.text.strip())
-        first.media, first.text = tuple(media.values()), "\n".join(texts)
+        given = first.metadata.get("album", [])
+        new = [event for event in others if event.message_id not in given]
+        texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
+        first.media += tuple(file for event in new for file in event.media)
+        first.text = "\n".join(texts)
+        first.metadata["album"] = [*given, *(event.message_id for event in new)]
         try:
             kept = await self._log.edit(inbound_key(first.source, first.message_id), first.to_body())
         except (AlreadyConsumed, UnknownMessage):
@@ -408,13 +406,12 @@ class Intake:
             except IllegalTransition:
                 continue  # as above
 
-    def _open_album(self, event: MessageEvent, source: SessionSource) -> _Album | None:
-        """Return the album that a message belongs to, where its first message was meant for us."""
-        album_id = _album_of(event)
-        for album in self._albums.values():
-            if album.album_id == album_id and album.is_from(source):
-                return album
-        return None
+    def _note_album(self, event: MessageEvent, source: SessionSource) -> None:
+        """Note that the other messages of an album are for us too, however late they come."""
+        if _album_of(event) is not None:
+            self._albums_for_us[_sent_album(event, source)] = source
+            while len(self._albums_for_us) > _MOST_ALBUMS:
+                self._albums_for_us.popitem(last=False)
 
     async def _run_handler(self, event: MessageEvent, inbound_id: int, session_key: str) -> None:
         try:
@@ -444,6 +441,11 @@ class Intake:
             sender_id=source.user_id,
             body=event.to_body(),
         )
+
+
+def _sent_album(event: MessageEvent, source: SessionSource) -> tuple[str, SessionSource]:
+    """Return what the messages of one album have in common."""
+    return _album_of(event) or "", replace(source, agent=None, person=None)
 
 
 def _album_of(event: MessageEvent) -> str | None:

@@ -16,6 +16,7 @@ from postroom.contracts.accepting import Accept
 from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
 from postroom.contracts.inference import CALLER_TOOLS
+from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, Message, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
@@ -80,6 +81,8 @@ class Reply:
     """The key of the mail message that is said by it, where the mail room waits to be told."""
     keeps_quiet: bool = False
     """Whether it waits for the end of the chat's quiet hours."""
+    files: tuple[Attachment, ...] = ()
+    """Files that are sent behind it, besides those that its run has left."""
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
         """Return it as an outbox row."""

@@ -1,9 +1,9 @@
 """The one door of the HTTP edge: a middleware in front of everything that is served.
 
 It looks in this order: is the request well formed (400), is it meant for this server (Host, 421), does no
-foreign page send it (Origin, 403), is it small enough (413), and who sends it (401, or the login page; 403
-for a named token that lacks `admin` where that is needed). What passes is marked with who called; what
-fails below becomes one clean answer. It knows nothing of mail.
+foreign page send it (Origin, 403), is it small enough (413), and who sends it (401, or the login page). What
+passes is marked with who called, and `permissions` say whom the address answers; what fails below becomes one
+clean answer. It knows nothing of mail.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, WrongToken
-from postroom.contracts.tokens import ADMIN, RUN_PREFIX, TOKEN_PREFIX, Grant
+from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, problem_of, reported
 from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
 from postroom.http_api.sessions import Sessions, login_address
@@ -197,7 +197,6 @@ class Guard:
 
         Raises:
             WrongToken: a bearer token came along, and it is not one for this path.
-            InsufficientScope: it is a named token, and this path is for those with the scope `admin`.
         """
         if head.authorization is not None and head.bearer is not None:
             return await self._bearer(head.path, head.bearer)
@@ -215,8 +214,6 @@ class Guard:
         grant = await self._grant(path, token)
         if grant is None:
             raise WrongToken("the bearer token is not one that opens this path", remedy=_HOW_TO_PROVE)
-        if not self._is_for_agents(path) and not (grant.run_id is not None and _within(path, HOOKS)):
-            grant.check(ADMIN, path)
         return _Admitted(caller="token", grant=grant)
 
     async def _grant(self, path: str, token: str) -> Grant | None:

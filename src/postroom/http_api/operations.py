@@ -67,6 +67,10 @@ class Operations(Protocol):
         """
         ...
 
+    async def projects(self) -> Sequence[Mapping[str, object]]:
+        """Return every project: its slug and its path."""
+        ...
+
     async def support_bundle(self) -> Mapping[str, str]:
         """Return what may be shown to others, as texts by the names of their files; may take long."""
         ...

@@ -1,4 +1,4 @@
-"""The operator's routes: who may call them, how their bodies are read, and what each asks of which service.
+"""The operator's routes: how their bodies are read, and what each asks of which service.
 
 Those for hooks and watchers of this machine are among them.
 """
@@ -16,9 +16,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.choices import Importance
-from postroom.contracts.errors import InvalidArgument, InvalidPath, NotPermitted
+from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
-from postroom.contracts.tokens import ADMIN, Grant
+from postroom.contracts.tokens import Grant
 from postroom.contracts.work import told
 from postroom.http_api.operations import Operations
 from postroom.http_api.sessions import LoginService, own_address
@@ -56,30 +56,13 @@ _MOST_SECONDS: Final = 10**9
 _Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
 
 
-def operators(
-    path: str, endpoints: Mapping[str, Endpoint], *, by_token: bool = True, by_run: bool = False
-) -> Route:
-    """Return a route that refuses everybody but the operator, an endpoint for each method.
+def operators(path: str, endpoints: Mapping[str, Endpoint]) -> Route:
+    """Return a route with an endpoint for each method; whom it answers is said in `permissions`."""
 
-    A named token with the scope `admin` counts as the operator's, unless `by_token` is False; with `by_run`
-    the token of a run does.
-    """
-
-    async def checked(request: Request) -> Response:
-        grant = request.scope.get(GRANT_SCOPE)
-        if not (by_run and isinstance(grant, Grant) and grant.run_id is not None):
-            _refuse_others(request, by_token=by_token)
+    async def chosen(request: Request) -> Response:
         return await endpoints["GET" if request.method == "HEAD" else request.method](request)
 
-    return Route(path, checked, methods=list(endpoints))
-
-
-def _refuse_others(request: Request, *, by_token: bool) -> None:
-    caller, grant = request.scope.get("state", {}).get("caller"), request.scope.get(GRANT_SCOPE)
-    if caller == "token" and isinstance(grant, Grant) and by_token:
-        grant.check(ADMIN, request.url.path)
-    elif caller != "operator":
-        raise NotPermitted("this is for the server's operator", remedy="use the server's own token")
+    return Route(path, chosen, methods=list(endpoints))
 
 
 async def read_body(request: Request, kind: type[T]) -> T:
@@ -132,6 +115,13 @@ def _login_address(request: Request, login: LoginService, then: str) -> str:
     return f"{base}/login?code={login.codes.make()}{leads_on}"
 
 
+def _told_as(name: str, look: Callable[[], Awaitable[object]]) -> Endpoint:
+    async def told_whole(_: Request) -> Response:
+        return JSONResponse({name: await look()})
+
+    return told_whole
+
+
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     """Return the routes to the server itself."""
 
@@ -144,9 +134,6 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     async def back_up(request: Request) -> Response:
         wanted = await read_body(request, _Backup)
         return JSONResponse(dict(await operations.back_up(_absolute(wanted.target))))
-
-    async def support_bundle(_: Request) -> Response:
-        return JSONResponse({"files": dict(await operations.support_bundle())})
 
     async def issue(request: Request) -> Response:
         wanted = await read_body(request, _Agent)
@@ -167,8 +154,9 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
 
     return [
         operators("/admin/status", {"GET": status}),
+        operators("/admin/projects", {"GET": _told_as("projects", operations.projects)}),
         operators("/admin/doctor", {"GET": doctor}),
-        operators("/admin/support-bundle", {"GET": support_bundle}),
+        operators("/admin/support-bundle", {"GET": _told_as("files", operations.support_bundle)}),
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),
@@ -419,8 +407,8 @@ def token_routes(tokens: NamedTokens) -> list[Route]:
 
     methods = {"GET": listed, "POST": create, "DELETE": revoke}
     return [
-        operators("/admin/tokens", methods, by_token=False),
-        operators("/admin/tokens/rotate", {"POST": rotate}, by_token=False),
+        operators("/admin/tokens", methods),
+        operators("/admin/tokens/rotate", {"POST": rotate}),
     ]
 
 
@@ -439,6 +427,6 @@ def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
         return JSONResponse(dict(await following.messages(await _object(request), agent_token=token)))
 
     return [
-        operators("/hooks/{client}/{event}", {"POST": hook}, by_run=True),
+        operators("/hooks/{client}/{event}", {"POST": hook}),
         operators("/watch", {"POST": watch}),
     ]

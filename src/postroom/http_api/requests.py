@@ -120,6 +120,8 @@ def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool
     usual = _DEFAULT_PORTS[found[1].lower()]
     port = author.port or usual
     asked = host.port or usual
+    if author.name == host.name and author.name not in trusted:
+        return found[1].lower() == "http" and port == asked  # https is spoken by proxies alone
     if author.name == host.name:
         return port == asked
     return author.name in trusted and port in (usual, asked)

@@ -1,6 +1,6 @@
 """Every route of this room, and the application that answers each refusal as problem JSON."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -25,6 +25,7 @@ from postroom.http_api.operators import (
     schedule_routes,
     token_routes,
 )
+from postroom.http_api.permissions import Permission, close, table
 from postroom.http_api.rest.routes import rest_routes
 from postroom.http_api.sessions import LoginService
 from postroom.mail.named_tokens import NamedTokens
@@ -60,7 +61,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, REST, OAuth's clean refusals.
 
-    They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
+    Whom each answers is said in `permissions`, as far as `Guard` marked who calls. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
     `runners` for the agents that are run here, `runs` for what they were asked, `questions` for what they
     wait to be told, `schedules` for what is sent again and again, `tokens` for named tokens, `calls` for the
@@ -81,8 +82,17 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     ]
 
 
-def application(routes: list[BaseRoute], *, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
-    """Return an application in which every refusal is problem JSON, of unknown paths and methods too."""
+def application(
+    routes: list[BaseRoute],
+    *,
+    lifespan: Lifespan[Starlette] | None = None,
+    permissions: Sequence[Permission] | None = None,
+) -> Starlette:
+    """Return an application in which every refusal is problem JSON, of unknown paths and methods too.
+
+    Each route answers whom `permissions` say, by default postroom's; one that they do not name, nobody.
+    """
+    close(routes, table() if permissions is None else permissions)
     return Starlette(
         routes=routes,
         lifespan=lifespan,

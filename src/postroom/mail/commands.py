@@ -326,6 +326,18 @@ class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
     cursor: Cursor = 0
 
 
+class FetchThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Read the messages of a thread, oldest first, those of other projects that came here included.
+
+    Give `next` as `after` for more. Reading marks nothing.
+    """
+
+    project_key: ProjectKey
+    thread_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    after: Annotated[int, Meta(ge=0, le=2**53, description="id of the last message seen")] = 0
+    limit: Limit = 50
+
+
 class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Say who takes part in a thread, what is asked, what is not acknowledged and what is reserved.
 

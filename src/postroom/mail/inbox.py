@@ -88,25 +88,36 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Show messages to their reader, with two look-ups for all of them together."""
-    ids = [entry.message.id for entry in entries]
+    """Show messages to their reader."""
+    messages = [entry.message for entry in entries]
+    views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
+    return list(map(inbox_view, entries, views))
+
+
+def shown_messages(
+    context: ReadContext,
+    project: Project,
+    messages: Sequence[Message],
+    *,
+    viewer: Agent | None = None,
+    bodies: bool = True,
+) -> list[MessageView]:
+    """Show messages as a project sees them, with two look-ups for all of them together."""
+    ids = [message.id for message in messages]
     recipients = context.tx.recipients(ids) if ids else {}
     attachments = context.tx.attachments(ids) if ids else {}
-    slugs = _slugs(context.tx, project, (entry.message for entry in entries))
+    slugs = _slugs(context.tx, project, messages)
     return [
-        inbox_view(
-            entry,
-            message_view(
-                entry.message,
-                recipients[entry.message.id],
-                attachments[entry.message.id],
-                viewer=reader,
-                home_slug=project.slug,
-                sender_slug=slugs[entry.message.project_id],
-                bodies=bodies,
-            ),
+        message_view(
+            message,
+            recipients[message.id],
+            attachments[message.id],
+            viewer=viewer,
+            home_slug=project.slug,
+            sender_slug=slugs[message.project_id],
+            bodies=bodies,
         )
-        for entry in entries
+        for message in messages
     ]
 
 

@@ -18,7 +18,6 @@ from postroom.mail import (
 )
 from postroom.mail.commands import Command
 from postroom.mail.context import OperationContext
-from postroom.mail.projects import UNBOUND
 from postroom.mail.waking import asking
 
 READ: Final[frozenset[Scope]] = frozenset({"mail:read"})
@@ -52,21 +51,15 @@ class Operation:
         if not self.needs or not self.needs <= set(SCOPES):
             raise ValueError(f"operation {self.name} declares no scope that there is: {sorted(self.needs)}")
 
-    def check(self, grant: Grant | None) -> None:
+    def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
         """Raise unless a named token of this grant may do it; without a grant nothing is held back.
 
         Raises:
             InsufficientScope: it has too few scopes.
             NotPermitted: it is bound to a project, and this is about more than one.
         """
-        if grant is None:
-            return
-        grant.check(self.needs, self.name)
-        if grant.project_id is not None and not self.is_of_one_project:
-            raise NotPermitted(
-                f"{self.name} is not about one project, and the token `{grant.name}` is bound to one",
-                remedy=UNBOUND,
-            )
+        if grant is not None:
+            grant.check(self.needs, self.name, is_of_one_project=self.is_of_one_project, slug=slug)
 
     def is_open_to(self, grant: Grant | None) -> bool:
         """Return whether a named token of this grant may do it."""
@@ -153,6 +146,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         SEND, commands.AcknowledgeMessage, inbox.acknowledge_message, repeatable=True, is_of_one_project=True
     ),
     _looks(READ, commands.SearchMessages, threads.search_messages, settled=True, is_of_one_project=True),
+    _looks(READ, commands.FetchThread, threads.fetch_thread, is_of_one_project=True),
     _looks(READ, commands.SummarizeThread, threads.summarize_thread, is_of_one_project=True),
     _changes(RUN, commands.AskPerson, asking.ask_person, repeatable=True, is_of_one_project=True),
     _changes(

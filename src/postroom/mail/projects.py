@@ -18,6 +18,7 @@ from typing_extensions import override
 from postroom.contracts.errors import InvalidPath, NotPermitted, UnknownProject
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailWrites, ProjectReads, ProjectWrites
+from postroom.contracts.tokens import UNBOUND
 from postroom.mail.commands import Command, RecallMessage, ReplyMessage
 from postroom.mail.names import nearest, shown
 
@@ -32,7 +33,6 @@ MAX_PATH = 4_096
 PEOPLE_KEY = "/postroom/people"
 PEOPLE_SLUG = "postroom-people"
 """The project of people, which is no folder; no other project gets its slug."""
-UNBOUND: Final = "use a token that is bound to no project, or the server's own"
 HUMAN: Final = "human:"
 CHAT: Final = "chat:"
 PERSONS: Final = (HUMAN, CHAT)

@@ -6,14 +6,17 @@ from typing import TypedDict
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownThread
-from postroom.contracts.mail import Message, Recipient
-from postroom.mail.commands import SearchMessages, ShowProject, SummarizeThread
+from postroom.contracts.mail import Message, Project, Recipient
+from postroom.mail.commands import FetchThread, SearchMessages, ShowProject, SummarizeThread
 from postroom.mail.context import ReadContext
+from postroom.mail.conversation import Conversation
+from postroom.mail.inbox import shown_messages
 from postroom.mail.names import shown
 from postroom.mail.projects import find_project
 from postroom.mail.query import parse_query
 from postroom.mail.views import (
     AgentView,
+    MessageView,
     ProjectView,
     ReservationView,
     agent_view,
@@ -92,6 +95,14 @@ class SummaryView(TypedDict):
     reservations: list[ReservationView]
 
 
+class ThreadMessages(TypedDict):
+    """Messages of a thread; give `next` as `after` for more, null means that there are no more."""
+
+    thread_id: str
+    messages: list[MessageView]
+    next: int | None
+
+
 class ThreadView(TypedDict):
     """A thread as a list shows it."""
 
@@ -165,6 +176,29 @@ def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
     }
 
 
+def fetch_thread(context: ReadContext, asked: FetchThread) -> ThreadMessages:
+    """Return messages of a thread, oldest first; hidden recipients are shown to nobody.
+
+    Raises:
+        UnknownThread: the project has no such thread.
+    """
+    project = find_project(context.projects, asked.project_key)
+    talk = Conversation(context.tx, context.projects, project, asked.thread_id)
+    found = talk.messages(limit=asked.limit + 1, after=asked.after)
+    if not found and not talk.messages(limit=1):
+        raise _unknown(project, asked.thread_id)
+    messages = found[: asked.limit]
+    return {
+        "thread_id": asked.thread_id,
+        "messages": shown_messages(context, project, messages),
+        "next": messages[-1].id if len(found) > len(messages) else None,
+    }
+
+
+def _unknown(project: Project, thread_id: str) -> UnknownThread:
+    return UnknownThread(f"project {project.slug} has no thread {shown(thread_id)}", value=thread_id)
+
+
 def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryView:
     """Say who takes part, what is asked, what is not acknowledged and what the participants hold.
 
@@ -174,9 +208,7 @@ def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryVie
     project = find_project(context.projects, asked.project_key)
     size = context.tx.thread_size(project.id, asked.thread_id)
     if not size:
-        raise UnknownThread(
-            f"project {project.slug} has no thread {shown(asked.thread_id)}", value=asked.thread_id
-        )
+        raise _unknown(project, asked.thread_id)
     messages = context.tx.thread_tail(project.id, asked.thread_id, limit=SUMMARY_MESSAGES)
     recipients = context.tx.recipients([one.id for one in messages if one.ack_required])
     writers = {one.sender_id for one in messages}

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from postroom.contracts.errors import InsufficientScope, NotPermitted
+from postroom.contracts.errors import InsufficientScope
 from postroom.contracts.tokens import Grant
 from postroom.mail.context import Caller
 from postroom.mail.operations import OPERATIONS
@@ -51,25 +51,14 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
             _refuse_reading(grant, str(params.get("uri")))
         case "subscriptions/listen":
             for uri in _listened_to(params):
-                _refuse_reading(grant, uri)
-                _refuse_elsewhere(grant, uri)
+                _refuse_reading(grant, uri, listens=True)
 
 
-def _refuse_reading(grant: Grant, uri: str) -> None:
+def _refuse_reading(grant: Grant, uri: str, *, listens: bool = False) -> None:
+    """News names its project by the slug, as does who listens for it; who reads may name it by its folder."""
     found = kind_of(uri)
     if found is not None:
-        OPERATIONS[found[0].operation].check(grant)
-
-
-def _refuse_elsewhere(grant: Grant, uri: str) -> None:
-    """News names its project by the slug, as does who listens for it."""
-    found = kind_of(uri)
-    slug = None if found is None else found[1]["project"]
-    if grant.project_id is not None and slug != grant.project_slug:
-        raise NotPermitted(
-            f"the token `{grant.name}` is bound to the project {grant.project_slug}",
-            remedy=f"listen to addresses of it, such as mail://project/{grant.project_slug}",
-        )
+        OPERATIONS[found[0].operation].check(grant, slug=found[1]["project"] if listens else None)
 
 
 def _listened_to(params: Mapping[str, Any]) -> list[str]:

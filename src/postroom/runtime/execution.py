@@ -270,12 +270,16 @@ class Execution:
     async def _asked_without(
         self, request: InferenceRequest, files: RunFiles, sent: Sequence[ChatFile], refusal: RequestRefused
     ) -> InferenceResult:
-        """Ask once more without the files of a request that was refused; if that helps, it was they."""
+        """Ask once more without the files of a request that was refused.
+
+        If that helps, it was they: those of the newest message, for what came before was taken before.
+        """
         named, _ = await with_files(request.messages, files, most_words=self._most_words(), takes_parts=False)
         request = replace(request, messages=named)
         result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
         for file in sent:
-            await files.not_taken(file, f"the model refuses it: {refusal.message}")
+            if file.message_id == sent[0].message_id:
+                await files.not_taken(file, f"the model refuses it: {refusal.message}")
         return result
 
     def _most_words(self) -> int:

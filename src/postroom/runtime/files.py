@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from postroom.contracts.files import ChatFile, RunFiles, is_readable_text
 from postroom.contracts.messages import ContentBlock, Message, storable
+from postroom.contracts.quoting import in_code_fence, one_line, quoted
 from postroom.contracts.records import replace
 
 MOST_PARTS = 8
@@ -49,7 +50,12 @@ async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
     found = await files.of(message)
     if not found:
         return message
-    blocks = tuple([await _block(file, files, room) for file in found])
+    blocks: list[ContentBlock] = []
+    seen: dict[str, ChatFile] = {}
+    for file in found:
+        before = file if file.sha256 is None else seen.setdefault(file.sha256, file)
+        same = f"[The file {file.name} is the same as {before.name}, once more]"
+        blocks.append(await _block(file, files, room) if before is file else ContentBlock(text=same))
     words = [block.text for block in blocks if block.type == "text"]
     space = "\n\n" if message.text().strip() and words else ""
     text = (ContentBlock(text=space + "\n\n".join(words)),) if words else ()
@@ -60,9 +66,9 @@ async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
 async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     """Return a file as the model reads it, or what it is told of one that it does not."""
     if file.transcript is not None:
-        return ContentBlock(text=f"[What is said in {file.name}:]\n{file.transcript}")
+        return ContentBlock(text=f"What is said in {quoted(file.name)}:\n{in_code_fence(file.transcript)}")
     if file.missing is not None:
-        return ContentBlock(text=f"[The file {file.described} is not here: {file.missing}]")
+        return ContentBlock(text=f"[The file {file.described} is not here: {one_line(file.missing)}]")
     if is_readable_text(file.media_type):
         return await _words(file, files, room)
     kind = "image" if file.media_type in _PICTURES else "document" if file.media_type in _DOCUMENTS else None
@@ -89,7 +95,7 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
 def _why_not(file: ChatFile) -> str:
     if file.media_type.startswith("audio/"):
         return "nobody writes down what is said; set a transcription endpoint"
-    return f"the model takes no {file.media_type}"
+    return f"the model takes no {one_line(file.media_type)}"
 
 
 async def _words(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
@@ -102,10 +108,7 @@ async def _words(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
         return ContentBlock(text=f"[The file {file.described} was sent earlier and is not shown again]")
     room.words -= file.size
     text = storable((await _whole(file, files)).decode("utf-8", "replace"))
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return ContentBlock(text=f"File {file.name}:\n{fence}\n{text}\n{fence}")
+    return ContentBlock(text=f"File {quoted(file.name)}:\n{in_code_fence(text)}")
 
 
 async def _whole(file: ChatFile, files: RunFiles) -> bytes:

@@ -1,6 +1,6 @@
 """Runs as people see them, at the pages and at the command line: looked at, ended, tried again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
 from postroom.contracts.clock import iso
@@ -8,12 +8,14 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownDispatch, UnknownRun
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
-from postroom.contracts.work import Output, Waiting, Work, WorkCounts, WorkState
-from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_of
+from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.work import Floor, Output, QueuedRun, QueueState, Waiting, Work, WorkCounts, WorkState
+from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.floor import floor_of, state_of, work_of
+from postroom.services.run_story import Story, story_of
 from postroom.services.runs import RunService, project_threads, whose
 
 _MOST: Final = 500
@@ -21,7 +23,6 @@ _EACH: Final = 20
 """Ended runs of each agent that are looked at."""
 ENDED: Final = 50
 """Ended runs that are shown."""
-_WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
 _ORDER: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks", "done", "cancelled", "failed")
 _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 
@@ -68,6 +69,10 @@ class WorkService:
         asked = sum(len(run.open_tickets) for run in runs if run.status is RunStatus.WAITING)
         return WorkCounts(open_runs=len(runs), questions=asked, given_up=len(dead))
 
+    async def floor(self, slug: str) -> Floor:
+        """Return what goes on in a project now, in one read of the store."""
+        return await self._runs.stores.store.read(lambda tx: floor_of(tx, slug))
+
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         """Return the messages that wait for their reader's next run, those that wait longest first."""
         found: list[Waiting] = []
@@ -95,19 +100,50 @@ class WorkService:
         most = ALL_KEPT if whole else SHOWN
         return await output_of(self._runs.stores.events, EventScope.run(run_id), most=most)
 
+    async def output_after(self, run_id: str, after: int) -> tuple[str, int]:
+        """Return what a run has put out behind a number of its log, and the number to go on from.
+
+        Raises:
+            CursorAhead, CursorExpired: the log does not have it.
+        """
+        return await output_after(self._runs.stores.events, EventScope.run(run_id), after)
+
+    async def story(self, run_id: str) -> Story:
+        """Return what a run did so far, step by step.
+
+        Raises:
+            UnknownRun: there is none.
+        """
+        run = await self._runs.stores.threads.load_run(run_id)
+        if run is None:
+            raise UnknownRun(f"there is no run {run_id!r}", value=run_id)
+        return await story_of(self._runs, self._mail, run, now=self._runs.stores.clock.now())
+
+    async def standing(self, slug: str) -> QueueState:
+        """Return which runs of a project's agents wait to be executed, and which were given up."""
+        prefix, queued = project_threads(slug), list[QueuedRun]()
+        async for row in self._of_status(RunDispatchStatus.QUEUED):
+            if row.thread_id.startswith(prefix):
+                _, name = whose(row.thread_id)
+                queued.append(QueuedRun(run_id=row.run_id, agent=name, since=row.updated_at))
+        dead = await self._dead(prefix)
+        return QueueState(queued=tuple(queued), given_up=frozenset(one.run_id for one in dead))
+
     async def at_work(self, slug: str) -> Mapping[str, int]:
         """Return which agents of a project have a run at work, by name in small letters, and since when."""
         found: dict[str, int] = {}
+        async for row in self._of_status(RunDispatchStatus.CLAIMED):
+            home, name = whose(row.thread_id)
+            if home == slug and name:
+                found[name.casefold()] = row.claimed_at or row.updated_at
+        return found
+
+    async def _of_status(self, status: RunDispatchStatus) -> AsyncIterator[RunDispatch]:
         after: tuple[int, str] | None = None
-        while page := await self._runs.stores.dispatches.list_by_status(
-            RunDispatchStatus.CLAIMED, limit=MAX_PAGE, after=after
-        ):
+        while page := await self._runs.stores.dispatches.list_by_status(status, limit=MAX_PAGE, after=after):
             after = (page[-1].updated_at, page[-1].dispatch_id)
             for row in page:
-                home, name = whose(row.thread_id)
-                if home == slug and name:
-                    found[name.casefold()] = row.claimed_at or row.updated_at
-        return found
+                yield row
 
     async def named(self, run_id: str) -> Work:
         """Return one run, named by its id, by the beginning of its id, or by its dispatch's.
@@ -184,27 +220,9 @@ class WorkService:
 
     async def _of(self, run: RunRecord) -> Work:
         row = await self._row(run)
-        state = _state(run, row)
-        why, until = await self._why(run, row, state)
-        slug, name = whose(run.thread_id)
-        return Work(
-            run_id=run.run_id,
-            project=slug,
-            agent=name,
-            state=state,
-            messages=tuple(messages_named(run.input.trigger_message_ids if run.input else ())),
-            created_at=run.created_at,
-            started_at=run.started_at,
-            finished_at=run.finished_at,
-            attempts=0 if row is None else row.executions,
-            dispatch_id=run.dispatch_id,
-            why=why,
-            until=until,
-            questions=len(run.answered) + len(run.open_tickets),
-            parent_run_id=run.parent_run_id,
-            can_cancel=state == "asks" or (row is not None and not row.status.is_terminal),
-            can_replay=row is not None and row.status is RunDispatchStatus.DEAD_LETTER,
-        )
+        state = state_of(run, row)
+        why, until, gate = await self._why(run, row, state)
+        return work_of(run, row, state=state, why=why, until=until, gate=gate)
 
     async def _row(self, run: RunRecord) -> RunDispatch | None:
         """Return the dispatch of a run, as far as it is still there and this run's."""
@@ -213,21 +231,23 @@ class WorkService:
         row = await self._runs.stores.dispatches.load_dispatch(run.dispatch_id)
         return row if row is not None and row.run_id == run.run_id else None
 
-    async def _why(self, run: RunRecord, row: RunDispatch | None, state: WorkState) -> tuple[str, int | None]:
+    async def _why(
+        self, run: RunRecord, row: RunDispatch | None, state: WorkState
+    ) -> tuple[str, int | None, str]:
         if state == "queued":
             if row is None:
-                return "its place in the queue is being written", None
+                return "its place in the queue is being written", None, ""
             try:
                 reason = await self._runs.mailbox.why_not(row.dispatch_id)
             except UnknownDispatch:
-                return "it has ended at this moment", None
-            return reason.text, reason.until
+                return "it has ended at this moment", None, ""
+            return reason.text, reason.until, reason.why.value
         if state == "asks":
-            return why_held(whose(run.thread_id)[1], run), None
+            return why_held(whose(run.thread_id)[1], run), None, ""
         end = run.termination
         if state != "failed" or end is None:
-            return "", None
-        return run.error or end.value or end.type.value, None
+            return "", None, ""
+        return run.error or end.value or end.type.value, None, ""
 
     async def _waiting_on(self, thread_id: str) -> list[Waiting]:
         slug, name = whose(thread_id)
@@ -249,19 +269,6 @@ class WorkService:
             for one in await self._runs.mailbox.pending(thread_id)
             for message in messages_named([one.message.id or ""])
         ]
-
-
-def _state(run: RunRecord, row: RunDispatch | None) -> WorkState:
-    if run.status is RunStatus.DONE:
-        end = run.termination
-        if end is None or end.type in _WELL:
-            return "done"
-        return "cancelled" if end.type is TerminationKind.CANCELLED else "failed"
-    if row is not None and row.status is RunDispatchStatus.CLAIMED:
-        return "at work"
-    if run.status is RunStatus.WAITING and (row is None or row.status is not RunDispatchStatus.QUEUED):
-        return "asks"
-    return "queued"
 
 
 def _shown(dispatch: RunDispatch) -> dict[str, object]:

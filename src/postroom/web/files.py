@@ -54,6 +54,15 @@ def unchanged(*, etag: str) -> Response:
     return Response(status_code=304, headers={"ETag": f'"{etag}"', **_SAFE})
 
 
+def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
+    """Return text that a browser shows as it is, and takes for nothing else."""
+    return Response(
+        text.encode("utf-8", "replace"),
+        media_type="text/plain; charset=utf-8",
+        headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})},
+    )
+
+
 def _disposition(name: str) -> str:
     """Name the file twice: for every browser in ASCII, and as it is for those that read RFC 5987."""
     shown = one_line(name).replace("/", "_").replace("\\", "_").strip(". ") or "attachment"
@@ -68,6 +77,9 @@ _MEDIA_TYPES = {
     "postroom.css": _CSS,
     "control.css": _CSS,
     "mail.css": _CSS,
+    "timeline.css": _CSS,
+    "run.js": "text/javascript; charset=utf-8",
+    "timeline.js": "text/javascript; charset=utf-8",
     "postroom.js": "text/javascript; charset=utf-8",
     "favicon.svg": "image/svg+xml",
 }

@@ -3,9 +3,9 @@
 from urllib.parse import quote, urlencode
 
 
-def project(slug: str) -> str:
-    """Return the address of a project."""
-    return f"/p/{_part(slug)}"
+def project(slug: str, *, done: str | None = None) -> str:
+    """Return the address of a project's control room, of it after a question was answered with yes or no."""
+    return _with(f"/p/{_part(slug)}", done=done)
 
 
 def agents(slug: str, *, after: int | None = None) -> str:
@@ -18,10 +18,31 @@ def agent(slug: str, name: str, *, box: str | None = None, before: int | None = 
     return _with(f"{project(slug)}/agents/{_part(name)}", box=box, before=before)
 
 
-def timeline(slug: str, *, agent: str = "", thread: str = "", live: bool = False) -> str:
-    """Return the address of the timeline of a project, an agent or a thread; live, it loads itself again."""
+def timeline(  # noqa: PLR0913 - what the picture can be asked for, by name
+    slug: str,
+    *,
+    agent: str = "",
+    thread: str = "",
+    length: str = "",
+    begin: int | None = None,
+    end: int | None = None,
+    opened: str = "",
+    chosen: str = "",
+) -> str:
+    """Return the address of the timeline of a project, an agent or a thread.
+
+    It follows the present by a length, or is that of a span; with groups unfolded, and one thing chosen.
+    """
     return _with(
-        f"{project(slug)}/timeline", agent=agent or None, thread=thread or None, live=1 if live else None
+        f"{project(slug)}/timeline",
+        **{
+            "agent": agent or None,
+            "thread": thread or None,
+            "span": length or None,
+            "from": begin,
+            "to": end,
+        },
+        **{"open": opened or None, "sel": chosen or None},
     )
 
 
@@ -45,11 +66,9 @@ def schedules(slug: str, *, done: str | None = None, sent: int | None = None) ->
     return _with(f"{project(slug)}/schedules", done=done, sent=sent)
 
 
-def run(
-    slug: str, run_id: str, *, live: bool = False, done: str | None = None, output: str | None = None
-) -> str:
-    """Return the address of one run."""
-    return _with(f"{project(slug)}/runs/{_part(run_id)}", live=1 if live else None, done=done, output=output)
+def run(slug: str, run_id: str, *, done: str | None = None, output: str | None = None) -> str:
+    """Return the address of one run, or of its output alone: `whole` to be stored, `raw` to be read."""
+    return _with(f"{project(slug)}/runs/{_part(run_id)}", done=done, output=output)
 
 
 def write(slug: str, *, to: str | None = None, reply: int | None = None) -> str:

@@ -18,17 +18,18 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.mail import Agent, Attachment, Message, Project
 from postroom.contracts.store import MailReads, MailStore
-from postroom.contracts.work import Waiting
+from postroom.contracts.work import Floor, Waiting
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.web import files, presence, reading, wording
+from postroom.web.control import control
 from postroom.web.files import asset_routes
-from postroom.web.forms import PageContext, PageServices, Site, following, project_page
+from postroom.web.forms import PageContext, PageServices, Site, following, project_page, remembered_name
 from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
-from postroom.web.run_pages import QuestionPages, RunPages, SchedulePages
+from postroom.web.run_pages import LONGEST_WHY, QuestionPages, RunPages, SchedulePages
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
-from postroom.web.timeline import timeline
+from postroom.web.timeline_pages import TimelinePages
 from postroom.web.views import ShownMessage
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ def page_routes(
         ("/p/{slug}", pages.project),
         ("/p/{slug}/agents", pages.agents),
         ("/p/{slug}/agents/{name:path}", pages.agent),
-        ("/p/{slug}/timeline", pages.timeline),
+        ("/p/{slug}/timeline", TimelinePages(mail, clock, services).timeline),
         ("/p/{slug}/threads", pages.threads),
         ("/p/{slug}/t/{thread_id:path}", pages.thread),
         ("/p/{slug}/m/{message_id}", pages.message),
@@ -108,23 +109,13 @@ class Pages:
         return await self._html(request, "projects", page=page, after=after, address=_address(request))
 
     async def project(self, request: Request) -> Response:
-        """Show a project's newest threads, agents and reservations."""
-        slug, now = request.path_params["slug"], self._clock.now()
-        page = await self._settled(lambda reads: reading.overview(reads, slug, now=now))
-        return await self._html(request, "project", page=page, project=page.project)
-
-    async def timeline(self, request: Request) -> Response:
-        """Show what happened in a project, with an agent or on a thread, the newest first.
-
-        Live, the page loads itself again.
-        """
-        slug, now, given = request.path_params["slug"], self._clock.now(), request.query_params
-        live = choice(request, "live", ("0", "1")) == "1"
-        agent, thread_id = given.get("agent", ""), given.get("thread", "")
-        page = await self._mail.read(
-            lambda reads: timeline(reads, slug, now=now, agent=agent, thread_id=thread_id)
-        )
-        return await self._html(request, "timeline", page=page, project=page.project, live=live)
+        """Show a project's control room."""
+        slug, now, me = request.path_params["slug"], self._clock.now(), remembered_name(request)
+        floor = Floor() if self._services is None else await self._services.runs.floor(slug)
+        page = await self._settled(lambda reads: control(reads, slug, floor, me=me, now=now))
+        done = choice(request, "done", ("", "yes", "no"))
+        shown = {"page": page, "done": done, "longest_why": LONGEST_WHY}
+        return await self._html(request, "project", project=page.overview.project, **shown)
 
     async def threads(self, request: Request) -> Response:
         """Show a project's threads, the newest first."""

@@ -20,9 +20,8 @@ from postroom.contracts.mail import (
     SearchHit,
 )
 from postroom.contracts.store import MailReads
-from postroom.mail import sending
+from postroom.mail import conversation, sending
 from postroom.mail.conflicts import conflicts
-from postroom.web import conversation
 from postroom.web.views import (
     AgentPage,
     BoxRow,
@@ -104,7 +103,7 @@ def thread(reads: MailReads, slug: str, thread_id: str, *, after: int, newest: b
         UnknownThread: the project has no such thread.
     """
     project = known_project(reads, slug)
-    talk = conversation.Conversation(reads, project, thread_id)
+    talk = conversation.Conversation(reads, reads, project, thread_id)
     beginning = talk.messages(limit=1)
     if not beginning:
         raise UnknownThread(f"{slug} has no thread {thread_id!r}", value=thread_id)
@@ -145,7 +144,7 @@ def slug_of_thread(reads: MailReads, project: Project, message: Message) -> str:
     A message from another project is in a thread here where a person wrote it, or somebody here wrote too.
     """
     if message.project_id != project.id:
-        talk = conversation.Conversation(reads, project, message.thread_id)
+        talk = conversation.Conversation(reads, reads, project, message.thread_id)
         if [one.id for one in talk.messages(limit=1, after=message.id - 1)] != [message.id]:
             return _slugs(reads, [message.project_id])[message.project_id]
     return project.slug

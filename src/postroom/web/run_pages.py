@@ -10,9 +10,12 @@ from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge, 
 from postroom.contracts.mail import Message, Project
 from postroom.contracts.store import MailReads
 from postroom.contracts.work import Work
-from postroom.web import conversation, files, links
+from postroom.mail import conversation
+from postroom.web import files, links
 from postroom.web.forms import PageContext, read_form, remember_name, see
+from postroom.web.run_time import gates, stretches
 from postroom.web.serving import Endpoint, choice, number
+from postroom.web.timeline_axis import lasts
 from postroom.web.wording import lines
 
 _GOING = ("at work", "queued")
@@ -53,16 +56,16 @@ class RunPages:
         )
 
     async def run(self, request: Request) -> Response:
-        """Show one run: how it stands, what it has put out, the messages that began it and its answer."""
+        """Show one run: how it stands, where its time went, what it did and put out; or its output alone."""
         project = await self._with.project(request)
         if request.method == "POST":
             return await self._decided(request, project)
         runs = self._with.services.runs
         work = await self._known(project, request.path_params["run_id"])
-        if choice(request, "output", ("end", "whole")) == "whole":
-            text = lines((await runs.output(work.run_id, whole=True)).text).encode("utf-8", "replace")
-            return files.download(text, f"output-{work.run_id}.txt", etag=hashlib.sha256(text).hexdigest())
-        subjects = await self._subjects(project, [work], [])
+        wanted = choice(request, "output", ("end", "more", "raw", "whole"))
+        if wanted != "end":
+            return await self._output(request, work, wanted)
+        story = await runs.story(work.run_id)
         answers = await self._with.mail.read(lambda reads: _answers(reads, project, work))
         return await self._with.html(
             request,
@@ -70,11 +73,34 @@ class RunPages:
             project=project,
             work=work,
             output=await runs.output(work.run_id),
-            subjects=subjects,
+            subjects=await self._subjects(project, [work], []),
+            shown={
+                one.id
+                for one in await self._here(project, [one.message for one in story.steps if one.message])
+            },
             answers=answers,
-            live=choice(request, "live", ("0", "1")) == "1" and work.finished_at is None,
+            story=story,
+            stretches=stretches(work, story.attempts, self._with.clock.now()),
+            gates=gates(work),
+            lasts=lasts,
             done=choice(request, "done", ("", "cancel", "replay")),
         )
+
+    async def _output(self, request: Request, work: Work, wanted: str) -> Response:
+        """Give what a run has put out: what is behind a number of its log, or all that was kept."""
+        runs = self._with.services.runs
+        if wanted == "more":
+            text, after = await runs.output_after(work.run_id, number(request, "after") or 0)
+            over = {} if work.finished_at is None else {"Postroom-Over": "1"}
+            return files.plain(lines(text), headers={"Postroom-Cursor": str(after), **over})
+        text = lines((await runs.output(work.run_id, whole=True)).text)
+        if wanted == "raw":
+            return files.plain(text)
+        content = text.encode("utf-8", "replace")
+        return files.download(content, f"output-{work.run_id}.txt", etag=hashlib.sha256(content).hexdigest())
+
+    async def _here(self, project: Project, messages: Sequence[Message]) -> list[Message]:
+        return await self._with.mail.read(lambda reads: conversation.here(reads, project, messages))
 
     async def _decided(self, request: Request, project: Project) -> Response:
         form = await read_form(request, self._with.services.visitors)
@@ -184,7 +210,12 @@ class QuestionPages:
             return await self._with.html(
                 request, "stale_answer", 409, project=project, before=before, message=error.message
             )
-        answer = see(links.questions(project.slug, done=number))
+        from_control_room = form.text("back") == "control"
+        answer = see(
+            links.project(project.slug, done=word)
+            if from_control_room
+            else links.questions(project.slug, done=number)
+        )
         remember_name(request, answer, by)
         return answer
 

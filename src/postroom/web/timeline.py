@@ -1,194 +1,253 @@
-"""The timeline of a project, agent or thread: who wrote, who was woken, what came of it, who holds what.
+"""What happened in a project within a span of time, gathered in one view of the store, within bounds.
 
-It is gathered from what is stored, in one consistent view, so that it never tells of what is not there.
-Hidden copies do not appear in it.
+Runs that ended well and are closer than three pixels come as one bar with their number; what failed, asks or
+is in conflict always stands alone. Messages come one by one up to a number, and counted beyond it. Hidden
+copies are left out here.
 """
 
-import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from postroom.contracts.errors import UnknownThread
-from postroom.contracts.mail import Agent, Message, Project, Recipient, Reservation
+from postroom.contracts.mail import Agent, Project, Recipient, Reservation
+from postroom.contracts.records import replace
 from postroom.contracts.store import MailReads
+from postroom.contracts.timeline import Attempt, AttemptGroup, Span, Written
 from postroom.contracts.waking import MessageRun
-from postroom.web import conversation
-from postroom.web.reading import inbox_of, known_agent, known_project, sent_by
+from postroom.mail.projects import PEOPLE_KEY
+from postroom.web.reading import known_agent, known_project
+from postroom.web.timeline_axis import DAY, HOUR
 
-Kind = Literal["wrote", "began", "done", "failed", "reserved", "freed"]
-_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-"""A cause is before its effect."""
-
-MESSAGES = 60
-HELD = 60
-SHOWN = 100
+AGENTS: Final = 200
+PEOPLE: Final = 12
+WIDTH: Final = 1_000
+"""Pixels that a picture is taken to be wide."""
+NEAR: Final = 3
+"""Pixels within which runs become one bar."""
+ARROWS: Final = 300
+ALONE: Final = 250
+"""Attempts that stand alone: the newest ones."""
+HELD: Final = 150
+PARTS: Final = 100
+COUNTED: Final = 250
+"""Messages of one part of a span are counted up to here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """One thing that happened: `who` did it, with a message or with a file."""
+class Sent:
+    """A message with its readers, and what runs made of it, by reader."""
 
-    at: int
-    kind: Kind
-    who: str
-    message: Message | None = None
+    message: Written
     readers: Sequence[Recipient] = ()
-    is_answer: bool = False
-    """Whether the message tells the end of a run."""
-    run_id: str = ""
-    reason: str = ""
-    held: Reservation | None = None
+    runs: Mapping[int, MessageRun] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtWork:
-    """An agent whose run has a message in its hands now."""
-
-    who: str
-    message: Message
-    run_id: str
-    since: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelinePage:
-    """What happened lately, and who is at work."""
+class Window:
+    """What a project did within a span."""
 
     project: Project
+    span: Span
     agent: Agent | None
-    """Whose timeline it is; None for everybody's."""
     thread_id: str
-    """The thread of which it is; "" for all of them."""
-    happened: Sequence[Happening]
-    at_work: Sequence[AtWork]
+    people: Sequence[Agent]
+    agents: Sequence[Agent]
+    bars: Sequence[AttemptGroup]
+    alone: Sequence[Attempt]
+    sent: Sequence[Sent]
+    counts: Sequence[int]
+    """How many messages there were in each part, where there are too many to come one by one."""
+    held: Sequence[Reservation]
     is_cut: bool
+    """Whether there was more that stands alone than is told."""
+    day: Span
+    """The time around the span, of which a small picture shows how busy it was."""
+    day_counts: Sequence[int]
+
+    @property
+    def runs(self) -> int:
+        """How many executions there were."""
+        return len(self.alone) + sum(one.count for one in self.bars)
 
 
-def timeline(reads: MailReads, slug: str, *, now: int, agent: str = "", thread_id: str = "") -> TimelinePage:
-    """Return what happened in a project, with one of its agents or on one of its threads, the newest first.
+def window(reads: MailReads, slug: str, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
+    """Return what happened in a project within a span, with one of its agents or on one of its threads.
 
     Raises:
-        UnknownAgent, UnknownThread: the project has no such agent or thread.
+        UnknownProject, UnknownAgent, UnknownThread: there is no such project, agent or thread.
     """
     project = known_project(reads, slug)
     whose = known_agent(reads, project, agent) if agent else None
-    messages = _messages(reads, project, whose, thread_id)
-    happened, at_work = _of_messages(reads, messages, whose)
-    held = [] if thread_id else _held(reads, project, whose)
-    for lease in held:
-        happened.extend(_leased(lease, now))
-    happened.sort(key=_order, reverse=True)
-    return TimelinePage(
+    if thread_id and not reads.thread(project.id, thread_id, limit=1):
+        home = reads.project(PEOPLE_KEY)
+        if home is None or not reads.thread(home.id, thread_id, limit=1):
+            raise UnknownThread(f"{project.slug} has no thread {thread_id!r}", value=thread_id)
+    agents = [whose] if whose else reads.agents(project.id, include_retired=True, limit=AGENTS)
+    people_home = reads.project(PEOPLE_KEY)
+    homes = [project] if people_home is None or people_home.id == project.id else [project, people_home]
+    sent, counts = _messages(reads, project, homes, span, whose, thread_id)
+    bars, alone = _attempts(reads, [one.id for one in agents], span)
+    if thread_id:
+        bars, alone = _of_thread(sent, bars, alone)
+    held = [] if thread_id else _held(reads, project, span, whose)
+    day = around(span)
+    lanes = agents
+    if whose is not None or thread_id:
+        took_part = _with_tracks(reads, project, agents, sent, [*bars, *alone])
+        first = [] if whose is None else [whose]
+        lanes = [*first, *(one for one in took_part if one not in first)]
+    people = [] if people_home is None else reads.agents(people_home.id, include_retired=False, limit=PEOPLE)
+    return Window(
         project=project,
+        span=span,
         agent=whose,
         thread_id=thread_id,
-        happened=happened[:SHOWN],
-        at_work=at_work,
-        is_cut=len(messages) >= MESSAGES or len(held) == HELD or len(happened) > SHOWN,
+        people=[] if project.id == getattr(people_home, "id", None) else people,
+        agents=lanes,
+        bars=bars,
+        alone=alone,
+        sent=sent,
+        counts=counts,
+        held=held,
+        is_cut=len(alone) >= ALONE or len(held) >= HELD,
+        day=day,
+        day_counts=reads.written_counts(project.id, day, parts=PARTS, most=COUNTED),
     )
 
 
-def _order(one: Happening) -> tuple[int, bool, int, int]:
-    """Sort by instant; what happened in the same one, with a cause before its effect.
-
-    A message is before what came of it, and its number is less than that of each message that came of it.
-    """
-    message, held = one.message, one.held
-    number = message.id if message is not None else held.id if held is not None else 0
-    return one.at, held is not None, number, _KINDS.index(one.kind)
-
-
-def _of_messages(
-    reads: MailReads, messages: Sequence[Message], whose: Agent | None
-) -> tuple[list[Happening], list[AtWork]]:
-    """Return what happened with messages, and who has them in hand; of one agent, what it did itself."""
-    ids = [one.id for one in messages]
-    readers = {number: _seen(found) for number, found in reads.recipients(ids).items()}
-    message_runs = reads.message_runs(ids)
-    found: list[Happening] = []
-    at_work: list[AtWork] = []
-    for message in messages:
-        found.append(_wrote(reads, message, readers[message.id]))
-        for one in readers[message.id]:
-            message_run = message_runs[message.id].get(one.agent_id)
-            if message_run is None or (whose is not None and one.agent_id != whose.id):
-                continue
-            found.extend(_handled(message, one, message_run))
-            if message_run.ended_at is None:
-                work = AtWork(
-                    who=one.name, message=message, run_id=message_run.run_id, since=message_run.delivered_at
-                )
-                at_work.append(work)
-    return found, at_work
+def around(span: Span) -> Span:
+    """Return the day, or what is ten times the span, around it."""
+    length = span.end - span.begin
+    if length < 16 * HOUR:
+        begin = span.begin // DAY * DAY
+        return Span(begin=begin, end=max(begin + DAY, -(-span.end // DAY) * DAY))
+    return Span(begin=span.begin - length // 10, end=span.end + length // 10)
 
 
-def _held(reads: MailReads, project: Project, whose: Agent | None) -> list[Reservation]:
-    found = reads.newest_reservations(project.id, limit=HELD)
-    return [one for one in found if whose is None or one.agent_id == whose.id]
+def _with_tracks(
+    reads: MailReads,
+    project: Project,
+    agents: Sequence[Agent],
+    sent: Sequence[Sent],
+    attempts: Sequence[Attempt | AttemptGroup],
+) -> Sequence[Agent]:
+    """Return the agents that took part: who wrote, was openly written to, or had runs."""
+    ids = {one.message.sender_id for one in sent} | {to.agent_id for one in sent for to in one.readers}
+    ids |= {one.agent_id for one in attempts}
+    found = {one.id: one for one in agents if one.id in ids}
+    found |= reads.agents_by_id(sorted(ids - found.keys()))
+    return sorted((one for one in found.values() if one.project_id == project.id), key=lambda one: one.id)
 
 
-def _messages(reads: MailReads, project: Project, whose: Agent | None, thread_id: str) -> list[Message]:
-    """Return the newest messages of a thread, of an agent, or of the project."""
-    if thread_id:
-        found = conversation.Conversation(reads, project, thread_id).newest(limit=MESSAGES)
-        if not found:
-            raise UnknownThread(f"{project.slug} has no thread {thread_id!r}", value=thread_id)
-    else:
-        found = _lately(reads, project) if whose is None else _with_agent(reads, whose)
-    if whose is None or not thread_id:
-        return found
-    mine = {one.id for one in _with_agent(reads, whose)}
-    return [one for one in found if one.id in mine]
+def _attempts(
+    reads: MailReads, agent_ids: Sequence[int], span: Span
+) -> tuple[list[AttemptGroup], list[Attempt]]:
+    step = nearness(span)
+    bars = joined(reads.attempt_groups(agent_ids, span, step=step), step)
+    alone = _alone(reads, agent_ids, span)
+    for one in reads.attempts_before(agent_ids, span.begin):
+        if one.outcome in ("done", "cancelled"):
+            if (one.ended_at or 0) > span.begin:
+                bars.append(_bar_of(one))
+        elif reaches(one, span.begin):
+            alone.append(one)
+    return bars, sorted(alone, key=lambda one: (one.began_at, one.id))
 
 
-def _with_agent(reads: MailReads, whose: Agent) -> list[Message]:
-    """Return what an agent wrote last, and what came to it."""
-    rows = [*inbox_of(reads, whose, None).rows, *sent_by(reads, whose, None).rows]
-    found = {row.message.id: row.message for row in rows}
-    return [found[number] for number in sorted(found)][-MESSAGES:]
+def nearness(span: Span) -> int:
+    """Return within how many milliseconds runs of an agent are one bar."""
+    return max((span.end - span.begin) * NEAR // WIDTH, 1)
 
 
-def _lately(reads: MailReads, project: Project) -> list[Message]:
-    """Return what was written last in a project, and to it by people."""
-    newest = functools.partial(reads.newest_messages, limit=MESSAGES)
-    found = [*newest(project.id), *conversation.from_people(reads, project, newest)]
-    return sorted(found, key=lambda one: one.id)[-MESSAGES:]
+def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attempt]:
+    """Return the newest attempts that stand alone; of agents that are at work or ask, as many again."""
+    alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
+    if len(alone) < ALONE:
+        return alone
+    open_now = sorted(
+        {
+            one.agent_id
+            for one in alone
+            if one.ended_at is None or (one.waited_until is None and one.outcome == "waiting")
+        }
+    )
+    more = reads.attempts_alone(open_now, span, limit=ALONE) if open_now else []
+    return list({one.id: one for one in (*alone, *more)}.values())
 
 
-def _wrote(reads: MailReads, message: Message, readers: Sequence[Recipient]) -> Happening:
-    return Happening(
-        at=message.created_at,
-        kind="wrote",
-        who=message.sender_name,
-        message=message,
-        readers=readers,
-        is_answer=reads.answering_run(message.id) is not None,
+def reaches(attempt: Attempt, begin: int) -> bool:
+    """Say whether an attempt, or the wait behind it, goes on beyond an instant."""
+    if attempt.ended_at is None or attempt.ended_at > begin:
+        return True
+    return attempt.outcome == "waiting" and (attempt.waited_until is None or attempt.waited_until > begin)
+
+
+def _bar_of(attempt: Attempt) -> AttemptGroup:
+    return AttemptGroup(
+        agent_id=attempt.agent_id,
+        count=1,
+        first_id=attempt.id,
+        run_id=attempt.run_id,
+        queued_at=attempt.queued_at,
+        began_at=attempt.began_at,
+        ended_at=attempt.ended_at or attempt.began_at,
+        is_cancelled=attempt.outcome == "cancelled",
     )
 
 
-def _handled(message: Message, reader: Recipient, message_run: MessageRun) -> Iterator[Happening]:
-    run_id = message_run.run_id
-    yield Happening(
-        at=message_run.delivered_at, kind="began", who=reader.name, message=message, run_id=run_id
-    )
-    if message_run.ended_at is not None:
-        yield Happening(
-            at=message_run.ended_at,
-            kind="failed" if message_run.failure else "done",
-            who=reader.name,
-            message=message,
-            run_id=run_id,
-            reason=message_run.failure,
+def joined(groups: Sequence[AttemptGroup], step: int) -> list[AttemptGroup]:
+    """Return groups, in order of agent and time, with those joined that are closer than a step."""
+    bars: list[AttemptGroup] = []
+    for group in groups:
+        last = bars[-1] if bars else None
+        if last is None or last.agent_id != group.agent_id or group.began_at - last.ended_at >= step:
+            bars.append(group)
+            continue
+        bars[-1] = replace(
+            last,
+            count=last.count + group.count,
+            ended_at=max(last.ended_at, group.ended_at),
+            is_cancelled=last.is_cancelled or group.is_cancelled,
         )
+    return bars
 
 
-def _leased(lease: Reservation, now: int) -> Iterator[Happening]:
-    yield Happening(at=lease.created_at, kind="reserved", who=lease.holder, held=lease)
-    ended = lease.released_at if lease.released_at is not None else lease.expires_at
-    if ended <= now:
-        yield Happening(at=ended, kind="freed", who=lease.holder, held=lease)
+def _messages(
+    reads: MailReads,
+    project: Project,
+    homes: Sequence[Project],
+    span: Span,
+    whose: Agent | None,
+    thread_id: str,
+) -> tuple[list[Sent], list[int]]:
+    """Return messages one by one, or how many there were."""
+    agent_id = None if whose is None else whose.id
+    found: list[Written] = []
+    for home in homes:
+        found += reads.written(home.id, span, limit=ARROWS + 1, thread_id=thread_id, agent_id=agent_id)
+    if len(found) > ARROWS and whose is None and not thread_id:
+        return [], reads.written_counts(project.id, span, parts=PARTS, most=COUNTED)
+    found = sorted(found, key=lambda one: (one.created_at, one.id))[-ARROWS:]
+    ids = [one.id for one in found]
+    readers, runs = reads.recipients(ids), reads.message_runs(ids)
+    sent = []
+    for one in found:
+        seen = [reader for reader in readers[one.id] if reader.kind != "bcc"]
+        if one.project_id == project.id or any(reader.project_slug == project.slug for reader in seen):
+            sent.append(Sent(message=one, readers=seen, runs=runs[one.id]))
+    return sent, []
 
 
-def _seen(recipients: Sequence[Recipient]) -> list[Recipient]:
-    return [one for one in recipients if one.kind != "bcc"]
+def _of_thread(
+    sent: Sequence[Sent], bars: Sequence[AttemptGroup], alone: Sequence[Attempt]
+) -> tuple[list[AttemptGroup], list[Attempt]]:
+    """Return the attempts of runs that had messages of a thread in their hands."""
+    runs = {run.run_id for one in sent for run in one.runs.values()}
+    mine = [one for one in alone if one.run_id in runs]
+    return [one for one in bars if one.count == 1 and one.run_id in runs], mine
+
+
+def _held(reads: MailReads, project: Project, span: Span, whose: Agent | None) -> list[Reservation]:
+    found = reads.reservations_in(project.id, span, since=span.begin - DAY, limit=HELD)
+    return [one for one in found if whose is None or one.agent_id == whose.id]

@@ -1,6 +1,7 @@
 """The demonstration as a command: it makes a scratch repository, writes a message, and tells what happens."""
 
 import secrets
+import shlex
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,11 @@ YOU: Final = "You"
 PATIENCE: Final = timedelta(minutes=2)
 _POLL_SECONDS: Final = 0.1
 _ASKED: Final = "The total of a basket is too low, and `test_basket.py` fails. Please fix it."
+_LOOK: Final = f"""
+The page shows it as it happens. Your message starts a run of {agent.BUILDER}, who reserves
+{repository.PROGRAM}, fixes it and writes to {agent.REVIEWER}, whose answer starts {agent.BUILDER} again.
+Then you are asked, here. `postroom top` shows the same in another terminal.
+"""
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -48,11 +54,14 @@ class Play:
         path = urlsplit(self.timeline).path
         return str(self.server.admin("POST", "/admin/login-code", {"path": f"{path}?live=1"})["url"])
 
-    def prepare(self) -> None:
-        """Make repository, project and agents, and say how the agents are run."""
-        repository.make(self.folder)
+    def open(self) -> None:
+        """Make the project, so that there is a page to look at."""
         made = self.server.call_tool("ensure_project", {"human_key": str(self.folder)})
         self.slug = show.fields(made)["slug"]
+
+    def prepare(self) -> None:
+        """Make repository and agents, and say how the agents are run."""
+        repository.make(self.folder)
         for name, program in ((YOU, "person"), (agent.BUILDER, "script"), (agent.REVIEWER, "script")):
             self.call("register_agent", name=name, program=program, model="none")
         environment = {"POSTROOM_DATA_DIR": str(places.data_dir(places.environment()))}
@@ -116,12 +125,14 @@ def demo(
     folder = places.data_dir(places.environment()) / "demo" / f"basket-{secrets.token_hex(3)}"
     play = Play(server, folder)
     told: list[dict[str, str]] = []
-    play.prepare()
+    play.open()
+    if not as_json:
+        print(f"Watch it live:\n{play.link()}\n{_LOOK}", flush=True)
     try:
+        play.prepare()
         if not as_json:
-            print(f"A repository with a bug is in {folder}\nWatch it live: {play.link()}", flush=True)
             if not (yes or no) and sys.stdin.isatty():
-                typer.prompt("Open the link, then press Enter", default="", show_default=False)
+                typer.prompt("Open the link, then press Enter to begin", default="", show_default=False)
             print(f"\n{YOU} to {agent.BUILDER}: {_ASKED}", flush=True)
         play.begin()
         outcome = _played(play, told, as_json=as_json, word="yes" if yes else "no" if no else None)
@@ -155,7 +166,7 @@ def _played(play: Play, told: list[dict[str, str]], *, as_json: bool, word: str 
         if agent.MAY_I in text:
             said = word or _asked(as_json=as_json)
             if not as_json:
-                print(f"{YOU} to {agent.BUILDER}: {said}")
+                print(f"{YOU} to {agent.BUILDER}: {show.line(said)}")
             play.answer(message, said)
     return "failed"
 
@@ -169,8 +180,10 @@ def _asked(*, as_json: bool) -> str:
 
 def _closing(play: Play) -> str:
     return (
-        f"\nTo look at:\n  the timeline   {play.link()}\n"
-        f"  the messages   postroom mail thread {play.thread} --project {play.folder}\n"
-        f"  the change     git -C {play.folder} log --patch\n"
+        f"\nTo look at, now or later:\n"
+        f"  every message   postroom mail thread {play.thread} --project {play.slug}\n"
+        f"  every run       postroom runs list --project {play.slug}\n"
+        f"  the change      git -C {shlex.quote(str(play.folder))} log --patch\n"
+        f"  the page        {play.link()}\n"
         "The agents are run no more; the folder may be removed."
     )

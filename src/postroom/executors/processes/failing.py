@@ -14,11 +14,12 @@ from postroom.contracts.errors import (
     CommandNotEnded,
     CommandTimedOut,
 )
+from postroom.contracts.quoting import without_escapes
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.child_environment import masked
 from postroom.executors.processes.limits import ERRORS_KEPT, ERRORS_SHOWN
-from postroom.executors.processes.output import Tail, without_escapes
+from postroom.executors.processes.output import Tail
 from postroom.executors.processes.supervision import ProgramEnd
 
 TRY_LATER: Final = 75

@@ -1,39 +1,18 @@
 """The output of a program in bounded memory: its tail, its lines, and the part that is streamed."""
 
 import codecs
-import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
 from postroom.contracts.agent_events import EventSink, TextDelta
 from postroom.contracts.clock import Clock
+from postroom.contracts.quoting import without_escapes
 
 CUT_NOTE: Final = "[the beginning was cut off: {count} bytes]\n"
 STREAM_NOTE: Final = "\n[more was put out than is streamed]\n"
 LEAST_LINE_BYTES: Final = 4 << 20
 """A line of JSON may always be this long: programs send the output of their tools in one."""
-
-
-_ESCAPES: Final = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*+(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]*+[0-~]"
-)
-"""What is meant for a terminal, in 7 and in 8 bits: colours, titles, moves of the cursor.
-
-A text of a title ends at the next control character, so that nothing is looked at again and again."""
-_LINE_ENDS: Final = re.compile(r"\r\n?")
-_UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Control characters other than tabs and line ends, and those that turn the direction of what follows."""
-
-
-def without_escapes(text: str) -> str:
-    """Return a text as it can be mailed: without what steers a terminal or the direction of writing.
-
-    A carriage return is the end of a line, so that what would write over the line before stands below it.
-    """
-    return _UNSEEN.sub("", _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)))
 
 
 class Tail:

@@ -53,7 +53,16 @@ class MessageEffects:
         tickets = run.waiting.tickets if run.waiting else ()
         asked = {one.tool_call_id: one.updated_at for one in tickets}
         waits = None if run.status is RunStatus.DONE else asked
-        tx.mail.end_run(run.run_id, now=tx.now(), failed=failed, waits_for=waits)
+        end = run.termination
+        cancelled = failed and end is not None and end.type is TerminationKind.CANCELLED
+        tx.mail.end_run(
+            run.run_id,
+            now=tx.now(),
+            failed=failed,
+            cancelled=cancelled,
+            error=(_reason(run) or "") if failed else "",
+            waits_for=waits,
+        )
 
     def _release(self, tx: Transaction, run: RunRecord) -> None:
         """Let go of what the run has reserved, and of nothing that others have reserved for its agent."""
@@ -65,7 +74,7 @@ class MessageEffects:
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Note that a run is not at work until it is tried again."""
-        tx.mail.end_run(row.run_id, now=tx.now(), failed=True)
+        tx.mail.end_run(row.run_id, now=tx.now(), failed=True, error=row.last_error or "")
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Tell in the log that the questions of an agent's run are withdrawn, and that it has failed."""

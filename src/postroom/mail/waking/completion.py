@@ -7,6 +7,7 @@ from typing import Any, cast
 from postroom.contracts.accepting import Accept
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.outbox import OutboxMessage
+from postroom.contracts.quoting import without_escapes
 from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import MessageRun
 from postroom.log import get_logger
@@ -151,7 +152,7 @@ class RunCompletion:
             sender=agent,
             addressees=addressees,
             subject=reply_subject(asked.subject, context.rules.max_subject_chars),
-            body_md=clipped(body, context.rules.max_body_bytes),
+            body_md=clipped(without_escapes(body), context.rules.max_body_bytes),
             importance="normal" if self.failed is None else "high",
             thread_id=asked.thread_id,
             topic=asked.topic,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.mail import Message
+from postroom.contracts.quoting import between, one_line, quoted, readable
 from postroom.contracts.tools import ToolCallResume
 
 AGENT_THREAD = "agent:"
@@ -69,47 +70,51 @@ def messages_named(ids: Sequence[str]) -> list[int]:
 
 def as_prompt(message: Message, origin: Origin, *, reader: str, nonce: str) -> str:
     """Return a message as its reader's run is given it; `nonce` is new for each message."""
-    mark = f"[{nonce}]"
     proved = "proved by its token" if origin.verified else "not proved"
-    kind = "the answer of a run" if origin.is_answer else f"a message from {origin.program}"
-    head = _INTRODUCTION.format(name=reader, mark=mark, asker=origin.address, thread=message.thread_id)
-    written = (
-        f"Message: {message.id}\nFrom: {origin.address} ({kind}; identity {proved})\n"
-        f"Subject: {message.subject}\nImportance: {message.importance}\n\n{message.body_md}"
+    kind = "the answer of a run" if origin.is_answer else f"a message from {quoted(origin.program)}"
+    asker = one_line(origin.address)
+    head = _INTRODUCTION.format(
+        name=one_line(reader), mark=f"[{nonce}]", asker=asker, thread=one_line(message.thread_id)
     )
-    return f"{head}\n\n{mark}\n{written.replace(mark, '')}\n{mark}"
+    written = (
+        f"Message: {message.id}\nFrom: {asker} ({kind}; identity {proved})\n"
+        f"Subject: {one_line(message.subject)}\nImportance: {one_line(message.importance)}\n\n"
+        f"{message.body_md}"
+    )
+    return f"{head}\n\n{between(nonce, written)}"
 
 
 def as_said(message: Message, origin: Origin) -> str:
     """Return a message as a person has it in a chat."""
-    urgent = "" if message.importance in ("low", "normal") else f" ({message.importance})"
+    urgent = "" if message.importance in ("low", "normal") else f" ({one_line(message.importance)})"
     return (
-        f"Message {message.id} from {origin.address}{urgent}: {message.subject}\n\n{message.body_md}\n\n"
+        f"Message {message.id} from {one_line(origin.address)}{urgent}: {one_line(message.subject)}\n\n"
+        f"{readable(message.body_md)}\n\n"
         f"/reply {message.id} <text> answers it."
     )
 
 
 def failure(name: str, reason: str) -> str:
     """Return what the sender of a message is told when its reader could not handle it."""
-    return f"{name} could not handle your message: {reason or 'no reason was given'}"
+    return f"{name} could not handle your message: {readable(reason) or 'no reason was given'}"
 
 
 def answer_told(question: str, decision: ToolCallResume) -> str:
     """Return what an agent is told of a decision that a person made about its question."""
-    return f"You asked a person: {question}\n{decision_told(decision)}"
+    return f"You asked a person: {one_line(question)}\n{decision_told(decision)}"
 
 
 def decision_told(decision: ToolCallResume) -> str:
     """Return a decision that a person made in words, for an agent that knows its question."""
     word = {True: "yes", False: "no"}.get(decision.approved, "something else")  # type: ignore[arg-type]
-    why = f" They said: {decision.reason}" if decision.reason else ""
+    why = f" They said: {one_line(decision.reason)}" if decision.reason else ""
     return f"The answer is {word}.{why}\nGo on from there."
 
 
 def asks(name: str, said: str, questions: Sequence[str], *, by_reply: bool = True) -> str:
     """Return what whoever wrote to an agent is told when its run waits for a person."""
-    listed = "\n".join(f"- {one}" for one in questions)
-    first = f"{said.strip()}\n\n" if said.strip() else ""
+    listed = "\n".join(f"- {one_line(one)}" for one in questions)
+    first = f"{readable(said).strip()}\n\n" if said.strip() else ""
     how = f"{'by replying to this message, ' if by_reply else 'on the pages '}or with `postroom questions`"
     return f"{first}{name} asks before it goes on:\n\n{listed}\n\nAnswer {how}."
 

@@ -114,8 +114,8 @@ class OpenChange(Waking):
             return
         key = wake_key(message.id, person.id)
         is_urgent = message.importance == "urgent"
-        text = as_said(message, origin)
-        self.chats.enqueue(self.tx.outbox, key, address, text, keeps_quiet=not is_urgent)
+        text, files = as_said(message, origin), self.tx.mail.attachments([message.id])[message.id]
+        self.chats.enqueue(self.tx.outbox, key, address, text, files, keeps_quiet=not is_urgent)
         self.said.add(key)
 
 

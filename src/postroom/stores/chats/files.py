@@ -8,7 +8,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.files import PIECE_BYTES, ChatFile, FileStore, SpooledFile
+from postroom.contracts.files import BYTES_LOCK, PIECE_BYTES, ChatFile, FileStore, SpooledFile
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.transactions import Store, Transaction
 
@@ -28,7 +28,11 @@ class StoredFiles(FileStore):
     async def put_bytes(self, spooled: SpooledFile) -> None:
         whole = max(1, -(-spooled.size // PIECE_BYTES))
         if await self._store.read(lambda tx: tx.chats.count_pieces(spooled.sha256)) == whole:
-            return
+            kept = await self._store.write(
+                lambda tx: tx.chats.keep_pieces(spooled.sha256, now=tx.now()), key=spooled.sha256
+            )
+            if kept == whole:  # they were not removed meanwhile
+                return
         for position in range(whole):
             piece = await asyncio.to_thread(_read, spooled.path, position)
             await self._put_piece(spooled.sha256, position, piece)
@@ -37,9 +41,18 @@ class StoredFiles(FileStore):
         piece = digest(content).hexdigest()
 
         def change(tx: Transaction) -> None:
-            tx.chats.put_piece(sha256, position, piece, content)
+            tx.lock(BYTES_LOCK)
+            tx.chats.put_piece(sha256, position, piece, content, now=tx.now())
 
         await self._store.write(change, key=sha256)
+
+    @override
+    async def purge(self, before: int, *, limit: int = 100) -> int:
+        def change(tx: Transaction) -> int:
+            tx.lock(BYTES_LOCK)
+            return tx.chats.drop_unused_bytes(before, limit=limit)
+
+        return await self._store.write(change, key=BYTES_LOCK)
 
     @override
     async def put(self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = ()) -> None:

@@ -246,9 +246,27 @@ class SqlChatTables(ChatTables):
         return bytes(row[0]) if row else None
 
     @override
-    def put_piece(self, sha256: str, position: int, piece: str, content: bytes) -> None:
+    def put_piece(self, sha256: str, position: int, piece: str, content: bytes, *, now: int) -> None:
+        values = {"sha256": sha256, "position": position, "piece": piece, "now": now}
         self._tx.run("mail.insert_blob", {"sha256": piece, "content": content})
-        self._tx.run("chats.put_piece", {"sha256": sha256, "position": position, "piece": piece})
+        self._tx.run("chats.put_piece", values)
+
+    @override
+    def keep_pieces(self, sha256: str, *, now: int) -> int:
+        return self._tx.changed("chats.keep_pieces", {"sha256": sha256, "now": now})
+
+    @override
+    def drop_files(self, thread_id: str, message_ids: Collection[str]) -> None:
+        self._tx.run("chats.drop_files", {"thread_id": thread_id, "message_ids": list(message_ids)})
+
+    @override
+    def drop_unused_bytes(self, before: int, *, limit: int) -> int:
+        unused = self._tx.all("chats.unused_pieces", {"before": before, "limit": limit})
+        hashes, pieces = sorted({row[0] for row in unused}), sorted({row[1] for row in unused})
+        if hashes:
+            self._tx.run("chats.drop_pieces", {"hashes": hashes, "before": before})
+            self._tx.run("mail.drop_orphan_blobs", {"hashes": pieces})
+        return len(hashes)
 
 
 def _possible(inbound_ids: Collection[int]) -> list[int]:

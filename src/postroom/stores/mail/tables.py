@@ -45,6 +45,7 @@ from postroom.stores.codec import record
 from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.mail.restoring import TABLES, whole
+from postroom.stores.mail.timeline import Timeline
 from postroom.stores.mail.waking import Waking
 from postroom.stores.sql_transaction import Row, SqlTransaction
 
@@ -64,7 +65,7 @@ _COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "ru
 _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
-class MailTables(Waking, MailWrites):
+class MailTables(Timeline, Waking, MailWrites):
     """Look-ups and changes of mail within one transaction; one object a transaction."""
 
     def __init__(

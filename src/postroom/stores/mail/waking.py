@@ -9,12 +9,15 @@ from postroom.contracts.errors import StoreError
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.project_log import EventKind
 from postroom.contracts.runs import OnTimeout, RunRecord
+from postroom.contracts.timeline import Outcome
 from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun, RunnerSource, WakingWrites
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import SqlTransaction
 
+LONGEST_ERROR = 2_000
+"""Characters of an attempt's error; the run and its dispatch have it whole."""
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
 
 
@@ -130,7 +133,11 @@ class Waking(WakingWrites):
         former = self._tx.one("mail.end_run", {"run_id": run_id})
         if former is not None:  # it lost its lease, or its server, while it was at work
             self._events.of_run("run.cut_off", run_id, former[0], now)
-        self._tx.run("mail.begin_run", {"run_id": run_id, "agent_id": agent_id, "now": now})
+            self._end_attempt(run_id, "cut_off", now)
+        values = {"run_id": run_id, "agent_id": agent_id, "now": now}
+        self._tx.run("mail.begin_run", values)
+        self._tx.run("timeline.end_wait", values)
+        self._tx.run("timeline.begin_attempt", values)
         self._events.run_began(run_id, agent_id, now, answered)
 
     @override
@@ -150,7 +157,14 @@ class Waking(WakingWrites):
 
     @override
     def end_run(
-        self, run_id: str, *, now: int, failed: bool = False, waits_for: Mapping[str, int] | None = None
+        self,
+        run_id: str,
+        *,
+        now: int,
+        failed: bool = False,
+        cancelled: bool = False,
+        error: str = "",
+        waits_for: Mapping[str, int] | None = None,
     ) -> None:
         told = {one.id for one in self.questions(run_id)} if waits_for else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
@@ -162,6 +176,8 @@ class Waking(WakingWrites):
                 self._events.of_run("question.asked", run_id, agent_id, now, question_id)
         ended: EventKind = "run.ended" if waits_for is None else "run.waiting"
         self._events.of_run("run.failed" if failed else ended, run_id, agent_id, now)
+        well: Outcome = "done" if waits_for is None else "waiting"
+        self._end_attempt(run_id, "cancelled" if cancelled else "failed" if failed else well, now, error)
 
     @override
     def withdraw_questions(
@@ -170,7 +186,12 @@ class Waking(WakingWrites):
         for question_id in question_ids:
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id)
         self._events.of_run("run.failed", run_id, agent_id, now)
+        self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
 
     @override
     def note_answer(self, message_id: int, run_id: str) -> None:
         self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})
+
+    def _end_attempt(self, run_id: str, outcome: Outcome, now: int, error: str = "") -> None:
+        values = {"run_id": run_id, "outcome": outcome, "now": now, "error": error[:LONGEST_ERROR]}
+        self._tx.run("timeline.end_attempt", values)

@@ -198,8 +198,28 @@ SELECT count(*) FROM file_pieces WHERE sha256 = :sha256;
 
 -- piece
 SELECT b.content FROM file_pieces p JOIN blobs b ON b.sha256 = p.piece
- WHERE p.sha256 = :sha256 AND p.position = :position;
+ WHERE p.sha256 = :sha256 AND p.position = :position
+UNION ALL
+SELECT b.content FROM blobs b
+ WHERE b.sha256 = :sha256 AND :position = 0
+   AND NOT EXISTS (SELECT 1 FROM file_pieces p WHERE p.sha256 = :sha256);
 
 -- put_piece
-INSERT INTO file_pieces (sha256, position, piece) VALUES (:sha256, :position, :piece)
-ON CONFLICT (sha256, position) DO NOTHING;
+INSERT INTO file_pieces (sha256, position, piece, stored_at) VALUES (:sha256, :position, :piece, :now)
+ON CONFLICT (sha256, position) DO UPDATE SET stored_at = excluded.stored_at;
+
+-- keep_pieces
+UPDATE file_pieces SET stored_at = :now WHERE sha256 = :sha256;
+
+-- unused_pieces
+SELECT p.sha256, p.piece FROM file_pieces p
+ WHERE p.sha256 IN (SELECT f.sha256 FROM file_pieces f
+                     WHERE f.position = 0 AND f.stored_at < :before
+                       AND NOT EXISTS (SELECT 1 FROM chat_files c WHERE c.sha256 = f.sha256)
+                     ORDER BY f.sha256 LIMIT :limit);
+
+-- drop_pieces
+DELETE FROM file_pieces WHERE sha256 IN {texts :hashes} AND stored_at < :before;
+
+-- drop_files
+DELETE FROM chat_files WHERE thread_id = :thread_id AND message_id IN {texts :message_ids};

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import tempfile
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
@@ -97,6 +98,31 @@ async def what_is_said_of_a_file_is_kept_with_it(stores: ChatStores, clock: Manu
     assert file.missing == "it is gone"
 
 
+async def bytes_that_nothing_has_are_removed(stores: ChatStores, clock: ManualClock) -> None:
+    """Not those of a file, nor a piece that two files have, nor what was stored or wanted lately."""
+    piece = os.urandom(PIECE_BYTES)
+    used, unused, again = await _stored(stores, piece), await _stored(stores, piece + b"2"), b"3" * 9
+    await _stored(stores, again)
+    await stores.files.put(_file(sha256=used))
+    clock.advance(timedelta(hours=1))
+    before = clock.now()
+    wanted, young = await _stored(stores, again), await _stored(stores, b"young")
+    assert await stores.files.purge(before) == 1
+    assert await stores.files.purge(before) == 0
+    for hashed, content in ((used, piece), (wanted, again), (young, b"young")):
+        assert b"".join(await _whole(stores, hashed)) == content
+    with refused(UnknownMessage):
+        await _whole(stores, unused)
+
+
+async def a_bound_holds_for_what_is_removed_at_once(stores: ChatStores, clock: ManualClock) -> None:
+    """What is left is removed by the next."""
+    for number in range(3):
+        await _stored(stores, b"x" * (number + 1))
+    clock.advance(timedelta(hours=1))
+    assert [await stores.files.purge(clock.now(), limit=2) for _ in range(3)] == [2, 1, 0]
+
+
 PROMISES: tuple[ChatPromise, ...] = (
     bytes_come_back_in_pieces,
     the_same_bytes_are_stored_once,
@@ -104,4 +130,6 @@ PROMISES: tuple[ChatPromise, ...] = (
     a_file_is_found_by_its_message,
     what_is_known_of_a_file_may_change,
     what_is_said_of_a_file_is_kept_with_it,
+    bytes_that_nothing_has_are_removed,
+    a_bound_holds_for_what_is_removed_at_once,
 )

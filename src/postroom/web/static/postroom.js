@@ -5,8 +5,6 @@ const SILENCE = 40_000;
 const HIDDEN = 60_000;
 const RETRY = 2_000;
 const SLOWEST = 30_000;
-const OVERLAP = 1000;
-const LONGEST = 1 << 20;
 
 const body = document.body;
 const one = (selector, within = document) => within.querySelector(selector);
@@ -31,25 +29,9 @@ function changeText(old, fresh) {
   else old.data = fresh.data;
 }
 
-function changeOutput(old, fresh) {
-  const atEnd = old.scrollTop + old.clientHeight >= old.scrollHeight - 4;
-  const said = old.firstChild, text = fresh.textContent;
-  if (!said) old.append(text);
-  else if (text.startsWith(said.data)) said.appendData(text.slice(said.data.length));
-  else {
-    // Only the end of a long output is sent: go on where what stands here ends.
-    const tail = said.data.slice(-OVERLAP), at = text.lastIndexOf(tail);
-    if (at >= 0) said.appendData(text.slice(at + tail.length));
-    else said.data = text;
-    if (said.length > LONGEST) said.deleteData(0, said.length - LONGEST);
-  }
-  if (atEnd) old.scrollTop = old.scrollHeight;
-}
-
 function change(old, fresh) {
   if (old.nodeType === 3) return changeText(old, fresh);
   if (old.nodeType !== 1 || old.isEqualNode(fresh)) return;
-  if (old.matches("pre.output")) return changeOutput(old, fresh);
   for (const { name } of [...old.attributes])
     if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
   for (const { name, value } of fresh.attributes)
@@ -90,7 +72,7 @@ function isHeld(part) {
   const at = document.activeElement, chosen = getSelection();
   if (at && at !== part && part.contains(at) && at.matches("input, textarea, select")) return true;
   const from = chosen.isCollapsed ? null : chosen.anchorNode;
-  if (from && part.contains(from) && !from.parentElement.closest("pre.output")) return true;
+  if (from && part.contains(from)) return true;
   return all("input, textarea, select", part).some(differs);
 }
 
@@ -139,19 +121,19 @@ document.addEventListener("selectionchange", () => held.size && letGo());
 
 // Fetching what is stale.
 
-const followed = new WeakSet();
 const stale = new Set();
 let fetching = false, timer = 0, pause = PATIENCE, after = Number(body.dataset.after), needed = null, toldAt = 0;
 
 function settled() {
-  for (const output of all("pre.output")) {
-    if (followed.has(output)) continue;
-    followed.add(output);
-    output.scrollTop = output.scrollHeight;
-  }
   tick();
   document.dispatchEvent(new Event("postroom:changed"));
 }
+
+// A page's own script asks for some of its parts.
+document.addEventListener("postroom:renew", ({ detail }) => {
+  for (const part of detail) stale.add(part);
+  plan();
+});
 
 function soil(group) {
   for (const part of all("[data-part]"))

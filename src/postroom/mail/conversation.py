@@ -6,7 +6,7 @@ A message is kept in the project of whoever wrote it. Hidden copies bring no mes
 from collections.abc import Callable, Sequence
 
 from postroom.contracts.mail import Message, Project
-from postroom.contracts.store import MailReads
+from postroom.contracts.store import MailReads, ProjectReads, RecordReads
 from postroom.mail.projects import PEOPLE_KEY
 
 FEW = 20
@@ -17,7 +17,7 @@ _LOOKS = 10
 """Windows of other projects' messages that are looked through for those that came here."""
 
 
-def here(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[Message]:
+def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> list[Message]:
     """Return those messages that a project wrote, or that came to it openly."""
     others = [one.id for one in messages if one.project_id != project.id]
     readers = reads.recipients(others) if others else {}
@@ -40,11 +40,12 @@ def from_people(reads: MailReads, project: Project, newest: Callable[[int], list
 class Conversation:
     """A thread as a project sees it, within one view of the store."""
 
-    def __init__(self, reads: MailReads, project: Project, thread_id: str) -> None:
+    def __init__(self, reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> None:
+        """`projects` finds the others whose messages came here, as far as the caller may see them."""
         self._reads = reads
         self._project = project
         self._thread_id = thread_id
-        self._others = _others(reads, project, thread_id)
+        self._others = _others(reads, projects, project, thread_id)
 
     def size(self) -> int:
         """Return how many messages it has; those of each other project are counted as far as the last 200."""
@@ -81,15 +82,15 @@ class Conversation:
         return sorted(here(self._reads, self._project, found), key=lambda one: one.id)
 
 
-def _others(reads: MailReads, project: Project, thread_id: str) -> list[Project]:
+def _others(reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> list[Project]:
     """Return the projects from which a thread's messages may have come: people's, and those written to."""
-    people = reads.project(PEOPLE_KEY)
+    people = projects.project(PEOPLE_KEY)
     found = {} if people is None else {people.id: people}
     own = reads.thread_tail(project.id, thread_id, limit=FEW)
     readers = reads.recipients([one.id for one in own]) if own else {}
     slugs = {one.project_slug for several in readers.values() for one in several} - {project.slug}
     for slug in sorted(slugs)[:FEW]:
-        other = reads.project(slug)
+        other = projects.project(slug)
         if other is not None:
             found[other.id] = other
     found.pop(project.id, None)

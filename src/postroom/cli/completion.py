@@ -1,0 +1,75 @@
+"""What a shell completes: names and ids that the running server knows; without a server nothing."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.options import HERE, project_key
+from postroom.contracts.errors import PostroomError
+
+_PATIENCE: Final = timedelta(seconds=2)
+"""A person waits at the Tab key."""
+
+Complete = Callable[[Any, str], list[tuple[str, str]]]
+
+
+def _asked(look: Callable[[Server, str], Iterable[tuple[object, object]]]) -> Complete:
+    """Return a completion of values with a word about each; a shell has no place for a failure."""
+
+    def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
+        try:
+            server = Server.find(timeout=_PATIENCE)
+            found = list(look(server, project_key(ctx.params.get("project") or HERE)))
+        except PostroomError:
+            return []
+        return [
+            (value, show.line(about))
+            for value, about in ((show.line(value), about) for value, about in found)
+            if value.startswith(incomplete)
+        ]
+
+    return complete
+
+
+def _list(server: Server, path: str, name: str) -> list[dict[str, Any]]:
+    return show.items(server.admin("GET", path).get(name))
+
+
+def _tool(server: Server, name: str, **arguments: object) -> Mapping[str, Any]:
+    return show.fields(server.call_tool(name, arguments))
+
+
+def _projects(server: Server, _project: str) -> Iterable[tuple[object, object]]:
+    return ((one["slug"], one["human_key"]) for one in _list(server, "/admin/projects", "projects"))
+
+
+def _agents(server: Server, project: str) -> Iterable[tuple[object, object]]:
+    found = _tool(server, "list_agents", project_key=project, limit=1000)
+    return ((one["name"], one["task_description"]) for one in show.items(found.get("agents")))
+
+
+def _threads(server: Server, project: str) -> Iterable[tuple[object, object]]:
+    found = _tool(server, "show_project", project_key=project)
+    return ((one["thread_id"], one["subject"]) for one in show.items(found.get("threads")))
+
+
+def _runs(server: Server, _project: str) -> Iterable[tuple[object, object]]:
+    found = _list(server, "/admin/runs", "runs")
+    return ((one["run_id"], f"{one['agent']}@{one['project']}, {one['state']}") for one in found)
+
+
+def _questions(server: Server, _project: str) -> Iterable[tuple[object, object]]:
+    found = _list(server, "/admin/questions", "questions")
+    return ((one["number"], one["question"]) for one in found)
+
+
+KINDS: Final[Mapping[str, Complete]] = {
+    "projects": _asked(_projects),
+    "agents": _asked(_agents),
+    "threads": _asked(_threads),
+    "runs": _asked(_runs),
+    "questions": _asked(_questions),
+}
+"""By what is completed."""

@@ -1,0 +1,32 @@
+"""What `--help` shows beyond a command's own words: its groups, and examples that can be copied."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from typer.core import TyperGroup
+
+GROUPS: Final[Mapping[str, Sequence[str]]] = {
+    "Every day": ("up", "top", "open", "status", "demo"),
+    "Mail and files": ("mail", "agents", "people", "reservations", "watch", "events"),
+    "Work": ("runs", "questions", "schedules"),
+    "Clients and chats": ("setup", "mcp", "hook", "guard", "gateway"),
+    "Upkeep": ("doctor", "backup", "restore", "rebuild", "tokens", "config", "support-bundle", "version"),
+}
+"""Every command, in the order of the help."""
+
+
+class GroupedCommands(TyperGroup):
+    """Lists the commands under the heads of `GROUPS`."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a list for each group; all of them are as wide, so that the columns meet."""
+        width = max(map(len, self.commands))
+        for head, names in GROUPS.items():
+            rows = [(f"{name:<{width}}", self.commands[name].get_short_help_str(60)) for name in names]
+            with formatter.section(head):
+                formatter.write_dl(rows)
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a help with commands to copy; each line is one, and stays one."""
+    return "\n".join(["\b", "Examples:", *(f"  postroom {line}" for line in lines)])

@@ -1,0 +1,16 @@
+"""How long something lasts, in a few characters."""
+
+from typing import Final
+
+from postroom.contracts.clock import from_iso
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+def since(moment: str | None, now: int) -> str:
+    """Return how long ago an ISO 8601 instant was, such as 3m; `now` is in ms; - where there is none."""
+    if not moment:
+        return "-"
+    seconds = max(now - from_iso(moment), 0) // 1000
+    size, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
+    return f"{seconds // size}{unit}"

@@ -1,0 +1,237 @@
+"""Who may call which address: one table, and the one function that asks it. What it does not name is closed.
+
+`application` puts `check` in front of every route, so that a new one answers nobody until it has a row here.
+Operations have their scopes in their own table (`mail.operations`); an address of one lets callers as far as
+that. `Guard`, before all this, found out who calls.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from postroom.contracts.errors import NotPermitted
+from postroom.contracts.tokens import ADMIN, Grant
+from postroom.http_api.rest.document import DOCUMENT, EVENTS, address_of, method_of
+from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mcp_server.callers import GRANT_SCOPE
+
+
+class Who(StrEnum):
+    """Whom an address answers."""
+
+    ANYONE = "anyone"
+    PROVED_THERE = "whoever proves it there"
+    """A channel, or a result by its signature: each authenticates its callers itself."""
+    PEOPLE = "people"
+    """Who has logged in; the server's token counts as well."""
+    LOOKERS = "agents, programs and people"
+    """A named token as far as its scopes go."""
+    CALLERS = "agents and programs"
+    HOOKS = "the operator and runs"
+    ADMINS = "the operator and `admin`"
+    OPERATOR = "the operator"
+
+
+_LET_IN: Final[Mapping[Who, frozenset[str]]] = {
+    Who.PEOPLE: frozenset({"person", "operator"}),
+    Who.LOOKERS: frozenset({"operator", "agent", "token", "person"}),
+    Who.CALLERS: frozenset({"operator", "agent", "token"}),
+    Who.HOOKS: frozenset({"operator"}),
+    Who.ADMINS: frozenset({"operator"}),
+    Who.OPERATOR: frozenset({"operator"}),
+}
+"""As `Guard` marks them; what a named token needs beyond that is in `check`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """One address, with the methods that it has."""
+
+    path: str
+    methods: frozenset[str]
+    who: Who
+
+
+def _rows(who: Who, *told: str) -> Iterator[Permission]:
+    """Yield rows of `GET POST /path`."""
+    for one in told:
+        *methods, path = one.split()
+        yield Permission(path=path, methods=frozenset(methods), who=who)
+
+
+_OAUTH: Final = "GET POST PUT PATCH DELETE OPTIONS"
+_DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "openid-configuration")
+
+
+def table(mcp_path: str = "/mcp") -> tuple[Permission, ...]:
+    """Return every address there is, and whom it answers."""
+    return (
+        *_rows(Who.ANYONE, "GET /healthz", "GET /readyz", "GET POST /login", "GET /static/{name}"),
+        *_rows(
+            Who.ANYONE,  # the refusals of OAuth
+            *(f"{_OAUTH} /{name}" for name in ("authorize", "oauth/token", "register", "token")),
+            *(f"{_OAUTH} /.well-known/{name}" for name in _DISCOVERY),
+            *(f"{_OAUTH} /.well-known/{name}/{{rest:path}}" for name in _DISCOVERY),
+            f"{_OAUTH} {mcp_path}/.well-known/{{rest:path}}",
+        ),
+        *_rows(
+            Who.CALLERS,
+            f"GET POST PUT PATCH DELETE OPTIONS {mcp_path}",
+            *(f"{method_of(one)} OPTIONS {address_of(one)}" for one in ALL_OPERATIONS if one.changes),
+        ),
+        *_rows(
+            Who.LOOKERS,
+            f"GET OPTIONS {DOCUMENT}",
+            f"GET OPTIONS {EVENTS}",
+            *(f"{method_of(one)} OPTIONS {address_of(one)}" for one in ALL_OPERATIONS if not one.changes),
+        ),
+        *_PAGES,
+        *_ADMINISTRATION,
+        *_CHANNELS,
+    )
+
+
+_PAGES: Final = tuple(
+    _rows(
+        Who.PEOPLE,
+        "POST /logout",
+        "GET /",
+        "GET /p/{slug}",
+        "GET /p/{slug}/agents",
+        "GET /p/{slug}/agents/{name:path}",
+        "GET /p/{slug}/timeline",
+        "GET /p/{slug}/threads",
+        "GET /p/{slug}/t/{thread_id:path}",
+        "GET /p/{slug}/m/{message_id}",
+        "GET /p/{slug}/m/{message_id}/source",
+        "GET /p/{slug}/reservations",
+        "GET /p/{slug}/search",
+        "GET /p/{rest:path}",
+        "GET /attachments/{sha256}",
+        "GET /previews/{sha256}",
+        "GET POST /p/{slug}/questions",
+        "GET POST /p/{slug}/write",
+        "GET POST /p/{slug}/m/{message_id}/mark",
+        "GET POST /p/{slug}/runs",
+        "GET POST /p/{slug}/runs/{run_id:path}",
+        "GET POST /p/{slug}/schedules",
+    )
+)
+_ADMINISTRATION: Final = (
+    *_rows(Who.OPERATOR, "GET POST DELETE /admin/tokens", "POST /admin/tokens/rotate"),
+    *_rows(Who.HOOKS, "POST /hooks/{client}/{event}"),
+    *_rows(
+        Who.ADMINS,
+        "GET /metrics",
+        "POST /watch",
+        "GET /health/detailed",
+        "GET /admin/status",
+        "GET /admin/doctor",
+        "GET /admin/support-bundle",
+        "POST /admin/backup",
+        "POST DELETE /admin/agent-token",
+        "POST /admin/login-code",
+        "POST /admin/rebuild-archive",
+        "GET PUT DELETE /admin/people",
+        "GET PUT DELETE /admin/runners",
+        "GET /admin/runs",
+        "GET /admin/runs/one",
+        "GET /admin/runs/dead",
+        "POST /admin/runs/cancel",
+        "POST /admin/runs/replay",
+        "GET POST /admin/questions",
+        "GET POST DELETE /admin/schedules",
+        "GET /admin/schedules/one",
+        "POST /admin/schedules/pause",
+        "POST /admin/schedules/resume",
+        "POST /admin/schedules/trigger",
+        "POST /admin/gateway/pair",
+        "GET DELETE /admin/gateway/people",
+        "POST /admin/gateway/send",
+        "POST /admin/gateway/reconnect",
+        "GET POST /admin/gateway/dead",
+    ),
+)
+_CHANNELS: Final = tuple(
+    _rows(
+        Who.PROVED_THERE,
+        "POST /callbacks/{dispatch_id}",
+        "GET /chat",
+        "GET /chat/static/{name}",
+        "POST /chat/sign-in",
+        "POST /chat/sign-out",
+        "POST /chat/messages",
+        "PUT DELETE /chat/messages/{id}",
+        "POST /chat/files",
+        "GET /chat/files/{sha256}",
+        "POST /chat/buttons",
+        "GET /chat/events",
+        "POST /v1/chat/completions",
+        "POST /v1/responses",
+        "GET DELETE /v1/responses/{id}",
+        "GET /v1/models",
+        "GET /v1/models/{id:path}",
+        "POST /channels/webhook/{name}",
+        "GET /channels/webhook/{name}/answers/{delivery}",
+        "POST /channels/slack",
+        "POST /channels/telegram",
+    )
+)
+
+
+def check(who: Who | None, scope: Scope) -> None:
+    """Raise unless the caller, as `Guard` marked the request, is one whom this address answers.
+
+    Raises:
+        InsufficientScope: a named token lacks `admin`.
+        NotPermitted: it is somebody else, or no row names the address (None).
+    """
+    if who in (Who.ANYONE, Who.PROVED_THERE):
+        return
+    if who is None:
+        raise NotPermitted("nobody may call this address: the table of permissions does not name it")
+    caller, grant = scope.get("state", {}).get("caller"), scope.get(GRANT_SCOPE)
+    if caller in _LET_IN[who]:
+        return
+    if caller == "token" and isinstance(grant, Grant) and who in (Who.HOOKS, Who.ADMINS):
+        if who is Who.ADMINS or grant.run_id is None:
+            grant.check(ADMIN, scope["path"])
+        return
+    raise NotPermitted(f"this is for {who}", remedy=_REMEDIES.get(who, "use the server's own token"))
+
+
+_REMEDIES: Final = {
+    Who.PEOPLE: "log in at /login",
+    Who.LOOKERS: "send `Authorization: Bearer <token>`",
+    Who.CALLERS: "send `Authorization: Bearer <token>`; a session of the pages may look and not change",
+}
+
+
+def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below: str = "") -> None:
+    """Put `check` in front of every route; one that no row names, or not with that method, answers nobody."""
+    for route in routes:
+        if isinstance(route, Mount):
+            close(route.routes or (), permissions, below + route.path)
+        elif isinstance(route, Route):
+            path = below + route.path
+            who = {method: one.who for one in permissions if one.path == path for method in one.methods}
+            route.app = _Checked(route.app, who)
+        else:
+            raise TypeError(f"nothing says who may call a {type(route).__name__}")
+
+
+class _Checked:
+    """What a route leads to, behind the check."""
+
+    def __init__(self, app: ASGIApp, who: Mapping[str, Who]) -> None:
+        self._app = app
+        self._who = who
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        check(self._who.get(method), scope)
+        await self._app(scope, receive, send)

@@ -1,0 +1,224 @@
+"""What goes on in a project now: one look over one consistent view, with a bounded number of statements."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.events import EventScope
+from postroom.contracts.run_stores import MAX_PAGE, RunQuery
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+from postroom.contracts.transactions import Transaction
+from postroom.contracts.work import Floor, OpenQuestion, Waiting, Work, WorkState
+from postroom.dispatch.sinks import said
+from postroom.gateway.replies import question_of
+from postroom.mail.waking.open_questions import why_held
+from postroom.mail.waking.prompts import messages_named
+from postroom.services.runs import OPEN_STATUSES, project_threads, whose
+
+MOST_LINES: Final = 16
+"""Runs whose last lines are read."""
+MOST_GIVEN_UP: Final = 8
+MOST_WAITING: Final = 8
+"""Threads whose waiting messages are read."""
+_PAGES: Final = 10
+_EVENTS: Final = 12
+"""Events of a run among which its last lines are looked for."""
+_LINES: Final = 4
+_LINE: Final = 400
+"""Characters."""
+_WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
+_ORDER: Final[tuple[WorkState, ...]] = ("at work", "asks", "queued")
+
+
+def floor_of(tx: Transaction, slug: str) -> Floor:
+    """Return what goes on in a project now."""
+    prefix, now = project_threads(slug), tx.now()
+    runs = _open_runs(tx, prefix)
+    rows = {
+        one.run_id: one
+        for status in (RunDispatchStatus.CLAIMED, RunDispatchStatus.QUEUED)
+        for one in _dispatches(tx, status, prefix)
+    }
+    why = _Why(runs, rows, now)
+    works = [_open_work(run, rows.get(run.run_id) or _ended(tx, run), why) for run in runs]
+    works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
+    given_up = _given_up(tx, prefix)
+    return Floor(
+        works=works,
+        questions=sorted(_questions(runs), key=lambda one: one.asked_at),
+        given_up=given_up,
+        waiting=_waiting(tx, prefix, why),
+        last_lines=_last_lines(tx, [one.run_id for one in (*works, *given_up)][:MOST_LINES]),
+    )
+
+
+def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
+    """Return how a run stands."""
+    if run.status is RunStatus.DONE:
+        end = run.termination
+        if end is None or end.type in _WELL:
+            return "done"
+        return "cancelled" if end.type is TerminationKind.CANCELLED else "failed"
+    if row is not None and row.status is RunDispatchStatus.CLAIMED:
+        return "at work"
+    if run.status is RunStatus.WAITING and (row is None or row.status is not RunDispatchStatus.QUEUED):
+        return "asks"
+    return "queued"
+
+
+def work_of(
+    run: RunRecord, row: RunDispatch | None, *, state: WorkState, why: str, until: int | None, gate: str = ""
+) -> Work:
+    """Return a run as people see it."""
+    slug, name = whose(run.thread_id)
+    return Work(
+        run_id=run.run_id,
+        project=slug,
+        agent=name,
+        state=state,
+        messages=tuple(messages_named(run.input.trigger_message_ids if run.input else ())),
+        created_at=run.created_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        attempts=0 if row is None else row.executions,
+        dispatch_id=run.dispatch_id,
+        why=why,
+        gate=gate,
+        until=until,
+        questions=len(run.answered) + len(run.open_tickets),
+        parent_run_id=run.parent_run_id,
+        can_cancel=state == "asks" or (row is not None and not row.status.is_terminal),
+        can_replay=row is not None and row.status is RunDispatchStatus.DEAD_LETTER,
+    )
+
+
+class _Why:
+    """Says why something waits, by what is known of the open runs."""
+
+    def __init__(self, runs: Sequence[RunRecord], rows: Mapping[str, RunDispatch], now: int) -> None:
+        self._now = now
+        self._at_work = {
+            one.thread_id: one.run_id for one in rows.values() if one.status is RunDispatchStatus.CLAIMED
+        }
+        self._asking = {run.thread_id: run for run in runs if run.holds_others}
+
+    def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
+        """Return why a dispatch is not executing, and until when, where that is known."""
+        if row.available_at > self._now:
+            again = f"attempt {row.attempt_count + 1} of {row.max_attempts}"
+            return (again if row.attempt_count else "it is due later"), row.available_at
+        behind = self.behind(row.thread_id)
+        return (behind[0] if behind else "it is about to start, or waits for a free slot"), None
+
+    def behind(self, thread_id: str) -> tuple[str, str] | None:
+        """Return why messages to an agent wait, and the run behind which they do; None when none is open."""
+        name = whose(thread_id)[1]
+        if (run_id := self._at_work.get(thread_id)) is not None:
+            return f"{name} is at work, and reads this after that", run_id
+        asks = self._asking.get(thread_id)
+        return None if asks is None else (why_held(name, asks), asks.run_id)
+
+
+def _open_work(run: RunRecord, row: RunDispatch | None, why: _Why) -> Work:
+    state, reason, until = state_of(run, row), "", None
+    if state == "queued" and row is not None:
+        reason, until = why.of_queued(row)
+    elif state == "asks":
+        reason = why_held(whose(run.thread_id)[1], run)
+    return work_of(run, row, state=state, why=reason, until=until)
+
+
+def _ended(tx: Transaction, run: RunRecord) -> RunDispatch | None:
+    """Return the dispatch of a run that is neither queued nor at work: it asks, or is about to go on."""
+    row = None if run.dispatch_id is None else tx.runs.dispatches.load(run.dispatch_id)
+    return row if row is not None and row.run_id == run.run_id else None
+
+
+def _open_runs(tx: Transaction, prefix: str) -> list[RunRecord]:
+    found, after = list[RunRecord](), ""
+    for _ in range(_PAGES):
+        page = tx.runs.threads.list_runs(RunQuery(statuses=OPEN_STATUSES, after=after), MAX_PAGE)
+        found += [run for run in page if run.thread_id.startswith(prefix)]
+        if len(page) < MAX_PAGE:
+            break
+        after = page[-1].run_id
+    return found
+
+
+def _dispatches(tx: Transaction, status: RunDispatchStatus, prefix: str) -> list[RunDispatch]:
+    found, after = list[RunDispatch](), None
+    for _ in range(_PAGES):
+        page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after)
+        found += [one for one in page if one.thread_id.startswith(prefix)]
+        if len(page) < MAX_PAGE:
+            break
+        after = (page[-1].updated_at, page[-1].dispatch_id)
+    return found
+
+
+def _given_up(tx: Transaction, prefix: str) -> list[Work]:
+    found = []
+    for row in _dispatches(tx, RunDispatchStatus.DEAD_LETTER, prefix)[::-1][:MOST_GIVEN_UP]:
+        run = tx.runs.threads.load_run(row.run_id)
+        if run is not None:
+            ended = "" if run.termination is None else run.termination.value or run.termination.type.value
+            why = run.error or ended or row.last_error or ""
+            found.append(work_of(run, row, state=state_of(run, row), why=why, until=None))
+    return found
+
+
+def _questions(runs: Sequence[RunRecord]) -> list[OpenQuestion]:
+    asked = [(run, question_of(run, ticket)) for run in runs for ticket in run.open_tickets]
+    return [
+        OpenQuestion(
+            number=question.number,
+            text=question.text,
+            run_id=run.run_id,
+            thread_id=run.thread_id,
+            asked_at=run.updated_at,
+            project=whose(run.thread_id)[0],
+            agent=whose(run.thread_id)[1],
+        )
+        for run, question in asked
+        if run.status is RunStatus.WAITING
+    ]
+
+
+def _waiting(tx: Transaction, prefix: str, why: _Why) -> list[Waiting]:
+    threads, after = list[str](), ""
+    for _ in range(_PAGES):
+        page = tx.runs.messages.threads_with_waiting(MAX_PAGE, after)
+        threads += [one for one in page if one.startswith(prefix)]
+        if len(page) < MAX_PAGE:
+            break
+        after = page[-1]
+    found = list[Waiting]()
+    for thread_id in threads[:MOST_WAITING]:
+        slug, name = whose(thread_id)
+        reason, run_id = why.behind(thread_id) or ("its next run takes it", None)
+        found += [
+            Waiting(
+                message=number,
+                project=slug,
+                agent=name,
+                since_at=one.created_at,
+                why=reason,
+                behind_run_id=run_id,
+            )
+            for one in tx.runs.messages.waiting(thread_id)
+            for number in messages_named([one.message.id or ""])
+        ]
+    return sorted(found, key=lambda one: one.since_at)
+
+
+def _last_lines(tx: Transaction, run_ids: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for run_id in run_ids:
+        key = EventScope.run(run_id).key
+        oldest, newest = tx.events.bounds(key)
+        after = max(newest - _EVENTS, oldest - 1, 0)
+        text = "".join(said(one) for one in tx.events.behind(key, after, _EVENTS).events) if newest else ""
+        lines = [line[:_LINE] for line in text.splitlines() if line.strip()]
+        if lines:
+            found[run_id] = "\n".join(lines[-_LINES:])
+    return found

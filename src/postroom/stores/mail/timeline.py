@@ -1,0 +1,75 @@
+"""Look-ups by time, for the picture of a project."""
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from postroom.contracts.mail import Reservation
+from postroom.contracts.timeline import Attempt, AttemptGroup, Span, TimelineReads, Written
+from postroom.stores.codec import record
+from postroom.stores.sql_transaction import SqlTransaction
+
+
+class Timeline(TimelineReads):
+    """Attempts, messages and reservations within a span."""
+
+    _tx: SqlTransaction
+
+    @override
+    def attempts_of_run(self, run_id: str) -> list[Attempt]:
+        return self._attempts("attempts_of_run", run_id=run_id)
+
+    @override
+    def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
+        values = {"agent_ids": agent_ids, **_span(span), "step": max(step, 1)}
+        return [record(AttemptGroup, row) for row in self._tx.all("timeline.attempt_groups", values)]
+
+    @override
+    def attempts_alone(self, agent_ids: Sequence[int], span: Span, *, limit: int) -> list[Attempt]:
+        return self._attempts("attempts_alone", agent_ids=agent_ids, **_span(span), limit=limit)[::-1]
+
+    @override
+    def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
+        return self._attempts("attempts_before", agent_ids=agent_ids, begin=begin)
+
+    @override
+    def written(
+        self, project_id: int, span: Span, *, limit: int, thread_id: str = "", agent_id: int | None = None
+    ) -> list[Written]:
+        values = {"project_id": project_id, **_span(span), "limit": limit}
+        if agent_id is not None:
+            mine = values | {"agent_id": agent_id}
+            both = (*self._written("written_by", mine), *self._written("written_to", mine))
+            found = [
+                one for one in {one.id: one for one in both}.values() if thread_id in ("", one.thread_id)
+            ]
+        elif thread_id:
+            found = self._written("written_on_thread", values | {"thread_id": thread_id})
+        else:
+            found = self._written("written", values)
+        return sorted(found, key=lambda one: (one.created_at, one.id))[-limit:]
+
+    @override
+    def written_counts(self, project_id: int, span: Span, *, parts: int, most: int) -> list[int]:
+        values = {"project_id": project_id, **_span(span), "parts": parts, "most": most}
+        return [row[1] for row in self._tx.all("timeline.written_counts", values)]
+
+    @override
+    def reservations_in(self, project_id: int, span: Span, *, since: int, limit: int) -> list[Reservation]:
+        values = {"project_id": project_id, **_span(span), "since": since, "limit": limit}
+        return [record(Reservation, row) for row in self._tx.all("timeline.reservations_in", values)][::-1]
+
+    @override
+    def begin_of(self, project_id: int) -> int | None:
+        row = self._tx.one("timeline.begin_of", {"project_id": project_id})
+        return row[0] if row else None
+
+    def _attempts(self, statement: str, /, **values: object) -> list[Attempt]:
+        return [record(Attempt, row) for row in self._tx.all(f"timeline.{statement}", values)]
+
+    def _written(self, statement: str, values: dict[str, object]) -> list[Written]:
+        return [record(Written, row) for row in self._tx.all(f"timeline.{statement}", values)]
+
+
+def _span(span: Span) -> dict[str, object]:
+    return {"begin": span.begin, "end": span.end}

@@ -1,0 +1,4 @@
+-- Since when bytes are there, so that those of a file on its way are kept until its message has them.
+
+ALTER TABLE file_pieces ADD COLUMN stored_at bigint NOT NULL DEFAULT 0;
+CREATE INDEX chat_files_bytes ON chat_files (sha256);

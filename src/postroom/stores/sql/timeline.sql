@@ -1,0 +1,92 @@
+-- What happened within a span of time. `attempts_alone` and `attempt_groups` have every attempt between them.
+
+-- attempts_of_run
+SELECT id, run_id, agent_id, queued_at, began_at, ended_at, outcome, waited_until, error
+  FROM attempts WHERE run_id = :run_id ORDER BY id;
+
+-- begin_attempt
+INSERT INTO attempts (run_id, agent_id, queued_at, began_at)
+SELECT CAST(:run_id AS text), CAST(:agent_id AS bigint),
+       coalesce((SELECT max(coalesce(waited_until, ended_at)) FROM attempts WHERE run_id = CAST(:run_id AS text)),
+                (SELECT created_at FROM runs WHERE run_id = CAST(:run_id AS text)), CAST(:now AS bigint)),
+       CAST(:now AS bigint);
+
+-- end_attempt
+UPDATE attempts SET ended_at = CAST(:now AS bigint), outcome = :outcome, error = :error
+ WHERE run_id = :run_id AND ended_at IS NULL;
+
+-- end_wait
+UPDATE attempts SET waited_until = CAST(:now AS bigint)
+ WHERE run_id = :run_id AND outcome = 'waiting' AND waited_until IS NULL;
+
+-- attempt_groups
+SELECT agent_id, count(*), min(id), min(run_id), min(queued_at), min(began_at), max(ended_at),
+       max(CASE WHEN outcome = 'cancelled' THEN 1 ELSE 0 END)
+  FROM attempts
+ WHERE agent_id IN {ints :agent_ids} AND began_at >= CAST(:begin AS bigint) AND began_at < :end
+   AND outcome IN ('done', 'cancelled')
+ GROUP BY agent_id, (began_at - CAST(:begin AS bigint)) / CAST(:step AS bigint)
+ ORDER BY 1, 6;
+
+-- attempts_alone
+SELECT id, run_id, agent_id, queued_at, began_at, ended_at, outcome, waited_until, error
+  FROM attempts
+ WHERE agent_id IN {ints :agent_ids} AND began_at >= :begin AND began_at < :end
+   AND outcome IN ('', 'failed', 'waiting', 'cut_off')
+ ORDER BY id DESC LIMIT :limit;
+
+-- attempts_before
+SELECT id, run_id, agent_id, queued_at, began_at, ended_at, outcome, waited_until, error
+  FROM attempts
+ WHERE id IN (SELECT (SELECT b.id FROM attempts b WHERE b.agent_id = a.id AND b.began_at < CAST(:begin AS bigint)
+                       ORDER BY b.began_at DESC, b.id DESC LIMIT 1)
+                FROM agents a WHERE a.id IN {ints :agent_ids})
+ ORDER BY id;
+
+-- written
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, importance, created_ts, recalled_at
+  FROM messages WHERE project_id = :project_id AND created_ts >= :begin AND created_ts < :end
+ ORDER BY created_ts DESC, id DESC LIMIT :limit;
+
+-- written_on_thread
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, importance, created_ts, recalled_at
+  FROM messages
+ WHERE project_id = :project_id AND thread_id = :thread_id AND created_ts >= :begin AND created_ts < :end
+ ORDER BY id DESC LIMIT :limit;
+
+-- written_by
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, importance, created_ts, recalled_at
+  FROM messages
+ WHERE sender_id = :agent_id AND project_id = :project_id AND created_ts >= :begin AND created_ts < :end
+ ORDER BY id DESC LIMIT :limit;
+
+-- written_to
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.importance, m.created_ts, m.recalled_at
+  FROM recipients r {cross} messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.kind <> 'bcc' AND m.project_id = :project_id
+   AND m.created_ts >= :begin AND m.created_ts < :end
+ ORDER BY r.seq DESC LIMIT :limit;
+
+-- written_counts
+WITH RECURSIVE part (number) AS (
+  SELECT CAST(0 AS bigint)
+   UNION ALL
+  SELECT number + 1 FROM part WHERE number + 1 < CAST(:parts AS bigint))
+SELECT number, (SELECT count(*) FROM (
+         SELECT 1 FROM messages
+          WHERE project_id = :project_id
+            AND created_ts >= CAST(:begin AS bigint) + (CAST(:end AS bigint) - CAST(:begin AS bigint)) * number / CAST(:parts AS bigint)
+            AND created_ts < CAST(:begin AS bigint) + (CAST(:end AS bigint) - CAST(:begin AS bigint)) * (number + 1) / CAST(:parts AS bigint)
+          LIMIT :most) AS counted)
+  FROM part ORDER BY number;
+
+-- reservations_in
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id AND r.created_at >= :since AND r.created_at < :end
+   AND coalesce(r.released_at, r.expires_at) > :begin
+ ORDER BY r.created_at DESC, r.id DESC LIMIT :limit;
+
+-- begin_of
+SELECT created_ts FROM messages WHERE project_id = :project_id ORDER BY created_ts LIMIT 1;

@@ -1,0 +1,92 @@
+// The picture under the hand: it moves at once, and the frame fetches it anew. All of it works as links, too.
+const one = (selector, within = document) => within.querySelector(selector);
+const all = (selector) => [...document.querySelectorAll(selector)];
+const page = one(".tl-page"), KIND = { hour: "2-digit", minute: "2-digit" };
+const bounds = () => ["begin", "end"].map((edge) => Number(one(".tl-picture").dataset[edge]));
+let view = bounds(), timer = 0, held = null, dragged = false;
+
+function load(address) {
+  history.replaceState(null, "", address);
+  document.dispatchEvent(new CustomEvent("postroom:renew", { detail: ["tools", "picture", "panel", "listing"] }));
+}
+
+// Instants are the server's; their names are those of the reader's place.
+function settle() {
+  if (!timer) view = bounds();
+  draw();
+  page.classList.toggle("chosen", !one(".tl-panel").hidden);
+  const marks = all(".tl-drawing a"), at = marks.find((mark) => mark.ariaCurrent) ?? marks.at(-1);
+  for (const mark of marks) mark.setAttribute("tabindex", mark === at ? 0 : -1);
+  if (!new Date().getTimezoneOffset()) return;
+  const [first, next] = all(".tl-axis [data-at]").map((tick) => tick.dataset.at), step = next - first;
+  for (const tick of all("[data-at]")) {
+    const moment = new Date(+tick.dataset.at), isOnAxis = tick.closest(".tl-axis");
+    if (tick.dateTime) tick.textContent = moment.toLocaleString();
+    else if (!isOnAxis || (step >= 1000 && step < 864e5)) tick.textContent = moment.toLocaleTimeString([], step < 6e4 ? {} : KIND);
+  }
+  one(".tl-corner").textContent = "local time";
+}
+
+function draw() {
+  const [from, to] = bounds(), length = view[1] - view[0];
+  one(".tl-moved").style.transform = !timer ? "" : `translateX(${((from - view[0]) / length) * 100}%) scaleX(${(to - from) / length})`;
+}
+
+function show(begin, end) {
+  view = [Math.max(begin, 0), Math.max(end, begin + 200)];
+  clearTimeout(timer);
+  timer = setTimeout(() => {
+    const query = new URLSearchParams(location.search), [from, to] = view.map(Math.round);
+    query.delete("span");
+    query.set("from", from);
+    query.set("to", to);
+    load(`?${query}`);
+    timer = setTimeout(() => (timer = 0), 1000);
+  }, 120);
+  requestAnimationFrame(draw);
+}
+
+const move = (by) => show(...view.map((edge) => edge + (view[1] - view[0]) * by));
+page.addEventListener("wheel", (event) => {
+  const plot = event.target.closest(".tl-plot"), box = plot?.getBoundingClientRect();
+  if (!plot || !event.ctrlKey) return;
+  event.preventDefault();
+  const middle = view[0] + ((event.clientX - box.left) / box.width) * (view[1] - view[0]);
+  show(...view.map((edge) => middle + (edge - middle) * Math.exp(event.deltaY / 300)));
+}, { passive: false });
+page.addEventListener("pointerdown", (event) => {
+  const plot = event.target.closest(".tl-plot, .tl-day"), day = one(".tl-view").dataset;
+  if (!plot || event.button || event.pointerType === "touch") return;
+  const length = plot.matches(".tl-day") ? day.dayEnd - day.dayBegin : view[0] - view[1];
+  held = { x: event.clientX, view, per: length / plot.clientWidth };
+});
+addEventListener("pointermove", (event) => {
+  const far = held && event.clientX - held.x;
+  dragged ||= Math.abs(far) > 4;
+  if (held && dragged) show(...held.view.map((edge) => edge + far * held.per));
+});
+addEventListener("pointerup", () => (held = null, setTimeout(() => (dragged = false))));
+page.addEventListener("dragstart", (event) => event.preventDefault());
+page.addEventListener("click", (event) => {
+  const href = event.target.closest("a")?.getAttribute("href");
+  if (!href || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const isHere = href.startsWith(location.pathname + "?");
+  if (dragged || isHere) event.preventDefault();
+  if (!dragged && isHere) load(href);
+});
+
+function along(by) {
+  const marks = all(".tl-drawing a");
+  (marks[marks.indexOf(document.activeElement) + by] ?? marks.at(-1))?.focus({ preventScroll: true });
+}
+const KEYS = {
+  ArrowLeft: () => move(-0.25), ArrowRight: () => move(0.25), "[": () => along(-1), "]": () => along(1),
+  Escape: () => one("[data-close]")?.click(),
+};
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey || one("#help").open) return;
+  if (event.target.matches("input, textarea, select, pre") || !(one("#keys-on").checked || event.key[1])) return;
+  KEYS[event.key]?.();
+});
+document.addEventListener("postroom:changed", settle);
+settle();

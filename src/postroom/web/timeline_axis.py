@@ -1,0 +1,95 @@
+"""Instants as places along a picture: percent of its width, and the ticks of its axis.
+
+The picture is told in UTC, in which no hour is there twice.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from postroom.contracts.timeline import Span
+
+SECOND: Final = 1_000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+PRESETS: Final[Mapping[str, int]] = {
+    "2s": 2 * SECOND,
+    "1m": MINUTE,
+    "15m": 15 * MINUTE,
+    "1h": HOUR,
+    "8h": 8 * HOUR,
+}
+"""Lengths of a span by what the address calls them."""
+SHORTEST: Final = 200
+LONGEST: Final = 50 * 365 * DAY
+_STEPS: Final = (
+    *(10, 20, 50, 100, 200, 500),
+    *(one * SECOND for one in (1, 2, 5, 10, 15, 30)),
+    *(one * MINUTE for one in (1, 2, 5, 10, 15, 30)),
+    *(one * HOUR for one in (1, 2, 3, 6, 12)),
+    *(one * DAY for one in (1, 2, 7, 14, 30, 91, 182, 365, 1825)),
+)
+_MOST_TICKS: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A span laid out from 0 to 100 percent."""
+
+    span: Span
+
+    @property
+    def length(self) -> int:
+        """How long the span is, in milliseconds."""
+        return self.span.end - self.span.begin
+
+    def at(self, instant: int) -> float:
+        """Return where an instant is, in percent; outside the span it is at its edge."""
+        inside = min(max(instant, self.span.begin), self.span.end)
+        return round((inside - self.span.begin) * 100 / self.length, 3)
+
+    def ticks(self) -> Iterator[tuple[int, float, str]]:
+        """Return round instants, where they are and what they are called."""
+        step = next((one for one in _STEPS if self.length / one <= _MOST_TICKS), _STEPS[-1])
+        instant = -(-self.span.begin // step) * step
+        while instant < self.span.end:
+            yield instant, self.at(instant), clock(instant, step)
+            instant += step
+
+
+def clock(instant: int, step: int) -> str:
+    """Return an instant in UTC as exactly as the steps between ticks need it."""
+    moment = datetime.fromtimestamp(instant / 1000, tz=UTC)
+    if step >= DAY:
+        return f"{moment.day} {moment:%b}"
+    if step >= MINUTE:
+        return f"{moment:%H:%M}"
+    if step >= SECOND:
+        return f"{moment:%H:%M:%S}"
+    return f"{moment:%S}.{instant % 1000:03d}"
+
+
+def spelled(span: Span) -> str:
+    """Return a span in words, in UTC."""
+    step = SECOND if span.end - span.begin >= 10 * SECOND else 1
+    first, last = (datetime.fromtimestamp(at / 1000, tz=UTC) for at in (span.begin, span.end))
+
+    def time(moment: datetime) -> str:
+        precise = f".{moment.microsecond // 1000:03d}" if step == 1 else ""
+        return f"{moment:%H:%M:%S}{precise}" if span.end - span.begin < HOUR else f"{moment:%H:%M}"
+
+    day = f"{last:%a} {last.day} {last:%b}"
+    if first.date() == last.date():
+        return f"{day}, {time(first)} – {time(last)} UTC"
+    return f"{first:%a} {first.day} {first:%b}, {time(first)} – {day}, {time(last)} UTC"
+
+
+def lasts(length: int) -> str:
+    """Return a length in the unit that fits it."""
+    for unit, name in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s")):
+        if length >= unit:
+            amount = length / unit
+            return f"{amount:.0f} {name}" if amount >= 10 or amount == int(amount) else f"{amount:.1f} {name}"
+    return f"{length} ms"

@@ -1,0 +1,401 @@
+"""The picture of a window: lanes in groups, and marks in their places, across in percent, down in pixels."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from postroom.contracts.mail import Agent, Reservation
+from postroom.contracts.timeline import Attempt, AttemptGroup
+from postroom.contracts.work import QueueState
+from postroom.mail.conflicts import conflicts
+from postroom.web.timeline import COUNTED, Sent, Window, joined, nearness, reaches
+from postroom.web.timeline_axis import Axis, lasts
+from postroom.web.wording import one_line
+
+Shape = Literal["at-work", "done", "cancelled", "failed", "dead", "asks", "queued"]
+GROUPS: Final = (
+    ("needs", "Needs you"),
+    ("work", "At work"),
+    ("quiet", "Quiet"),
+    ("idle", "Idle"),
+)
+FOLDED: Final = frozenset({"quiet", "idle"})
+TOGETHER: Final = 20
+"""More lanes than these come in groups."""
+BARS: Final = 600
+"""Bars of runs that ended well, at most."""
+LANE: Final = 34
+HEAD: Final = 40
+BAR: Final = 14
+COUNTS: Final = 44
+THINNEST: Final = 0.25
+"""Percent: what is shorter is drawn so wide, to be seen and hit."""
+_GROUP_PARTS: Final = 60
+_IDLE: Final = ("idle", "")
+_WORDS: Final[Mapping[Shape, str]] = {
+    "at-work": "is at work",
+    "done": "is done",
+    "cancelled": "was cancelled",
+    "failed": "failed",
+    "dead": "was given up",
+    "asks": "asks a person",
+    "queued": "waits to begin",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """One who has a line in the picture."""
+
+    agent: Agent
+    group: str
+    is_person: bool = False
+    y: int = 0
+    """Where its middle is; a lane that is folded has none."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Lanes under one heading; `busy` has how many runs there were in each part of the span, from 0 to 1."""
+
+    key: str
+    name: str
+    count: int
+    is_open: bool
+    lanes: Sequence[Track]
+    y: int
+    busy: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBar:
+    """One thing that happened: a bar of an agent's lane."""
+
+    key: str
+    """`run:<id>`, or `runs:<begin>-<end>` of several."""
+    shape: Shape
+    who: str
+    y: int
+    x: float
+    width: float
+    at: int
+    ended: int | None
+    count: int = 1
+    text: str = ""
+    run_id: str = ""
+
+    @property
+    def words(self) -> str:
+        """What it is, for those who read."""
+        if self.count > 1:
+            return f"{self.count} runs"
+        return _WORDS[self.shape]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """The way of a message to one reader: down at `x` from `y0` to `y1`, along to `wake`, if it woke it."""
+
+    y1: int
+    wake: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """A message."""
+
+    sent: Sent
+    x: float
+    y0: int
+    legs: Sequence[Leg]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A reservation."""
+
+    held: Reservation
+    x: float
+    width: float
+    y: int
+    overlaps: Sequence[Reservation] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A window as it is drawn."""
+
+    axis: Axis
+    height: int
+    people: Sequence[Track]
+    groups: Sequence[Group]
+    marks: Sequence[RunBar]
+    arrows: Sequence[Arrow]
+    bands: Sequence[Band]
+    counts: Sequence[float]
+    now: float | None
+    """Where the present is, when it is in the span."""
+    total: int = 0
+    """How many messages were counted."""
+    is_counted_out: bool = False
+    """Whether there were more than are counted."""
+
+    @property
+    def lanes(self) -> Iterator[Track]:
+        """The lanes that are drawn."""
+        yield from self.people
+        for group in self.groups:
+            if group.is_open:
+                yield from group.lanes
+
+
+def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[str]) -> Picture:
+    """Draw a window; groups that are `opened` show their lanes though they would be folded."""
+    axis = Axis(seen.span)
+    top = COUNTS if seen.counts else 0
+    people = [
+        Track(agent=one, group="people", is_person=True, y=top + number * LANE + LANE // 2)
+        for number, one in enumerate(_people(seen))
+    ]
+    groups, height = _groups(seen, standing, opened, axis, now, top + len(people) * LANE)
+    lanes = {lane.agent.id: lane for group in groups if group.is_open for lane in group.lanes}
+    lanes |= {lane.agent.id: lane for lane in people}
+    highest = max(seen.counts, default=0)
+    return Picture(
+        axis=axis,
+        height=height,
+        people=people,
+        groups=groups,
+        marks=list(_marks(seen, standing, lanes, axis, now)),
+        arrows=list(_arrows(seen, lanes, axis)),
+        bands=list(_bands(seen, lanes, axis)),
+        counts=[one / highest for one in seen.counts] if highest else [],
+        now=axis.at(now) if seen.span.begin <= now < seen.span.end else None,
+        total=sum(seen.counts) or len(seen.sent),
+        is_counted_out=highest >= COUNTED,
+    )
+
+
+def _people(seen: Window) -> list[Agent]:
+    """Return people who wrote or were written to; all while messages are only counted."""
+    if seen.counts:
+        return list(seen.people)
+    ids = {one.message.sender_id for one in seen.sent} | {
+        to.agent_id for one in seen.sent for to in one.readers
+    }
+    return [one for one in seen.people if one.id in ids]
+
+
+def _groups(
+    seen: Window, standing: QueueState, opened: frozenset[str], axis: Axis, now: int, y: int
+) -> tuple[list[Group], int]:
+    which = _standings(seen, standing)
+    together = len(seen.agents) > TOGETHER
+    found = []
+    for key, name in GROUPS if together else (("all", ""), GROUPS[-1]):
+        mine = [one for one in seen.agents if _is_in(which.get(one.id, _IDLE)[0], key)]
+        if not mine and not together:
+            continue
+        is_open = key not in FOLDED or key in opened
+        begin, y = y, y + (HEAD if name else 0)
+        lanes = []
+        for one in mine:
+            state, note = which.get(one.id, _IDLE)
+            lanes.append(Track(agent=one, group=state, y=y + LANE // 2 if is_open else 0, note=note))
+            y += LANE if is_open else 0
+        busy = _busy(seen, {one.id for one in mine}, axis) if name else ()
+        found.append(
+            Group(key=key, name=name, count=len(mine), is_open=is_open, lanes=lanes, y=begin, busy=busy)
+        )
+    return found, max(y, LANE)
+
+
+def _is_in(state: str, key: str) -> bool:
+    return state == key or (key == "all" and state != "idle")
+
+
+def _standings(seen: Window, standing: QueueState) -> dict[int, tuple[str, str]]:
+    """Return in which group agents are that did something, and what is to be said of them."""
+    found: dict[int, tuple[str, str]] = {}
+    for bar in seen.bars:
+        found[bar.agent_id] = ("quiet", "")
+    for one in seen.sent:
+        for agent_id in (one.message.sender_id, *(to.agent_id for to in one.readers)):
+            found.setdefault(agent_id, ("quiet", ""))
+    for held in seen.held:
+        found.setdefault(held.agent_id, ("quiet", ""))
+    for attempt in seen.alone:
+        found[attempt.agent_id] = _standing_of(attempt, standing, found.get(attempt.agent_id, ("quiet", "")))
+    names = {one.name.casefold(): one.id for one in seen.agents}
+    for wait in standing.queued:
+        its = names.get(wait.agent.casefold())
+        if its is not None and found.get(its, _IDLE)[0] not in ("needs", "work"):
+            found[its] = ("work", "queued")
+    return found
+
+
+def _standing_of(attempt: Attempt, standing: QueueState, before: tuple[str, str]) -> tuple[str, str]:
+    if attempt.outcome == "waiting" and attempt.waited_until is None:
+        return "needs", "asks"
+    if attempt.outcome in ("failed", "cut_off") and attempt.run_id in standing.given_up:
+        return "needs", "given up"
+    if before[0] == "needs":
+        return before
+    return ("work", "at work") if attempt.ended_at is None else before
+
+
+def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
+    """Return how many runs began in each part of the span, next to the busiest part."""
+    parts = [0] * _GROUP_PARTS
+    began = [(one.began_at, one.count) for one in seen.bars if one.agent_id in agent_ids]
+    began += [(one.began_at, 1) for one in seen.alone if one.agent_id in agent_ids]
+    for at, count in began:
+        parts[min(int(axis.at(at) * _GROUP_PARTS / 100), _GROUP_PARTS - 1)] += count
+    highest = max(parts)
+    return [one / highest for one in parts] if highest else []
+
+
+def _marks(
+    seen: Window, standing: QueueState, lanes: Mapping[int, Track], axis: Axis, now: int
+) -> Iterator[RunBar]:
+    for bar in _bars(seen, lanes):
+        lane = lanes[bar.agent_id]
+        if bar.count == 1:
+            yield from _queued(bar.first_id, bar, lane, axis)
+        shape: Shape = "cancelled" if bar.is_cancelled else "done"
+        run_id = bar.run_id if bar.count == 1 else ""
+        key = f"attempt:{bar.first_id}" if bar.count == 1 else f"runs:{bar.first_id}"
+        yield _mark(lane, axis, shape, bar.began_at, bar.ended_at, key=key, run_id=run_id, count=bar.count)
+    for one in seen.alone:
+        if one.agent_id in lanes:
+            yield from _of_attempt(one, lanes[one.agent_id], standing, axis, now)
+    names = {lane.agent.name.casefold(): lane for lane in lanes.values() if not lane.is_person}
+    for wait in standing.queued:
+        its = names.get(wait.agent.casefold())
+        if its is not None and wait.since < axis.span.end and now > axis.span.begin:
+            yield _mark(
+                its,
+                axis,
+                "queued",
+                wait.since,
+                None,
+                now=now,
+                key=f"queued:{wait.run_id}",
+                run_id=wait.run_id,
+            )
+
+
+def _bars(seen: Window, lanes: Mapping[int, Track]) -> list[AttemptGroup]:
+    """Return the bars of the lanes that are drawn, joined until they are few enough."""
+    bars, step = [one for one in seen.bars if one.agent_id in lanes], nearness(seen.span)
+    while len(bars) > BARS:
+        step *= 2
+        bars = joined(sorted(bars, key=lambda one: (one.agent_id, one.began_at)), step)
+    return bars
+
+
+def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now: int) -> Iterator[RunBar]:
+    yield from _queued(one.id, one, lane, axis)
+    is_dead = one.run_id in standing.given_up
+    shape: Shape = "at-work" if one.ended_at is None else "done"
+    if one.outcome in ("failed", "cut_off"):
+        shape = "dead" if is_dead else "failed"
+    key, text = f"attempt:{one.id}", one_line(one.error)
+    if one.outcome == "cut_off" and not text:
+        text = "its server or its lease was lost"
+    if one.ended_at is None or one.ended_at > axis.span.begin:
+        yield _mark(
+            lane, axis, shape, one.began_at, one.ended_at, now=now, key=key, run_id=one.run_id, text=text
+        )
+    if one.outcome == "waiting" and one.ended_at is not None and reaches(one, axis.span.begin):
+        begin = one.ended_at
+        if begin < axis.span.end:
+            yield _mark(
+                lane, axis, "asks", begin, one.waited_until, now=now, key=f"asks:{one.id}", run_id=one.run_id
+            )
+
+
+def _queued(number: int, one: Attempt | AttemptGroup, lane: Track, axis: Axis) -> Iterator[RunBar]:
+    """Draw how long an attempt waited to begin, where that can be seen."""
+    begin = max(one.queued_at, axis.span.begin)
+    if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
+        yield _mark(lane, axis, "queued", begin, one.began_at, key=f"queued:{number}", run_id=one.run_id)
+
+
+def _mark(  # noqa: PLR0913 - what a mark is made of, by name
+    lane: Track,
+    axis: Axis,
+    shape: Shape,
+    began: int,
+    ended: int | None,
+    *,
+    key: str,
+    run_id: str,
+    now: int = 0,
+    count: int = 1,
+    text: str = "",
+) -> RunBar:
+    x = axis.at(began)
+    end = axis.at(max(ended if ended is not None else now, began))
+    width = max(end - x, THINNEST)
+    return RunBar(
+        key=key,
+        shape=shape,
+        who=lane.agent.name,
+        y=lane.y,
+        x=min(x, 100 - THINNEST),
+        width=round(width, 3),
+        at=began,
+        ended=ended,
+        count=count,
+        text=text,
+        run_id=run_id,
+    )
+
+
+def _arrows(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Arrow]:
+    for one in seen.sent:
+        sender = lanes.get(one.message.sender_id)
+        legs = [
+            Leg(y1=lanes[to.agent_id].y, wake=_wake(one, to.agent_id, axis))
+            for to in one.readers
+            if to.agent_id in lanes
+        ]
+        if sender is None and not legs:
+            continue
+        y0 = sender.y if sender is not None else 0
+        yield Arrow(sent=one, x=axis.at(one.message.created_at), y0=y0, legs=legs)
+
+
+def _wake(one: Sent, agent_id: int, axis: Axis) -> float | None:
+    run = one.runs.get(agent_id)
+    if run is None or run.delivered_at < one.message.created_at:
+        return None
+    return axis.at(run.delivered_at)
+
+
+def _bands(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Band]:
+    overlaps: dict[int, list[Reservation]] = {}
+    for found in conflicts(seen.held):
+        if found.first.created_at < _end(found.second) and found.second.created_at < _end(found.first):
+            overlaps.setdefault(found.first.id, []).append(found.second)
+            overlaps.setdefault(found.second.id, []).append(found.first)
+    for one in seen.held:
+        lane = lanes.get(one.agent_id)
+        if lane is None:
+            continue
+        x = axis.at(one.created_at)
+        width = max(axis.at(_end(one)) - x, THINNEST)
+        yield Band(
+            held=one, x=x, width=round(width, 3), y=lane.y + BAR // 2 + 4, overlaps=overlaps.get(one.id, ())
+        )
+
+
+def _end(one: Reservation) -> int:
+    return one.released_at if one.released_at is not None else one.expires_at
+
+
+def took(mark: RunBar) -> str:
+    """Return how long something took."""
+    return "" if mark.ended is None else lasts(max(mark.ended - mark.at, 0))

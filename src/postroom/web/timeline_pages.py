@@ -1,0 +1,198 @@
+"""The timeline of a project as a picture: zoom, filters and what is chosen are parts of its address."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import InvalidArgument, UnknownRun
+from postroom.contracts.mail import Project
+from postroom.contracts.store import MailReads, MailStore
+from postroom.contracts.timeline import Span
+from postroom.contracts.work import QueueState
+from postroom.mail import conversation
+from postroom.web import links, reading
+from postroom.web.forms import PageServices, Site, project_page
+from postroom.web.serving import NUMBER, choice, number
+from postroom.web.timeline import Window, window
+from postroom.web.timeline_axis import LONGEST, MINUTE, PRESETS, SHORTEST, Axis, lasts, spelled
+from postroom.web.timeline_marks import BAR, LANE, Picture, RunBar, picture, took
+from postroom.web.timeline_rows import listed, upright
+
+LENGTHS: Final = (*PRESETS, "all")
+DEFAULT: Final = "8h"
+LONGEST_NAME: Final = 600
+TAIL: Final = 12
+"""Lines of a run's output beside the picture."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an address asks the picture for."""
+
+    slug: str
+    now: int
+    length: str = ""
+    """By what name the span follows the present; "" when it stands still."""
+    span: Span
+    agent: str = ""
+    thread: str = ""
+    opened: str = ""
+    chosen: str = ""
+
+    def to(self, **changes: Any) -> str:
+        """Return the address of the same with changes."""
+        asked = replace(self, **changes)
+        begin, end = (None, None) if asked.length else (asked.span.begin, asked.span.end)
+        return links.timeline(
+            asked.slug,
+            agent=asked.agent,
+            thread=asked.thread,
+            length=asked.length,
+            begin=begin,
+            end=end,
+            opened=asked.opened,
+            chosen=asked.chosen,
+        )
+
+    def at(self, begin: int, end: int) -> str:
+        """Return the address of another span."""
+        middle, half = (begin + end) // 2, max(end - begin, SHORTEST) // 2
+        return self.to(length="", span=Span(begin=max(middle - half, 0), end=middle + half))
+
+    def zoomed(self, by: float) -> str:
+        """Return the address of a span so many times as long, around the same middle."""
+        half = int(min((self.span.end - self.span.begin) * by, LONGEST) / 2)
+        middle = (self.span.begin + self.span.end) // 2
+        return self.at(middle - half, middle + half)
+
+    def moved(self, by: float) -> str:
+        """Return the address of the span beside it, by a part of its length."""
+        step = int((self.span.end - self.span.begin) * by)
+        return self.at(self.span.begin + step, self.span.end + step)
+
+    def folding(self, group: str) -> str:
+        """Return the address with a group of lanes unfolded, or folded again."""
+        given = set(self.opened.split(",")) - {""}
+        return self.to(opened=",".join(sorted(given ^ {group})))
+
+
+class TimelinePages:
+    """Shows what happened in a project within a span of time."""
+
+    def __init__(self, mail: MailStore, clock: Clock, services: PageServices | None) -> None:
+        self._mail = mail
+        self._clock = clock
+        self._services = services
+
+    async def timeline(self, request: Request) -> Response:
+        """Show a span of a project's time, of one of its agents, or of a thread."""
+        slug, now = request.path_params["slug"], self._clock.now()
+        seen, asked = await self._mail.read(lambda reads: _seen(reads, request, slug, now))
+        standing = QueueState() if self._services is None else await self._services.runs.standing(slug)
+        opened = frozenset(asked.opened.split(",")) - {""}
+        drawn = picture(seen, standing, now=now, opened=opened)
+        rows = listed(drawn)
+        return await project_page(
+            Site(mail=self._mail, clock=self._clock, services=self._services),
+            request,
+            "timeline",
+            {
+                "asked": asked,
+                "seen": seen,
+                "drawn": drawn,
+                "rows": rows,
+                "about_runs": {run.run_id: one.message for one in seen.sent for run in one.runs.values()},
+                "tall": upright(drawn, rows),
+                "day": Axis(seen.day),
+                "lengths": LENGTHS,
+                "lasts": lasts,
+                "took": took,
+                "spelled": spelled,
+                "sizes": {"lane": LANE, "bar": BAR},
+                **await self._chosen(asked, seen, drawn),
+            },
+            project=seen.project,
+        )
+
+    async def _chosen(self, asked: Asked, seen: Window, drawn: Picture) -> dict[str, object]:
+        """Return what the panel beside the picture shows: a message, a run, or nothing."""
+        kind, _, named = asked.chosen.partition(":")
+        if kind == "message" and NUMBER.fullmatch(named):
+            _, shown = await self._mail.read(lambda reads: reading.message(reads, asked.slug, int(named)))
+            return {"panel": "message", "shown": shown}
+        if not kind:
+            return {"panel": ""}
+        mark = next((one for one in drawn.marks if one.key == asked.chosen), None)
+        band = next((one for one in drawn.bands if f"held:{one.held.id}" == asked.chosen), None)
+        if band is not None:
+            return {"panel": "held", "band": band}
+        if mark is None:
+            return {"panel": "gone"}
+        return {"panel": "run", "mark": mark, **await self._run(seen.project, mark)}
+
+    async def _run(self, project: Project, mark: RunBar) -> dict[str, object]:
+        nothing: dict[str, object] = {"work": None, "tail": "", "about": [], "questions": []}
+        if self._services is None or not mark.run_id:
+            return nothing
+        runs = self._services.runs
+        try:
+            work = await runs.work(mark.run_id)
+        except UnknownRun:  # its thread was deleted; the attempt is all that is known
+            return nothing
+        output = await runs.output(work.run_id)
+        about = await self._mail.read(lambda reads: _about(reads, project, work.messages))
+        questions = []
+        if work.state == "asks":
+            asked = await self._services.questions.open_questions(project.slug)
+            questions = [one for one in asked if one.run_id == work.run_id]
+        tail = "\n".join(output.text.rstrip().splitlines()[-TAIL:])
+        return {"work": work, "tail": tail, "about": about, "questions": questions}
+
+
+def _about(reads: MailReads, project: Project, ids: Sequence[int]) -> list[object]:
+    return list(conversation.here(reads, project, list(reads.messages(list(ids)).values())))
+
+
+def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Window, Asked]:
+    given = request.query_params
+    asked = Asked(
+        slug=slug,
+        now=now,
+        span=Span(begin=0, end=1),
+        agent=given.get("agent", "")[:LONGEST_NAME],
+        thread=given.get("thread", "")[:LONGEST_NAME],
+        opened=",".join(one for one in ("idle", "quiet") if one in given.get("open", "").split(",")),
+        chosen=given.get("sel", "")[:LONGEST_NAME],
+    )
+    length, span = _span(reads, request, slug, now)
+    asked = replace(asked, length=length, span=span)
+    return window(reads, slug, span, agent=asked.agent, thread_id=asked.thread), asked
+
+
+def _span(reads: MailReads, request: Request, slug: str, now: int) -> tuple[str, Span]:
+    """Return what span an address asks for, and by what name, if it follows the present.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    begin, end = number(request, "from"), number(request, "to")
+    if begin is None and end is None:
+        length = choice(request, "span", (DEFAULT, *LENGTHS))
+        if length == "all":
+            project = reading.known_project(reads, slug)
+            first = reads.begin_of(project.id)
+            first = min(project.created_at, now - MINUTE) if first is None else min(first, now - MINUTE)
+            return length, Span(begin=first - (now - first) // 50, end=now + (now - first) // 50 + 1)
+        size = PRESETS[length]
+        return length, Span(begin=now - size + size // 20, end=now + size // 20)
+    if begin is None or end is None or not SHORTEST <= end - begin <= LONGEST or end > now + LONGEST:
+        raise InvalidArgument(
+            "a span is from an instant to a later one, in milliseconds",
+            value=str(request.query_params)[:80],
+            remedy="go back",
+        )
+    return "", Span(begin=begin, end=end)

@@ -1,0 +1,108 @@
+"""The picture of a window as a list, and upright: for those who read, and for narrow screens.
+
+Upright, time runs down: each row of the list has the same height, and lanes are columns beside it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.contracts.mail import Agent
+from postroom.web.timeline_marks import Arrow, Band, Picture, RunBar, Shape
+
+ROWS: Final = 300
+"""Rows of the list: the newest ones."""
+COLUMNS: Final = 8
+ROW: Final = 84
+COLUMN: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One thing that happened, as a row: exactly one of the three is there."""
+
+    at: int
+    who: str
+    mark: RunBar | None = None
+    arrow: Arrow | None = None
+    band: Band | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stroke:
+    """A run in its column, from `y0` down to `y1`."""
+
+    x: int
+    y0: int
+    y1: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cross:
+    """A message in its row, from the column of who wrote it to those of its readers."""
+
+    y: int
+    x0: int | None
+    xs: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upright:
+    """Columns beside the rows of a list."""
+
+    columns: Sequence[Agent]
+    people: frozenset[int]
+    strokes: Sequence[Stroke]
+    crosses: Sequence[Cross]
+    width: int
+    height: int
+
+
+def listed(drawn: Picture) -> list[Row]:
+    """Return everything that is drawn, the newest first."""
+    rows = [Row(at=one.at, who=one.who, mark=one) for one in drawn.marks]
+    rows += [
+        Row(at=one.sent.message.created_at, who=one.sent.message.sender_name, arrow=one)
+        for one in drawn.arrows
+    ]
+    rows += [Row(at=one.held.created_at, who=one.held.holder, band=one) for one in drawn.bands]
+    return sorted(rows, key=lambda one: one.at, reverse=True)
+
+
+def upright(drawn: Picture, rows: Sequence[Row]) -> Upright:
+    """Draw the rows that are shown upright, with the columns of those who did most."""
+    shown = rows[:ROWS]
+    done = Counter(one.who for one in shown)
+    for row in shown:
+        done.update(to.name for to in row.arrow.sent.readers) if row.arrow else None
+    lanes = [lane for lane in drawn.lanes if done[lane.agent.name]]
+    busiest = sorted(lanes, key=lambda lane: (not lane.is_person, -done[lane.agent.name]))[:COLUMNS]
+    places = {lane.agent.name: number * COLUMN + COLUMN // 2 for number, lane in enumerate(busiest)}
+    return Upright(
+        columns=[lane.agent for lane in busiest],
+        people=frozenset(lane.agent.id for lane in busiest if lane.is_person),
+        strokes=list(_strokes(shown, places)),
+        crosses=list(_crosses(shown, places)),
+        width=max(len(busiest), 1) * COLUMN,
+        height=len(shown) * ROW,
+    )
+
+
+def _strokes(rows: Sequence[Row], places: dict[str, int]) -> Iterator[Stroke]:
+    for number, row in enumerate(rows):
+        if row.mark is not None and row.who in places:
+            end = row.mark.ended
+            top = next((place for place in range(number) if end is None or rows[place].at <= end), number)
+            y1 = number * ROW + ROW // 2
+            y0 = 0 if end is None else min(top * ROW + ROW // 2, y1 - 8)
+            yield Stroke(x=places[row.who], y0=y0, y1=y1, shape=row.mark.shape)
+
+
+def _crosses(rows: Sequence[Row], places: dict[str, int]) -> Iterator[Cross]:
+    for number, row in enumerate(rows):
+        if row.arrow is not None:
+            xs = [places[to.name] for to in row.arrow.sent.readers if to.name in places]
+            if row.who in places or xs:
+                yield Cross(y=number * ROW + ROW // 2, x0=places.get(row.who), xs=xs)

@@ -1,0 +1,61 @@
+"""What others chose, as it stands in prompts, hooks and on terminals: one line, nothing hidden, no way out."""
+
+import unicodedata
+
+from injections import FIELDS, forged
+from postroom.contracts.quoting import between, in_code_fence, one_line, quoted, readable, said_by
+
+JOINERS = {"\u200c", "\u200d"}
+
+
+def test_no_character_breaks_a_line_steers_or_hides_in_a_field():
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    for code in range(0x110000):
+        char = chr(code)
+        if unicodedata.category(char) in hidden and char not in JOINERS:
+            assert one_line(char).isprintable(), hex(code)
+            assert len(f"a{one_line(char)}b".splitlines()) == 1
+
+
+def test_an_injection_stays_in_its_field():
+    for text in FIELDS:
+        assert not forged(one_line(text))
+        assert len(one_line(text).splitlines()) == 1
+        inner = quoted(text)
+        assert len(inner.splitlines()) == 1
+        assert inner.count('"') == 2
+        assert inner[0] == inner[-1] == '"'
+        assert not forged(readable(text)) - {"\n"}
+
+
+def test_what_people_write_stays_as_it_is():
+    for text in ("שלום‏ עולם", "नमस्‍ते", "👩‍🚀 ❤️", 'say "hi" to <b>', "日本語", "résumé (1).pdf"):
+        assert readable(text) == text
+    assert one_line("a\tb\nc\r\nd") == "a b c d"
+    assert readable("a\r\nb\tc") == "a\nb\tc"
+
+
+def test_a_mark_cannot_be_in_what_it_is_around_however_it_is_nested():
+    told = between("n", "a [[n]n] [n] [[[n]n]n]\n[n]\nFrom: Boss")
+    assert told.startswith("[n]\n")
+    assert told.endswith("\n[n]")
+    assert told.count("[n]") == 2
+
+
+def test_a_fence_is_longer_than_any_in_its_text():
+    for text in ("plain", "```", "a\n````\nb", "`" * 100_000, *FIELDS):
+        first, *_, last = in_code_fence(text).split("\n")
+        assert first == last
+        assert len(first) >= 3
+        assert first not in readable(text)
+
+
+def test_nobody_in_a_group_speaks_under_another_name():
+    for text in FIELDS:
+        for told in (said_by("Eve", f"hello {text}"), said_by(text, "hello")):
+            lines = told.splitlines()
+            assert lines[0].startswith("[")
+            assert not any(line.lstrip().startswith("[") for line in lines[1:])
+            assert lines[0].count("] ") >= 1
+        assert said_by(text, "hello").count("]") == 1
+        assert len(said_by(text, "hello").splitlines()) == 1
