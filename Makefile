@@ -99,6 +99,11 @@ format: $(DEV) ## format the code and fix what lint can fix
 docs: $(DEV) ## write the generated reference pages
 	$(BIN)/python docs/generate.py
 
+# A server is killed so often; OPTIONS are those of `python -m soak --help`.
+KILLS ?= 100
+soak: $(DEV) ## kill a server again and again under mail, runs, chats and programs, and compare the books; KILLS=2000
+	PYTHONPATH=tests $(BIN)/python -m soak --kills $(KILLS) $(OPTIONS)
+
 bench: $(DEV) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
