@@ -49,7 +49,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench peers clients libraries raise-clients test-clients clients-table audit sbom clean help
+.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench soak peers clients libraries raise-clients test-clients clients-table audit sbom clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -58,9 +58,8 @@ dev: $(DEV) ## add every extra, and what tests and checks need
 run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and the line that connects a client
 	@$(BIN)/postroom up $(ARGS)
 
-test: $(DEV) ## run every test, the seeds included; the real clients where they are installed
+test: $(DEV) ## run every test but those with real clients, the seeds included
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/real_clients tests
-	$(DRIVE_CLIENTS)
 	@$(MAKE) --no-print-directory seeds
 
 unit: $(DEV) ## run the unit tests and the seeds: what CI runs on every other Python
@@ -98,6 +97,11 @@ format: $(DEV) ## format the code and fix what lint can fix
 
 docs: $(DEV) ## write the generated reference pages
 	$(BIN)/python docs/generate.py
+
+# A server is killed so often; OPTIONS are those of `python -m soak --help`.
+KILLS ?= 100
+soak: $(DEV) ## kill a server again and again under mail, runs, chats and programs, and compare the books; KILLS=2000
+	PYTHONPATH=tests $(BIN)/python -m soak --kills $(KILLS) $(OPTIONS)
 
 bench: $(DEV) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)

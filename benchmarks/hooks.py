@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.figures import Table, median, ms, p95, size
-from benchmarks.starting import _postroom, _ready
+from benchmarks.starting import PATIENCE, postroom, start
 
 ROUNDS = size(60, 2)
 WARM = size(5, 1)
@@ -52,21 +52,6 @@ def _rows(table: Table, folder: Path, given: bytes, state: str, aim: str) -> Non
         table.add(f"{event}, server {state}", _both(taken), f"python -c pass: {_both(bare)}", ratio, aim)
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
-    server = subprocess.Popen(
-        _postroom("up", "--port", "0", "--data-dir", str(folder / "data")),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    until = time.perf_counter() + 20
-    while not _ready(folder / "data"):
-        if time.perf_counter() > until or server.poll() is not None:
-            server.kill()
-            raise SystemExit("the server did not become ready")
-        time.sleep(0.02)
-    return server
-
-
 def _furnish(folder: Path) -> None:
     environment = {**os.environ, "POSTROOM_DATA_DIR": str(folder / "data")}
     for words in (
@@ -75,7 +60,7 @@ def _furnish(folder: Path) -> None:
         ("reservations", "reserve", "docs/**", "--as", "Ada"),
         ("mail", "send", "--as", "Ada", "--to", "Ben", "-s", "s", "b"),
     ):
-        subprocess.run(_postroom(*words), check=True, capture_output=True, env=environment, cwd=folder)
+        subprocess.run(postroom(*words), check=True, capture_output=True, env=environment, cwd=folder)
 
 
 def main() -> None:
@@ -88,13 +73,13 @@ def main() -> None:
         folder = Path(name)
         given = json.dumps({**EDIT, "cwd": name}).encode()
         _rows(table, folder, given, "never started", "p95 under 50 ms")
-        server = _start(folder)
+        server = start(folder / "data")
         try:
             _furnish(folder)
             _rows(table, folder, given, "up", "p95 under 100 ms")
         finally:
             server.kill()  # so that its note stays, as after a crash
-            server.wait(10)
+            server.wait(PATIENCE)
         _rows(table, folder, given, "killed", "p95 under 50 ms")
 
 

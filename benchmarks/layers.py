@@ -16,6 +16,7 @@ from fastmcp import Client, FastMCP
 
 from benchmarks.application import fresh_application, with_empty_tool
 from benchmarks.figures import Table, size
+from benchmarks.starting import PATIENCE, start
 
 CALLS = size(1_500, 20)
 CLIENTS = 1
@@ -81,12 +82,9 @@ def _framework_server(folder: Path) -> tuple[subprocess.Popen[bytes], str, str]:
 
 
 def _our_server(folder: Path) -> tuple[subprocess.Popen[bytes], str, str]:
-    port = _free_port()
-    command = [sys.executable, "-m", "postroom", "up", "--port", str(port), "--data-dir", str(folder)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (folder / "token").exists() or not (folder / "server.json").exists():
-        time.sleep(0.02)
-    return server, f"http://127.0.0.1:{port}/mcp", (folder / "token").read_text().strip()
+    server = start(folder)
+    url = json.loads((folder / "server.json").read_text())["url"]
+    return server, f"{url}/mcp", (folder / "token").read_text().strip()
 
 
 def _over_http(start: Callable[[Path], tuple[subprocess.Popen[bytes], str, str]], revision: str) -> float:
@@ -97,7 +95,7 @@ def _over_http(start: Callable[[Path], tuple[subprocess.Popen[bytes], str, str]]
             return _threads(url, token, revision)
         finally:
             server.terminate()
-            server.wait(10)
+            server.wait(PATIENCE)
 
 
 def _request(url: str, token: str) -> urllib.request.Request:
@@ -117,7 +115,8 @@ def _request(url: str, token: str) -> urllib.request.Request:
 
 
 def _await_answer(url: str, token: str) -> None:
-    for _ in range(400):
+    until = time.perf_counter() + PATIENCE
+    while time.perf_counter() < until:
         try:
             urllib.request.urlopen(_request(url, token), timeout=5).read()
         except OSError:

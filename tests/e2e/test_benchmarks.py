@@ -13,8 +13,8 @@ import pytest
 from postgres_server import missing_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = {"__init__", "__main__", "application", "figures", "http_server", "soak"}
-"""What is no benchmark, and the one that lasts as long as it is told to."""
+PARTS = {"__init__", "__main__", "application", "figures", "http_server"}
+"""What is no benchmark."""
 ALL = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in PARTS)
 NEEDS_POSTGRES = ("dispatch_mailbox", "embedded", "enqueue_many")
 PATIENCE = 150

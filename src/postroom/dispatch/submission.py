@@ -681,7 +681,12 @@ class Submissions:
         """
         if not self._core.config.pending_zone:
             return None
-        waiting: Sequence[PendingMessage] = await self._core.threads.pending_messages(thread_id)
+
+        def look(tx: Transaction) -> Sequence[PendingMessage]:
+            is_at_work = tx.runs.dispatches.claimed(thread_id) is not None  # its end looks at what waits
+            return () if is_at_work else tx.runs.messages.waiting(thread_id)
+
+        waiting = await self._core.store.read(look)
         modes = [entry.mode for entry in select_pending(waiting, Boundary.NEW_RUN, None)]
         if not any(mode.target_run_id or mode.starts_run for mode in modes):
             return None

@@ -1,0 +1,162 @@
+"""Has callers ask a server, kills it at random moments, and looks at the books while it is down."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from soak.books import Findings, compare_answers, look
+from soak.callers import Asked, BuildServer, Caller, Mate, Person, Program
+from soak.world import Server, Surroundings, furnish
+
+KINDS: tuple[type[Caller], ...] = (Mate, Person, BuildServer, Program)
+WHILE_STARTING, OF_PROGRAMS = 0.15, 0.3
+"""The share of kills that meet a server that is not ready yet, and that meet a program it runs."""
+LONGEST_LIFE = 2.0
+PATIENCE = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Soak:
+    """What is done."""
+
+    kills: int
+    seconds: float = 0
+    kill_every: float = 0
+    sessions: int = 20
+    think: float = 1.0
+    look_every: int = 50
+
+
+@dataclass
+class Soaked:
+    """What came of it."""
+
+    findings: Findings = field(default_factory=Findings)
+    asked: list[Asked] = field(default_factory=list)
+    kills: int = 0
+    while_starting: int = 0
+    programs: int = 0
+    looks: int = 0
+    seconds: float = 0
+    memory: list[int] = field(default_factory=list)
+
+
+class _Killing:
+    def __init__(
+        self, chosen: Soak, server: Server, callers: list[Caller], tell: Callable[[str], None]
+    ) -> None:
+        self._chosen, self._server, self._callers, self._tell = chosen, server, callers, tell
+        self._dice = random.Random("soak")
+        self._began = time.monotonic()
+        self.done = Soaked()
+
+    @property
+    def asked(self) -> list[Asked]:
+        return [one for caller in self._callers for one in caller.asked]
+
+    async def go_on(self) -> None:
+        """Kill until that was often, or long, enough; the server is up when it returns."""
+        while not self._is_enough():
+            await self._round()
+            done = self.done
+            if (done.kills + done.programs) % self._chosen.look_every == 0:
+                await self._server.kill()
+                await self.look()
+            if not self._server.is_up.is_set():
+                await self._start()
+        self.done.seconds = time.monotonic() - self._began
+
+    def _is_enough(self) -> bool:
+        if self._chosen.seconds:
+            return time.monotonic() - self._began >= self._chosen.seconds
+        return self.done.kills + self.done.programs >= self._chosen.kills
+
+    async def _round(self) -> None:
+        """Let it live for a while, and kill it, or a program that it runs."""
+        chosen, dice, done = self._chosen, self._dice, self.done
+        await asyncio.sleep(chosen.kill_every or dice.uniform(0, LONGEST_LIFE))
+        if dice.random() < OF_PROGRAMS:
+            async with asyncio.timeout(PATIENCE):
+                while not self._server.kill_a_program(dice):
+                    await asyncio.sleep(0.01)
+            done.programs += 1
+            return
+        if chosen.kill_every or done.kills % 25 == 0:
+            done.memory.append(self._server.memory())
+        await self._server.kill()
+        done.kills += 1
+
+    async def _start(self) -> None:
+        """Start it, and perhaps kill it before it is ready."""
+        await self._server.spawn()
+        if not self._chosen.kill_every and not self._is_enough() and self._dice.random() < WHILE_STARTING:
+            await asyncio.sleep(self._dice.uniform(0, LONGEST_LIFE))
+            await self._server.kill()
+            self.done.kills += 1
+            self.done.while_starting += 1
+            await self._server.spawn()
+        await self._server.ready()
+
+    async def look(self) -> None:
+        """Compare the books of the server, which is down."""
+        found, states = await look(self._server.database, self.asked)
+        accepted = states.pop("accepted")
+        adds_up = "=" if accepted == sum(states.values()) else "IS NOT"
+        parts = " + ".join(f"{number} {state}" for state, number in sorted(states.items()))
+        self.done.looks += 1
+        for kind, sentences in vars(found).items():
+            getattr(self.done.findings, kind).extend(sentences)
+        self._tell(
+            f"{time.monotonic() - self._began:6.0f} s, {self.done.kills + self.done.programs} kills: "
+            f"{accepted} chat messages {adds_up} {parts}; {found}"
+        )
+
+    def close(self) -> None:
+        """Look at what the callers were told."""
+        self.done.asked = self.asked
+        compare_answers(self.asked, self.done.findings)
+        for caller in self._callers:
+            if isinstance(caller, Mate) and caller.inbox != list(range(1, len(caller.inbox) + 1)):
+                self.done.findings.history.append(
+                    f"the inbox of Mate{caller.number} has a gap: {caller.inbox}"
+                )
+
+
+async def soak(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soaked:
+    """Soak a server over data in a folder, and return what came of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    async with Surroundings().serving() as around:
+        server = Server(folder)
+        Mate.mates = sum(number % len(KINDS) == 0 for number in range(chosen.sessions))
+        callers = [
+            KINDS[number % len(KINDS)](number // len(KINDS), server, around, chosen.think)
+            for number in range(chosen.sessions)
+        ]
+        killing, stop = _Killing(chosen, server, callers, tell), asyncio.Event()
+        try:
+            await furnish(server, around, Mate.mates)
+            await server.spawn()
+            await server.ready()
+            async with asyncio.TaskGroup() as group:
+                asking = [group.create_task(caller.work(stop)) for caller in callers]
+                await killing.go_on()
+                stop.set()
+                await asyncio.wait(asking, timeout=PATIENCE)
+                for task in asking:
+                    task.cancel()
+            if await server.stop() != 0:
+                killing.done.findings.history.append("the server did not end in order")
+        finally:
+            await server.kill()
+        await killing.look()
+        killing.close()
+        killing.done.findings.history += unexpected(server.log.read_text().splitlines())
+    return killing.done
+
+
+def unexpected(log: list[str]) -> list[str]:
+    """Return the lines of a server's log that hold a traceback; that a program of ours was killed is none."""
+    return [line[:3000] for line in log if "Traceback" in line and "CommandKilled" not in line]
