@@ -9,6 +9,7 @@ from postroom.runtime.background import (
     CancelTaskTool,
     WakeSubmitter,
 )
+from postroom.runtime.files import SendFileTool
 from postroom.runtime.openai import OpenAICompatibleModel
 from postroom.runtime.runtime import AgentRuntime
 from postroom.runtime.scripted import ScriptedModel
@@ -29,6 +30,7 @@ __all__ = [
     "OpenAICompatibleModel",
     "ResolvedAgent",
     "ScriptedModel",
+    "SendFileTool",
     "Tool",
     "ToolContext",
     "WakeSubmitter",
