@@ -6,11 +6,19 @@ from typing import Any
 from gateway_room import CONFIG, all_answered, tried
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.executor import ExecutorAround
+from postroom.contracts.files import FileStore
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.messages import Role, ToolCall
 from postroom.contracts.records import replace
 from postroom.gateway.events import FILES
-from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, ResolvedAgent, ScriptedModel, SendFileTool
+from postroom.runtime import (
+    AgentRuntime,
+    AgentSpec,
+    FixedResolver,
+    ResolvedAgent,
+    ScriptedModel,
+    SendFileTool,
+)
 from postroom.testing.channel import ALL
 from runtime.room import calls
 
@@ -35,31 +43,38 @@ def answers(model: ScriptedModel) -> list[str]:
 
 
 class Dies(ExecutorAround):
-    """The process is gone when a run makes this commit of its first execution, counted from 0."""
+    """The process is gone when a run commits its first execution with files left, behind `at` such commits."""
 
-    def __init__(self, within: Any, at: int) -> None:
+    def __init__(self, within: Any, store: FileStore, at: int) -> None:
         super().__init__(within)
-        self._at = at
+        self._store, self._at = store, at
         self.read: list[int] = []
         """The executions that began."""
-        self.deaths = 0
+        self.made: list[str] = []
+        """The files that were left, once for each call."""
 
     def began(self, runs: int) -> Callable[[], bool]:
         return lambda: len(self.read) >= runs
 
     async def run(self, activation, sink):
         self.read.append(activation.attempt)
-        if activation.attempt > 1:
-            return await self._within.run(activation, sink)
-        commit, left = activation.control.coordinator.commit, iter(range(self._at))
+        files, coordinator = activation.control.files, activation.control.coordinator
+        leave, left, ids = files.leave_text, self._at, (activation.thread_id, [activation.run_id])
+
+        async def noted(name, text):
+            self.made.append(name)
+            return await leave(name, text)
 
         class Falling:
             async def commit(_, *given, **more):
-                if next(left, None) is None:
-                    self.deaths += 1
-                    raise StoreUnavailable("killed")
-                return await commit(*given, **more)
+                nonlocal left
+                if activation.attempt == 1 and await self._store.files(*ids):
+                    if left == 0:
+                        raise StoreUnavailable("killed")
+                    left -= 1
+                return await coordinator.commit(*given, **more)
 
+        files.leave_text = noted
         control = replace(activation.control, coordinator=Falling())
         return await self._within.run(replace(activation, control=control), sink)
 
@@ -84,22 +99,22 @@ async def test_a_file_that_a_model_writes_comes_behind_its_answer(room):
 
 
 async def test_a_process_that_dies_between_the_call_and_the_end_sends_the_file_once(room):
-    for said, at in enumerate((2, 3), 1):  # before the answer of the call is committed, and before the end
-        runtime, model = an_agent(
+    before_answers, before_end = (0, 4), (1, 2)
+    for at, made in (before_answers, before_end):
+        runtime, _ = an_agent(
             room.clock,
             calls(sends("notes.txt", "words"), sends("more.txt", "words", "c2")),
             InferenceResult.text("here"),
             InferenceResult.text("here"),
         )
-        agent = Dies(runtime, at)
+        agent = Dies(runtime, room.stores.files, at)
         gateway, channel = await room.open(agent, capabilities=TAKES_FILES)
         await channel.say("go")
         await tried(room, agent, 2)
-        await all_answered(room, gateway, said)
-        assert agent.deaths
+        await all_answered(room, gateway, at + 1)
+        assert (agent.read, len(agent.made)) == ([1, 2], made)
         assert [one.name for one, _ in channel.sent_files] == ["notes.txt", "more.txt"]
         assert channel.texts() == ["here"]
-        assert sum(bool(one.tool_calls) for one in model.requests[-1].messages) == said
         await room.close()
 
 
