@@ -127,8 +127,8 @@ class SendFileTool:
         id=SEND_FILE,
         name=SEND_FILE,
         description=(
-            "Send a file of text to the chat. It arrives behind your answer. A file that you send under a name "
-            f"again takes the place of the first; you can send {MOST_LEFT} files."
+            "Send a file of text to the chat. It arrives behind your answer. One that you send under the "
+            f"same name again takes its place; you can send {MOST_LEFT} files."
         ),
         parameters={
             "type": "object",
