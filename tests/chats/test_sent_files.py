@@ -11,14 +11,8 @@ from postroom.contracts.inference import InferenceResult
 from postroom.contracts.messages import Role, ToolCall
 from postroom.contracts.records import replace
 from postroom.gateway.events import FILES
-from postroom.runtime import (
-    AgentRuntime,
-    AgentSpec,
-    FixedResolver,
-    ResolvedAgent,
-    ScriptedModel,
-    SendFileTool,
-)
+from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, ResolvedAgent, ScriptedModel
+from postroom.runtime.files import SendFileTool
 from postroom.testing.channel import ALL
 from runtime.room import calls
 

@@ -44,14 +44,8 @@ from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
 from postroom.log import get_logger
 from postroom.relay import Relay
-from postroom.runtime import (
-    AgentRuntime,
-    AgentSpec,
-    MapResolver,
-    OpenAICompatibleModel,
-    ResolvedAgent,
-    SendFileTool,
-)
+from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
+from postroom.runtime.files import SendFileTool
 from postroom.runtime.openai import OpenAITranscriber
 from postroom.services.runs import RunService
 

@@ -17,8 +17,8 @@ from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.waking.open_questions import ASK
 from postroom.mail.waking.prompts import decision_told
 from postroom.mcp_server.schema import input_schema
-from postroom.runtime import SendFileTool, Tool, ToolContext
-from postroom.runtime.files import SEND_FILE
+from postroom.runtime import Tool, ToolContext
+from postroom.runtime.files import SEND_FILE, SendFileTool
 from postroom.services.calls import Calls
 
 LONGEST_ANSWER: Final = 200_000

@@ -9,7 +9,6 @@ from postroom.runtime.background import (
     CancelTaskTool,
     WakeSubmitter,
 )
-from postroom.runtime.files import SendFileTool
 from postroom.runtime.openai import OpenAICompatibleModel
 from postroom.runtime.runtime import AgentRuntime
 from postroom.runtime.scripted import ScriptedModel
@@ -30,7 +29,6 @@ __all__ = [
     "OpenAICompatibleModel",
     "ResolvedAgent",
     "ScriptedModel",
-    "SendFileTool",
     "Tool",
     "ToolContext",
     "WakeSubmitter",
