@@ -34,7 +34,7 @@ from postroom.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-TEXTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "AGENTS.md", *DOCS]
+TEXTS = [*sorted(ROOT.glob("*.md")), *DOCS]
 ADRS = [path for path in DOCS if path.parent.name == "adr"]
 MARKED = re.compile(
     r"^<!-- (run|run: offline|output|greeting) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
