@@ -49,7 +49,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench soak peers clients libraries raise-clients test-clients clients-table audit sbom clean help
+.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench soak peers clients libraries raise-clients test-clients clients-table audit sbom wheel screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -97,6 +97,9 @@ format: $(DEV) ## format the code and fix what lint can fix
 
 docs: $(DEV) ## write the generated reference pages
 	$(BIN)/python docs/generate.py
+
+screenshot: $(DEV) ## write docs/images/control-room.png: a server with demo data, seen by a headless Chromium
+	$(BIN)/python docs/screenshot.py
 
 # A server is killed so often; OPTIONS are those of `python -m soak --help`.
 KILLS ?= 100
@@ -158,6 +161,22 @@ sbom: .venv-supply/.installed ## write build/sbom.cdx.json, the software bill of
 	@mkdir -p build
 	.venv-supply/bin/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml \
 	  --output-file build/sbom.cdx.json requirements.lock
+
+# Not a dependency of the project either.
+.venv-build/.installed: Makefile
+	$(PYTHON) -m venv --clear .venv-build
+	.venv-build/bin/python -m pip install --quiet 'build==1.6.1'
+	@touch $@
+
+# The wheel is built from the sdist, so that a file missing there is missed here. It is installed as users do, without the lock.
+# The command is started outside of the clone, where it cannot find the sources.
+wheel: .venv-build/.installed ## build sdist and wheel into dist/, install the wheel into a clean environment and start its command
+	rm -rf dist build/wheel
+	.venv-build/bin/python -m build --outdir dist
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/postroom-*.whl
+	build/wheel/bin/python -m pip check
+	cd build/wheel && ./bin/postroom --version
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .venv-python* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

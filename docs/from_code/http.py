@@ -86,7 +86,7 @@ ROUTE_WORDS: Final = {
     "/": "Projects.",
     "/p/{slug}": "A project: newest threads, agents, reservations.",
     "/p/{slug}/timeline": "What happened in it lately: messages, the runs they began, files held; "
-    "`?agent=` or `?thread=`: with one of them. `?live=1` loads itself again.",
+    "`?agent=` or `?thread=`: with one of them.",
     "/p/{slug}/questions": "What its agents wait to be told, and what they were told. `POST` answers: the "
     "form of the page, from people who have logged in.",
     "/p/{slug}/schedules": "What is sent to its agents again and again. `POST` pauses a schedule, resumes it "

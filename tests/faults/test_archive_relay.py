@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from postroom.contracts.clock import iso
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable
 from postroom.contracts.retention import KeepRule
 from postroom.mail import retention as rules_of_mail
@@ -385,3 +386,20 @@ async def test_a_deleted_message_leaves_the_newest_tree_with_what_nothing_else_r
     rows = await rebuild_database(archive.root, rebuilt, author=("a", "a@b"))
     rebuilt.close()
     assert rows["messages"] == 1
+
+
+async def test_a_reservation_that_a_call_of_its_agent_extended_is_no_damage(
+    mail: Mail, tmp_path: Path
+) -> None:
+    archive = archive_of(mail, tmp_path)
+    ada = {"project_key": PROJECT, "agent_name": "Ada"}
+    await mail.call("file_reservation_paths", {**ada, "paths": ["piers/**"]})
+    await relay_of(mail, archive).drain()
+    mail.clock.advance(timedelta(minutes=1))  # type: ignore[attr-defined]
+    await send(mail, "Still at it")
+    await mail.store.settle()
+    await relay_of(mail, archive).drain()
+    [project] = await mail.store.read(lambda tx: tx.projects(limit=9))
+    [held] = await mail.store.read(lambda tx: tx.live_reservations(project.id, now=mail.clock.now()))
+    assert iso(held.expires_at) != json.loads(await content(archive, "reservations/1.json"))["expires_at"]
+    assert await archive.differing(project) == []

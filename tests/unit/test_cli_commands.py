@@ -15,12 +15,14 @@ import pytest
 
 from fake_postroom import FakePostroom, Raw
 from postroom.app import places
-from postroom.cli import show
+from postroom.cli import remedies, show
 from postroom.cli.main import main
 from postroom.contracts import errors
+from postroom.mail.operations import OPERATIONS
 from postroom.version import __version__
 from table_rows import each_row
 
+ROOT = Path(__file__).resolve().parents[2]
 MESSAGE: dict[str, Any] = {
     "id": 7,
     "thread_id": "t-1",
@@ -355,7 +357,10 @@ def test_a_refusal_has_one_form_in_every_command(
     assert (as_json.code, as_json.err, as_json.document) == (2, "", {"error": refusal})
     for_people = run(*words)
     assert (for_people.code, for_people.out) == (2, "")
-    assert for_people.err.splitlines() == ["no agent 'Ada'", f"remedy: {show.as_commands(refusal['remedy'])}"]
+    assert for_people.err.splitlines() == [
+        "no agent 'Ada'",
+        f"remedy: {remedies.as_commands(refusal['remedy'])}",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -604,11 +609,24 @@ def test_a_server_of_another_kind_is_a_failure_and_no_traceback(run: Run, fake: 
 
 
 def test_remedies_name_commands_and_not_the_tools_of_agents() -> None:
-    assert show.as_commands(errors.UnknownAgent.default_remedy) == (
+    assert remedies.as_commands(errors.UnknownAgent.default_remedy) == (
         "run `postroom agents register` first, or `postroom agents list` to see who is there"
     )
-    assert show.as_commands("`search_messages` finds threads") == "`postroom mail search` finds threads"
-    assert show.as_commands("ask the holder") == "ask the holder"
+    assert remedies.as_commands("`search_messages` finds threads") == "`postroom mail search` finds threads"
+    assert remedies.as_commands("ask the holder") == "ask the holder"
+    assert remedies.as_commands(errors.ContactRequired.default_remedy) == (
+        "have the agent call the tool `request_contact` and wait for the answer"
+    )
+    assert remedies.as_commands("take it from list_file_reservations, or fetch_inbox_events") == (
+        "take it from `postroom reservations list`, or `postroom watch`"
+    )
+
+
+def test_every_tool_has_a_command_that_exists_or_a_reason_why_it_has_none() -> None:
+    assert set(remedies.COMMANDS).isdisjoint(remedies.FOR_AGENTS)
+    assert set(remedies.COMMANDS) | set(remedies.FOR_AGENTS) == set(OPERATIONS)
+    described = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+    assert [said for said in remedies.COMMANDS.values() if f"\n## postroom {said}\n" not in described] == []
 
 
 def test_a_table_is_drawn_for_a_screen_and_plain_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:

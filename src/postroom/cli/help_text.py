@@ -10,7 +10,17 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Mail and files": ("mail", "agents", "people", "reservations", "watch", "events"),
     "Work": ("runs", "questions", "schedules"),
     "Clients and chats": ("setup", "mcp", "hook", "guard", "gateway"),
-    "Upkeep": ("doctor", "backup", "restore", "rebuild", "tokens", "config", "support-bundle", "version"),
+    "Upkeep": (
+        "doctor",
+        "backup",
+        "restore",
+        "prune",
+        "rebuild",
+        "tokens",
+        "config",
+        "support-bundle",
+        "version",
+    ),
 }
 """Every command, in the order of the help."""
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from postroom.cli.exit_codes import READER_GONE
+from postroom.cli.remedies import as_commands
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.quoting import one_line, readable
 
@@ -40,21 +41,6 @@ _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """What Rich writes for those styles."""
 _MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)[\d:.]*(?:Z|[+-]\d\d:\d\d)")
 """A moment; on a narrow screen it is shown to the minute."""
-
-_COMMANDS = {
-    "acknowledge_message": "mail ack",
-    "ensure_project": "agents register",
-    "fetch_inbox": "mail inbox",
-    "list_agents": "agents list",
-    "list_file_reservations": "reservations list",
-    "register_agent": "agents register",
-    "reply_message": "mail reply",
-    "search_messages": "mail search",
-    "send_message": "mail send",
-    "unretire_agent": "agents unretire",
-}
-"""What a person runs for a tool that a remedy names."""
-_TOOL = re.compile(rf"(\bcall )?`?\b({'|'.join(_COMMANDS)})\b`?")
 
 
 def plain(text: object) -> str:
@@ -84,11 +70,6 @@ def failure(error: PostroomError, *, as_json: bool) -> None:
     print(plain(error.message), file=sys.stderr)
     if error.remedy:
         print(f"remedy: {plain(as_commands(error.remedy))}", file=sys.stderr)
-
-
-def as_commands(remedy: str) -> str:
-    """Return a remedy with the commands that a person runs in the place of the tools that an agent calls."""
-    return _TOOL.sub(lambda met: f"{'run ' if met[1] else ''}`postroom {_COMMANDS[met[2]]}`", remedy)
 
 
 @contextmanager

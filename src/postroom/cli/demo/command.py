@@ -52,7 +52,7 @@ class Play:
     def link(self) -> str:
         """Return an address that logs in, once, and shows it live."""
         path = urlsplit(self.timeline).path
-        return str(self.server.admin("POST", "/admin/login-code", {"path": f"{path}?live=1"})["url"])
+        return str(self.server.admin("POST", "/admin/login-code", {"path": f"{path}?span=1m"})["url"])
 
     def open(self) -> None:
         """Make the project, so that there is a page to look at."""
