@@ -14,6 +14,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 class Files:
     """A fake: files by message, as the chats would give them."""
 
+    can_send = True
+
     def __init__(self, *files: tuple[ChatFile, bytes]) -> None:
         self.kept = {file.message_id: file for file, _ in files}
         self.bytes = {file.message_id: content for file, content in files}

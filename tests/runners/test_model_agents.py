@@ -368,7 +368,16 @@ def test_what_no_model_may_call_is_refused_by_name(name: str) -> None:
     with pytest.raises(InvalidRunner, match=name):
         check_tools(["whois", name])
     check_tools(TOOLS)
-    assert set(TOOLS) <= set(OPERATIONS)
+    assert set(TOOLS) - {"send_file"} <= set(OPERATIONS)
+
+
+async def test_a_run_on_mail_has_no_chat_to_send_files_to(room: RunnerRoom, endpoint: FakeEndpoint) -> None:
+    await room.employ(Bo=bo(endpoint, tools=("whois", "send_file")))
+    endpoint.answers = [calls("send_file"), says("done")]
+    await room.send("Ada", "Bo")
+    await room.turn()
+    assert [one["function"]["name"] for one in endpoint.bodies[0]["tools"]] == ["whois"]
+    assert "there is no tool 'send_file'" in seen(endpoint, 2)[-1][1]
 
 
 async def test_a_question_without_words_is_refused() -> None:

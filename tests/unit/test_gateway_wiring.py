@@ -86,6 +86,22 @@ async def test_a_thread_is_run_by_the_agent_that_its_name_names(tmp_path: Path, 
     await agents.close()
 
 
+async def test_models_of_chats_send_files_unless_the_file_says_otherwise(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    routes = '[agents.poet]\nsend_files = false\n[[routes]]\nagent = "poet"\nmention = "poet"\n'
+    made = await asyncio.to_thread(chat_service, tmp_path, CHANNELS + routes, clock)
+    runtime = made._answering._models
+    assert runtime is not None
+    found = {name: runtime._resolver.resolve(name) for name in ("default", "poet")}
+    assert {name: list(one.usable_tools()) for name, one in found.items()} == {
+        "default": ["send_file"],
+        "poet": [],
+    }
+    assert all(one.spec.commits_calls for one in found.values())
+    await made._answering.close()
+
+
 async def test_a_route_to_an_agent_that_there_is_not_ends_the_start(
     tmp_path: Path, clock: ManualClock
 ) -> None:

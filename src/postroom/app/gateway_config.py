@@ -70,6 +70,8 @@ class AgentConfig:
     max_rounds: int
     context_window: int | None
     silence: timedelta
+    send_files: bool = False
+    """Whether a model is offered the tool that sends files."""
     api_key: str | None = field(default=None, repr=False)
     transcription_url: str | None = None
     """The endpoint that writes down what is said in voice messages; None: nobody does."""
@@ -287,6 +289,7 @@ def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = N
         max_rounds=read.max_rounds,
         context_window=read.context_window,
         silence=read.silence,
+        send_files=read.send_files,
         api_key=key,
         transcription_url=read.transcription_url,
         transcription_model=read.transcription_model,

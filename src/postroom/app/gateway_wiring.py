@@ -45,6 +45,7 @@ from postroom.http_api.guard import OpenPath
 from postroom.log import get_logger
 from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
+from postroom.runtime.files import SendFileTool
 from postroom.runtime.openai import OpenAITranscriber
 from postroom.services.runs import RunService
 
@@ -380,8 +381,9 @@ def _resolved(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent
         system_prompt=agent.instructions,
         max_rounds=agent.max_rounds,
         context_window=agent.context_window,
+        commits_calls=True,
     )
-    return ResolvedAgent(spec=spec, model=model)
+    return ResolvedAgent(spec=spec, model=model, tools=(SendFileTool(),) if agent.send_files else ())
 
 
 def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:

@@ -18,6 +18,7 @@ from postroom.mail.waking.open_questions import ASK
 from postroom.mail.waking.prompts import decision_told
 from postroom.mcp_server.schema import input_schema
 from postroom.runtime import Tool, ToolContext
+from postroom.runtime.files import SEND_FILE, SendFileTool
 from postroom.services.calls import Calls
 
 LONGEST_ANSWER: Final = 200_000
@@ -55,19 +56,20 @@ TOOLS: Final = (
     "force_release_file_reservation",
     "list_file_reservations",
     "fetch_events",
+    SEND_FILE,
 )
-"""The operations that a model may have: it acts as its agent in its project, and makes neither."""
+"""What a model may have: operations, in which it acts as its agent in its project, and files for its chat."""
 
 
 def check_tools(names: Sequence[str]) -> None:
     """Refuse what no model can be given.
 
     Raises:
-        InvalidRunner: one of the names is none of the operations that it may call.
+        InvalidRunner: one of the names is no tool that it may call.
     """
     if wrong := [name for name in names if name not in TOOLS]:
         raise InvalidRunner(
-            f"the runner's tools are refused: {wrong[0]!r} is no operation that a model may call",
+            f"the runner's tools are refused: {wrong[0]!r} is no tool that a model may call",
             value=wrong,
             remedy=f"choose of: {', '.join(TOOLS)}",
         )
@@ -77,13 +79,15 @@ def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, c
     """Return the tools of an agent.
 
     Raises:
-        InvalidRunner: one of the names is none of the operations that a model may call.
+        InvalidRunner: one of the names is no tool that a model may call.
     """
     check_tools(names)
     made: list[Tool] = []
     for name in names:
         if name == ASK:
             made.append(AskTool())
+        elif name == SEND_FILE:
+            made.append(SendFileTool())
         else:
             made.append(MailTool(OPERATIONS[name], calls, project=project, agent=agent, caller=caller))
     return made

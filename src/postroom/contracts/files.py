@@ -19,6 +19,8 @@ BYTES_LOCK = "bytes of files"
 """Locked by changes that store or remove bytes: a piece may be of several files."""
 PIECE_BYTES = 512 * 1024
 """The most of a file that is in memory at once."""
+MOST_LEFT = 20
+"""Files of one run that are sent."""
 
 
 class ChatFile(Record, frozen=True, kw_only=True):
@@ -127,6 +129,22 @@ class RunFiles(Protocol):
         """Take a file that the run has left; it is sent to the chat behind the run's answer."""
         ...
 
+    @property
+    def can_send(self) -> bool:
+        """Whether the run's chat takes files."""
+        ...
+
+    async def leave_text(self, name: str, text: str) -> ChatFile:
+        """Take a file of text as `leave` does, in the place of one of the same name that the run has left.
+
+        Done again, as after a crash, it leaves one file.
+
+        Raises:
+            InvalidArgument: nothing of the name can be kept, or there is no text.
+            TooLarge: the text is larger than files may be, or the run has left `MOST_LEFT` others.
+        """
+        ...
+
 
 _NAME_LENGTH = 100
 _OFFICE = "application/vnd.openxmlformats-officedocument"
@@ -163,10 +181,15 @@ _ENDINGS = {
 _DEFAULT_NAMES = {"image": "picture", "audio": "sound", "video": "video", "text": "text"}
 
 
+def plain_name(name: str | None) -> str:
+    """Return what is left of a name without folders and what is invisible; it may be nothing."""
+    last = (name or "").replace("\\", "/").rpartition("/")[2]
+    return "".join(one for one in last if one.isprintable() and one != "\ufffd").strip(". ")
+
+
 def safe_name(name: str | None, media_type: str, position: int) -> str:
     """Return a name that is no path and holds nothing invisible, whatever the sender wrote."""
-    last = (name or "").replace("\\", "/").rpartition("/")[2]
-    plain = "".join(one for one in last if one.isprintable() and one != "\ufffd").strip(". ")
+    plain = plain_name(name)
     if not plain:
         ending = next((f".{one}" for one, kind in _ENDINGS.items() if kind == media_type), "")
         return f"{_DEFAULT_NAMES.get(media_type.partition('/')[0], 'file')}-{position}{ending}"

@@ -11,7 +11,7 @@ from typing import Final
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import PostroomError, StoreError
 from postroom.contracts.executor import PendingBoundary, RunControl
-from postroom.contracts.files import ChatFile, RunFiles
+from postroom.contracts.files import MOST_LEFT, ChatFile, RunFiles
 from postroom.contracts.messages import Boundary, ContentBlock, Message
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import replace
@@ -20,8 +20,6 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 OUTBOX: Final = "POSTROOM_OUTBOX"
 """The variable that names the folder for files to send."""
-MOST_LEFT: Final = 20
-"""Files of one run that are sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.contracts.files import (
+    MOST_LEFT,
     SNIFFED_BYTES,
     ChatFile,
     FileContent,
@@ -33,6 +34,7 @@ from postroom.contracts.files import (
     RunFiles,
     SpooledFile,
     media_type_of,
+    plain_name,
     safe_name,
 )
 from postroom.contracts.mail import Attachment as MailAttachment
@@ -43,7 +45,7 @@ from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, MessageType
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_of
-from postroom.gateway.spooling import MOST_FILES, head_of, pieces_of, spooled, too_large
+from postroom.gateway.spooling import MOST_FILES, head_of, piece_of, pieces_of, spooled, too_large
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -125,6 +127,8 @@ class FilesOfRun(RunFiles):
         self._thread_id = activation.thread_id
         self._run_id = activation.run_id or ""
         self._attempt = activation.attempt
+        self._naming = asyncio.Lock()
+        """Calls that are made side by side find their places one after another."""
 
     @override
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
@@ -147,14 +151,41 @@ class FilesOfRun(RunFiles):
 
     @override
     async def leave(self, path: Path, position: int) -> ChatFile:
-        async with spooled(pieces_of(path), most=self._files.most()) as found:
+        return await self._left(path.name, pieces_of(path), position)
+
+    @property
+    @override
+    def can_send(self) -> bool:
+        adapter = self._files.adapter_of(self._thread_id)
+        return adapter is not None and MessageType.DOCUMENT in adapter.capabilities.media
+
+    @override
+    async def leave_text(self, name: str, text: str) -> ChatFile:
+        content = storable(text).encode()
+        if not plain_name(name):
+            raise InvalidArgument("the file has no name that can be kept; give one such as notes.txt")
+        if not content:
+            raise InvalidArgument("the file is empty")
+        media_type = media_type_of(content[:SNIFFED_BYTES], name)
+        if len(content) > (most := self._files.most(media_type)):
+            raise too_large(len(content), most)
+        async with self._naming:
+            left = await self._store.files(self._thread_id, [self._run_id])
+            kept = safe_name(name, media_type, 0)
+            position = next((file.position for file in left if file.name == kept), len(left))
+            if position >= MOST_LEFT:
+                raise TooLarge(f"this run has sent {MOST_LEFT} files, which are the most", value=MOST_LEFT)
+            return await self._left(name, piece_of(content), position)
+
+    async def _left(self, name: str, pieces: AsyncIterator[bytes], position: int) -> ChatFile:
+        async with spooled(pieces, most=self._files.most()) as found:
             head = await asyncio.to_thread(head_of, found.path)
-            media_type = media_type_of(head, path.name)
+            media_type = media_type_of(head, name)
             file = ChatFile(
                 thread_id=self._thread_id,
                 message_id=self._run_id,
                 position=position,
-                name=safe_name(path.name, media_type, position),
+                name=safe_name(name, media_type, position),
                 media_type=media_type,
                 size=found.size,
                 sha256=found.sha256,

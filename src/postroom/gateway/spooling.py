@@ -59,6 +59,11 @@ async def pieces_of(path: Path) -> AsyncIterator[bytes]:
             yield piece
 
 
+async def piece_of(content: bytes) -> AsyncIterator[bytes]:
+    """Yield bytes that are in memory already."""
+    yield content
+
+
 def head_of(path: Path) -> bytes:
     """Return the first bytes of a file, by which its type is told."""
     with path.open("rb") as file:

@@ -12,6 +12,7 @@ from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import EventSink, RunIdentity, ToolCallDone
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import PostroomError, StaleClaim
+from postroom.contracts.files import RunFiles
 from postroom.contracts.messages import Json, Message, MessageMetadata, ToolCall
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingState, RunWaitingTicket, WaitingReason
@@ -71,6 +72,7 @@ class ToolCalls:
     timeout_ms: int | None
     parallel: bool
     new_id: Callable[[], str]
+    files: RunFiles | None
 
     def descriptors(self) -> tuple[ToolDescriptor, ...]:
         """Return all that the model may ask for."""
@@ -122,6 +124,7 @@ class ToolCalls:
             tool_name=call.name,
             sink=self.sink,
             decision=request.decision,
+            files=self.files,
         )
         return await self._contained(tool, arguments, context)
 

@@ -1,17 +1,22 @@
 """Shows the files of a conversation to a model: pictures and documents as parts, words as text.
 
-The newest come first, within a bound: an old picture is named and not sent again with every question.
+The newest come first, within a bound: an old picture is named and not sent again with every question. What a
+model sends itself it gives to a tool.
 """
 
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from postroom.contracts.files import ChatFile, RunFiles, is_readable_text
-from postroom.contracts.messages import ContentBlock, Message, storable
+from postroom.contracts.files import MOST_LEFT, ChatFile, RunFiles, is_readable_text
+from postroom.contracts.messages import ContentBlock, Json, Message, storable
 from postroom.contracts.quoting import in_code_fence, one_line, quoted
 from postroom.contracts.records import replace
+from postroom.contracts.tools import ToolDescriptor, ToolResult
+from postroom.runtime.tools import ToolContext
 
+SEND_FILE: Final = "send_file"
 MOST_PARTS = 8
 MOST_BYTES = 8_000_000
 """Of all parts of one request, before they are encoded."""
@@ -113,3 +118,37 @@ async def _words(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
 
 async def _whole(file: ChatFile, files: RunFiles) -> bytes:
     return b"".join([piece async for piece in files.content(file)])
+
+
+class SendFileTool:
+    """Sends a file of text to the chat of the run, behind its answer; offered where the chat takes files."""
+
+    descriptor = ToolDescriptor(
+        id=SEND_FILE,
+        name=SEND_FILE,
+        description=(
+            "Send a file of text to the chat. It arrives behind your answer. One that you send under the "
+            f"same name again takes its place; you can send {MOST_LEFT} files."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "description": "The file's name, such as table.csv."},
+                "text": {"type": "string", "description": "All that stands in the file."},
+            },
+            "required": ["name", "text"],
+            "additionalProperties": False,
+        },
+    )
+
+    async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
+        """Keep the file for the run's answer; a call that is made again after a crash leaves one file.
+
+        Raises:
+            InvalidArgument: the file has no name or no text.
+            TooLarge: it is too large, or one too many.
+        """
+        if context.files is None:
+            return ToolResult.error(SEND_FILE, "no files can be sent here: say it in your answer")
+        file = await context.files.leave_text(str(arguments["name"]), str(arguments["text"]))
+        return ToolResult.success(SEND_FILE, f"The file {file.described} is sent behind your answer.")

@@ -21,6 +21,7 @@ from postroom.runtime.background import BackgroundTasks, WakeSubmitter
 from postroom.runtime.calls import ToolCalls
 from postroom.runtime.checkpoint import RunLog
 from postroom.runtime.execution import Execution
+from postroom.runtime.files import SEND_FILE
 from postroom.runtime.interrupting import TimeUp, limited
 from postroom.runtime.slots import ActiveRun, ActiveRuns, Listener
 from postroom.runtime.step_context import StepContext
@@ -187,8 +188,12 @@ class AgentRuntime(RunDispatchExecutor):
         log: RunLog,
         sink: EventSink,
     ) -> StepContext:
+        files = control.files if control.files is not None and control.files.can_send else None
+        tools = agent.usable_tools()
+        if files is None:
+            tools.pop(SEND_FILE, None)
         calls = ToolCalls(
-            tools=agent.usable_tools(),
+            tools=tools,
             frontend={tool.name: tool for tool in activation.options.frontend_tools},
             identity=active.identity,
             sink=sink,
@@ -196,6 +201,7 @@ class AgentRuntime(RunDispatchExecutor):
             timeout_ms=agent.spec.tool_timeout_ms,
             parallel=agent.spec.parallel_tools,
             new_id=lambda: self._new_id("msg"),
+            files=files,
         )
         return StepContext(
             activation=activation,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from postroom.contracts.agent_events import EventSink, RunIdentity, ToolCallStreamDelta
+from postroom.contracts.files import RunFiles
 from postroom.contracts.messages import Json
 from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor, ToolResult
 
@@ -23,6 +24,8 @@ class ToolContext:
     tool_name: str
     sink: EventSink
     decision: ToolCallResume | None = None
+    files: RunFiles | None = None
+    """Takes files for the chat of the run; None where none can be sent."""
 
     async def show(self, delta: str) -> None:
         """Show more of what the tool puts out while it works; the model does not see it."""
