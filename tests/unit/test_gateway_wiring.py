@@ -86,19 +86,19 @@ async def test_a_thread_is_run_by_the_agent_that_its_name_names(tmp_path: Path, 
     await agents.close()
 
 
-async def test_models_of_chats_send_files_unless_the_file_says_otherwise(
+async def test_models_of_chats_send_files_where_the_file_says_so(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    routes = '[agents.poet]\nsend_files = false\n[[routes]]\nagent = "poet"\nmention = "poet"\n'
+    routes = '[agents.poet]\nsend_files = true\n[[routes]]\nagent = "poet"\nmention = "poet"\n'
     made = await asyncio.to_thread(chat_service, tmp_path, CHANNELS + routes, clock)
     runtime = made._answering._models
     assert runtime is not None
     found = {name: runtime._resolver.resolve(name) for name in ("default", "poet")}
     assert {name: list(one.usable_tools()) for name, one in found.items()} == {
-        "default": ["send_file"],
-        "poet": [],
+        "default": [],
+        "poet": ["send_file"],
     }
-    assert all(one.spec.commits_calls for one in found.values())
+    assert [one.spec.commits_calls for one in found.values()] == [False, True]
     await made._answering.close()
 
 

@@ -87,7 +87,7 @@ class AgentTable(_Table):
     max_rounds: Annotated[Count, Field(ge=1, le=1_000)] = 32
     context_window: Annotated[Count, Field(ge=1_000, le=100_000_000)] | None = None
     silence: Time = timedelta(minutes=2)
-    send_files: bool = True
+    send_files: bool = False
     transcription_url: Annotated[str, AfterValidator(_address)] | None = None
     transcription_model: Line = "whisper-1"
 

@@ -381,7 +381,7 @@ def _resolved(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent
         system_prompt=agent.instructions,
         max_rounds=agent.max_rounds,
         context_window=agent.context_window,
-        commits_calls=True,
+        commits_calls=agent.send_files,
     )
     return ResolvedAgent(spec=spec, model=model, tools=(SendFileTool(),) if agent.send_files else ())
 
