@@ -36,6 +36,7 @@ from postroom.gateway.drafts import Draft, Edit, Show, Step
 from postroom.gateway.events import SendErrorKind
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import is_chat, target_of
+from postroom.gateway.seen import SeenMarks
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions
 from postroom.log import get_logger
@@ -97,6 +98,7 @@ class StreamingPresenter:
         self._timer = timer
         self._shown: OrderedDict[str, Shown] = OrderedDict()
         self._tasks = Tasks("chat presenter")
+        self.seen = SeenMarks(self.adapters, timer)
 
     def show_typing(self, source: SessionSource) -> None:
         """Show that somebody looks at a message that was accepted; a failure is no failure."""
@@ -107,6 +109,7 @@ class StreamingPresenter:
     async def close(self) -> None:
         """End what is being shown outside of runs."""
         await self._tasks.close()
+        await self.seen.close()
 
     def holds_requests(self, thread_id: str) -> bool:
         """Say whether who writes on a thread holds a request open until the answer comes."""

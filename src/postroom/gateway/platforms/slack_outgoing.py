@@ -21,6 +21,7 @@ UNREACHABLE: Final = "unreachable"
 ANSWER_LOST: Final = "answer_lost"
 LONGEST_WAIT_MS: Final = 3_600_000
 TO_WRITE: Final = "chat:write"
+TO_REACT: Final = "reactions:write"
 TO_READ: Final = frozenset(
     {"app_mentions:read", "channels:history", "commands", "groups:history", "im:history", "mpim:history"}
 )
@@ -40,6 +41,7 @@ _KINDS: Final[Mapping[SendErrorKind, frozenset[str]]] = {
             "invalid_attachments",
             "invalid_arguments",
             "no_text",
+            "invalid_name",
             "too_many_attachments",
         }
     ),
@@ -196,7 +198,7 @@ def check_scopes(scopes: frozenset[str] | None) -> None:
         raise ConfigError(
             f"the bot token lacks a scope to read with: one of {wanted}", remedy=_give("im:history")
         )
-    for scope in sorted({"files:read", "files:write"} - scopes):
+    for scope in sorted({"files:read", "files:write", TO_REACT} - scopes):
         _LOG.warning("slack.scope_missing", scope=scope)
 
 
