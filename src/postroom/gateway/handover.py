@@ -45,6 +45,7 @@ from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
 from postroom.gateway.group_talk import with_earlier
+from postroom.gateway.seen import SeenMarks
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 
@@ -84,10 +85,13 @@ class Admission:
 class Handover:
     """Hands inbound messages over, one session's in order."""
 
-    def __init__(self, run_queue: RunQueue, stores: ChatStores, config: GatewayConfig) -> None:
+    def __init__(
+        self, run_queue: RunQueue, stores: ChatStores, config: GatewayConfig, seen: SeenMarks
+    ) -> None:
         self._run_queue = run_queue
         self._intake_log, self._sessions = stores.intake_log, stores.sessions
         self._is_shared = stores.is_shared
+        self._seen = seen
         self._config = config
 
     async def hand_over(
@@ -245,6 +249,7 @@ class Handover:
         if inbound_ids:
             move = InboundMove(status=InboundStatus.RETRACTED, reason="dropped by command")
             await self._intake_log.move(inbound_ids, move)
+            self._seen.clear(inbound_ids)
         return tuple(gone)
 
     async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> bool:

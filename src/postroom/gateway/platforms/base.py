@@ -312,8 +312,8 @@ class BasePlatformAdapter(ABC):
     ) -> SendResult:
         """Mark a message as seen; the result's `message_id`, if any, names the mark.
 
-        With `takes_back`, which is that name or else the message's id, the mark is taken away. It gives way to
-        what is said, and a refusal for its rate quietens nothing else.
+        With `takes_back`, which is that name or else the message's id, the mark is taken away. It gives way
+        to what is said, and a refusal for its rate quietens nothing else.
         """
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} has no reactions")
 

@@ -78,7 +78,7 @@ class MatrixAdapter(BasePlatformAdapter):
         reactions=True,
         media=FILES,
         min_edit_interval_ms=1_500,
-        # Each homeserver has limits of its own; this is ours, so that a refusal of a reaction quietens no answers.
+        # Each homeserver has its own limits; this is ours: a refusal of a reaction quietens no answers.
         rates=RateLimits(methods={"react": Rate(10, 1_000)}),
     )
 

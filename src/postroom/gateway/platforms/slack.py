@@ -38,6 +38,7 @@ from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatfor
 from postroom.gateway.platforms.options import refuse_address, secret_remedy
 from postroom.gateway.platforms.slack_http import SlackReceiver
 from postroom.gateway.platforms.slack_outgoing import (
+    AS_WANTED,
     LONGEST_TEXT,
     TO_REACT,
     TOKEN_REFUSED,
@@ -407,9 +408,9 @@ class SlackAdapter(BasePlatformAdapter):
             answer = await self._called(method, {"channel": chat_id, "timestamp": message_id, "name": "eyes"})
             if answer.refusal is not None and answer.refusal.kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(answer.refusal.retry_after_ms)
-        if answer.refusal is not None and answer.refusal.code == "missing_scope":
-            self.may_react = False
-        return result_of(answer)
+        code = "" if answer.refusal is None else answer.refusal.code
+        self.may_react = self.may_react and code != "missing_scope"
+        return SendResult.sent() if code in AS_WANTED else result_of(answer)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons; where Slack refuses them, the text says what to answer."""

@@ -26,6 +26,8 @@ TO_READ: Final = frozenset(
     {"app_mentions:read", "channels:history", "commands", "groups:history", "im:history", "mpim:history"}
 )
 
+AS_WANTED: Final = frozenset({"already_reacted", "no_reaction"})
+"""A mark is, or is not, there already."""
 TOKEN_REFUSED: Final = frozenset(
     {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"}
 )
@@ -41,7 +43,6 @@ _KINDS: Final[Mapping[SendErrorKind, frozenset[str]]] = {
             "invalid_attachments",
             "invalid_arguments",
             "no_text",
-            "invalid_name",
             "too_many_attachments",
         }
     ),
