@@ -1065,6 +1065,16 @@ async def test_a_reaction_that_telegram_refuses_for_its_rate_holds_up_no_answer(
         assert (await adapter.send(CHAT, "the answer")).success
 
 
+async def test_reactions_give_way_to_answers(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:
+    paced = TelegramAdapter(made(fake, clock).config, clock=clock, timer=clock)
+    async with connected(paced, kept) as adapter:
+        marks = [await adapter.react(CHAT, str(number)) for number in range(1, 11)]
+        shown = [mark for mark in marks if mark.success]
+        assert 0 < len(shown) < 10
+        assert len(fake.sent("setMessageReaction")) == len(shown)
+        assert (await adapter.send(CHAT, "the answer")).success
+
+
 async def test_a_card_has_buttons_and_loses_them_when_it_has_its_answer(
     fake: FakeTelegram, adapter: TelegramAdapter
 ) -> None:
