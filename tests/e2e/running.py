@@ -367,12 +367,14 @@ class Line:
                 return b"".join(parts)
 
     def events(self, count: int) -> list[Any]:
-        """Return the next documents of a stream of events, once its head was read."""
+        """Return the next documents of a stream of events, once its head was read; signs of life are none."""
         found: list[Any] = []
-        until = time.monotonic() + self._patience
+        until, kind = time.monotonic() + self._patience, b""
         while len(found) < count:
             row, self._rest = self._until(b"\n", until)
-            if row.startswith(b"data:") and (text := row[5:].strip()):
+            if row.startswith(b"event:"):
+                kind = row[6:].strip()
+            if row.startswith(b"data:") and (text := row[5:].strip()) and kind != b"beat":
                 found.append(json.loads(text))
         return found
 

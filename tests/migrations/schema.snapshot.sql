@@ -26,6 +26,8 @@ CREATE UNIQUE INDEX events_key ON events (writer_id, key) WHERE writer_id IS NOT
 
 CREATE INDEX file_pieces_blob ON file_pieces (piece);
 
+CREATE INDEX file_pieces_stored ON file_pieces (stored_at) WHERE position = 0;
+
 CREATE INDEX file_reservations_ending ON file_reservations (project_id, expires_at) WHERE released_at IS NULL;
 
 CREATE INDEX file_reservations_held ON file_reservations (agent_id) WHERE released_at IS NULL;

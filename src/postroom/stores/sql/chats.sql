@@ -216,7 +216,7 @@ SELECT p.sha256, p.piece FROM file_pieces p
  WHERE p.sha256 IN (SELECT f.sha256 FROM file_pieces f
                      WHERE f.position = 0 AND f.stored_at < :before
                        AND NOT EXISTS (SELECT 1 FROM chat_files c WHERE c.sha256 = f.sha256)
-                     ORDER BY f.sha256 LIMIT :limit);
+                     ORDER BY f.stored_at LIMIT :limit);
 
 -- drop_pieces
 DELETE FROM file_pieces WHERE sha256 IN {texts :hashes} AND stored_at < :before;
