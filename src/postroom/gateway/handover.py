@@ -8,7 +8,7 @@ All of it is one change; where the session is idle, the message is also kept in 
 on it. The pending message is named by the inbound one: what is there already is passed over.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,7 +45,6 @@ from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
 from postroom.gateway.group_talk import with_earlier
-from postroom.gateway.seen import SeenMarks
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 
@@ -86,12 +85,16 @@ class Handover:
     """Hands inbound messages over, one session's in order."""
 
     def __init__(
-        self, run_queue: RunQueue, stores: ChatStores, config: GatewayConfig, seen: SeenMarks
+        self,
+        run_queue: RunQueue,
+        stores: ChatStores,
+        config: GatewayConfig,
+        closed: Callable[[Iterable[int]], None],
     ) -> None:
         self._run_queue = run_queue
         self._intake_log, self._sessions = stores.intake_log, stores.sessions
         self._is_shared = stores.is_shared
-        self._seen = seen
+        self._closed = closed
         self._config = config
 
     async def hand_over(
@@ -249,7 +252,7 @@ class Handover:
         if inbound_ids:
             move = InboundMove(status=InboundStatus.RETRACTED, reason="dropped by command")
             await self._intake_log.move(inbound_ids, move)
-            self._seen.clear(inbound_ids)
+            self._closed(inbound_ids)
         return tuple(gone)
 
     async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> bool:
