@@ -303,6 +303,8 @@ class FakeDiscord:
                 return self._posted(seen, channel)
             case "PATCH", ["messages", _]:
                 return 200, {"id": rest[1], "channel_id": channel} | seen.body
+            case "PUT" | "DELETE", ["messages", _, "reactions", "👀", "@me"]:
+                return 204, None
             case "DELETE", ["messages", _]:
                 return 204, None
         return 405, {"message": "405: Method Not Allowed", "code": 0}

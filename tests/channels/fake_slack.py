@@ -28,7 +28,9 @@ _QUIET.setLevel(logging.CRITICAL)  # a test looks for secrets in all logs, and t
 TEAM, BOT, BOT_ID = "T0TEAM", "U0BOT", "B0BOT"
 ANN, BEN = "U0ANN", "U0BEN"
 CHANNEL, DM = "C0GENERAL", "D0ANN"
-SCOPES = "chat:write,im:history,channels:history,app_mentions:read,commands,files:read,files:write"
+SCOPES = (
+    "chat:write,im:history,channels:history,app_mentions:read,commands,files:read,files:write,reactions:write"
+)
 
 
 @dataclass
@@ -193,6 +195,11 @@ class FakeSlack:
         if self.posted.pop(body["ts"], None) is None:
             return {"ok": False, "error": "message_not_found"}
         return {"ts": body["ts"]}
+
+    def _reactions_add(self, _: object) -> dict[str, Any]:
+        return {}
+
+    _reactions_remove = _reactions_add
 
     def _conversations_info(self, body: dict[str, Any]) -> dict[str, Any]:
         if body["channel"] == DM:

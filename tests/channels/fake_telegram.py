@@ -254,6 +254,9 @@ class FakeTelegram:
     async def _sendChatAction(self, call: Call) -> Any:
         return True
 
+    async def _setMessageReaction(self, call: Call) -> Any:
+        return True
+
     async def _answerCallbackQuery(self, call: Call) -> Any:
         return True
 

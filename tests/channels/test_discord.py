@@ -1325,6 +1325,18 @@ async def test_messages_are_edited_deleted_and_announced(
         assert (await adapter.edit_message(DIRECT, "../5", "x")).error_kind is SendErrorKind.NOT_FOUND
 
 
+async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(
+    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
+) -> None:
+    async with connected(fake, inbox, clock) as adapter:
+        marked = await adapter.react(ROOM, "71", {"thread_id": THREAD})
+        assert marked.success
+        assert (await adapter.react(ROOM, "71", {"thread_id": THREAD}, takes_back=marked.message_id)).success
+        path = f"/channels/{THREAD}/messages/71/reactions/👀/@me"
+        assert [len(fake.calls(method, path)) for method in ("PUT", "DELETE")] == [1, 1]
+        assert (await adapter.react(ROOM, "../5")).error_kind is SendErrorKind.NOT_FOUND
+
+
 async def test_a_card_has_buttons_until_it_is_answered(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:

@@ -832,6 +832,23 @@ async def test_taking_back_is_a_redaction(fake, adapter) -> None:
     assert "/redact/$9/" in fake.requests("/redact/")[0].path
 
 
+async def test_a_message_is_marked_by_an_annotation_that_is_redacted_again(fake, adapter) -> None:
+    marked = await adapter.react(DM, "$9")
+    assert marked.success
+    assert fake.said == [{"m.relates_to": {"rel_type": "m.annotation", "event_id": "$9", "key": "👀"}}]
+    assert "/send/m.reaction/" in fake.requests("/send/")[0].path
+    assert (await adapter.react(DM, "$9", takes_back=marked.message_id)).success
+    assert f"/redact/{marked.message_id}/" in fake.requests("/redact/")[0].path
+
+
+async def test_a_reaction_that_the_homeserver_refuses_for_its_rate_holds_up_no_answer(fake, adapter) -> None:
+    fake.faults = [Fault("/m.reaction/", 429, {"errcode": "M_LIMIT_EXCEEDED", "retry_after_ms": 60_000})]
+    for _ in range(3):
+        assert (await adapter.react(DM, "$9")).error_kind is SendErrorKind.RATE_LIMITED
+    assert len(fake.requests("/m.reaction/")) == 1
+    assert (await adapter.send(DM, "the answer")).success
+
+
 async def test_typing_is_shown_and_its_failure_is_none(fake, adapter) -> None:
     await adapter.send_typing(DM)
     fake.faults = [Fault("/typing/", 500)]

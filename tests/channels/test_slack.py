@@ -200,6 +200,51 @@ async def test_a_missing_scope_is_named_with_its_remedy(
     assert adapter.liveness.state is AdapterState.STOPPED
 
 
+async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(
+    adapter: SlackAdapter, fake: FakeSlack
+) -> None:
+    marked = await adapter.react("C1", ROOT)
+    assert marked.success
+    assert (await adapter.react("C1", ROOT, takes_back=ROOT)).success
+    wanted = {"channel": "C1", "timestamp": ROOT, "name": "eyes"}
+    assert [(call.method, call.body) for call in fake.calls if "reactions" in call.method] == [
+        ("reactions.add", wanted),
+        ("reactions.remove", wanted),
+    ]
+    assert (await adapter.react("C1", "a command")).error_kind is SendErrorKind.NOT_FOUND
+    fake.will("reactions.add", Fault(body={"ok": False, "error": "already_reacted"}))
+    assert (await adapter.react("C1", ROOT)).success
+
+
+async def test_a_reaction_that_slack_refuses_for_its_rate_holds_up_no_answer(
+    fake: FakeSlack, clock: ManualClock
+) -> None:
+    adapter = SlackAdapter(made(fake, clock).config, clock=clock, timer=clock)
+    await adapter.connect()
+    fake.will("reactions.add", Fault(429, headers={"retry-after": "60"}))
+    for _ in range(3):
+        assert (await adapter.react("C1", ROOT)).error_kind is SendErrorKind.RATE_LIMITED
+    assert len(fake.called("reactions.add")) == 1
+    assert (await adapter.send("C1", "the answer")).success
+    await adapter.disconnect()
+
+
+async def test_a_bot_without_the_scope_for_reactions_marks_nothing(
+    fake: FakeSlack, clock: ManualClock
+) -> None:
+    for told in (None, "chat:write,im:history,files:read,files:write"):
+        fake.scopes = told
+        adapter = made(fake, clock)
+        await adapter.connect()
+        assert adapter.may_react is (told is None)
+        fake.will(
+            "reactions.add", Fault(body={"ok": False, "error": "missing_scope", "needed": "reactions:write"})
+        )
+        assert (await adapter.react("C1", ROOT)).error_kind is SendErrorKind.FORBIDDEN
+        assert not adapter.may_react
+        await adapter.disconnect()
+
+
 async def test_scopes_that_slack_does_not_tell_are_not_asked_for(fake: FakeSlack, clock: ManualClock) -> None:
     fake.scopes = None
     adapter = made(fake, clock)

@@ -1037,6 +1037,44 @@ async def test_typing_is_shown_and_rests_when_telegram_asks_for_it(
     assert len(fake.sent("sendChatAction")) == 3
 
 
+async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(
+    fake: FakeTelegram, adapter: TelegramAdapter
+) -> None:
+    group = "-100200"
+    marked = await adapter.react(group, "5", {"thread_id": "4"})
+    assert marked.success
+    assert (await adapter.react(group, "5", takes_back=marked.message_id or "5")).success
+    assert fake.sent("setMessageReaction") == [
+        {"chat_id": -100200, "message_id": 5, "reaction": [{"type": "emoji", "emoji": "👀"}]},
+        {"chat_id": -100200, "message_id": 5, "reaction": []},
+    ]
+    assert (await adapter.react(group, "abc")).error_kind is SendErrorKind.BAD_FORMAT
+    fake.faults["setMessageReaction"].append(Refusal(400, "Bad Request: REACTION_INVALID"))
+    assert (await adapter.react(group, "6")).error_kind is SendErrorKind.BAD_FORMAT
+
+
+async def test_a_reaction_that_telegram_refuses_for_its_rate_holds_up_no_answer(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    fake.faults["setMessageReaction"].append(Refusal(429, "Too Many Requests", {"retry_after": 60}))
+    paced = TelegramAdapter(made(fake, clock).config, clock=clock, timer=clock)
+    async with connected(paced, kept) as adapter:
+        for _ in range(3):
+            assert (await adapter.react(CHAT, "5")).error_kind is SendErrorKind.RATE_LIMITED
+        assert len(fake.sent("setMessageReaction")) == 1
+        assert (await adapter.send(CHAT, "the answer")).success
+
+
+async def test_reactions_give_way_to_answers(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:
+    paced = TelegramAdapter(made(fake, clock).config, clock=clock, timer=clock)
+    async with connected(paced, kept) as adapter:
+        marks = [await adapter.react(CHAT, str(number)) for number in range(1, 11)]
+        shown = [mark for mark in marks if mark.success]
+        assert 0 < len(shown) < 10
+        assert len(fake.sent("setMessageReaction")) == len(shown)
+        assert (await adapter.send(CHAT, "the answer")).success
+
+
 async def test_a_card_has_buttons_and_loses_them_when_it_has_its_answer(
     fake: FakeTelegram, adapter: TelegramAdapter
 ) -> None:

@@ -139,11 +139,13 @@ def test_a_platform_says_who_may_write_and_where_its_home_is(home: Path) -> None
     text = (
         '[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nallow = {"4711" = "owner", "*" = "viewer"}\n'
         'home_channel = {chat_id = "-100", name = "Team", thread_id = "7"}\npoll_seconds = 20\n'
+        "reactions = false\n"
         '[platforms.telegram.extra]\nbase_url = "http://127.0.0.1:1"\n'
     )
     telegram = read(home, AGENT + text).gateway.platforms[Platform.TELEGRAM]
     assert telegram.allow == {"4711": PersonRole.OWNER, "*": PersonRole.VIEWER}
     assert telegram.home_channel is not None
+    assert telegram.reactions is False
     assert (telegram.home_channel.chat_id, telegram.home_channel.thread_id) == ("-100", "7")
     assert telegram.extra == {"poll_seconds": 20, "base_url": "http://127.0.0.1:1"}
 
@@ -250,7 +252,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     "far from every name": (
         AGENT + "[platforms.telegram]\nnonsense = 1\n",
         "no setting is called 'nonsense'",
-        "poll_seconds, reset, timeout_ms, token_env, token_file",
+        "poll_seconds, reactions, reset, timeout_ms, token_env, token_file",
     ),
     "no quiet hours": (
         AGENT + WEB + "[platforms.web.chats.ada]\nquiet = '22-7'\n",

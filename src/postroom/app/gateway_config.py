@@ -426,6 +426,7 @@ def _platform(
         api_key=main["api_key"],
         home_channel=None if home is None else HomeChannel(platform=platform, **home.model_dump()),
         allow=dict(told.allow),
+        reactions=told.reactions,
         extra=dict(extra),
     )
 

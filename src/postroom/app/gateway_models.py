@@ -253,6 +253,7 @@ class PlatformTable(_Table):
     enabled: bool = True
     allow: dict[Line, Role] = {}
     home_channel: HomeTable | None = None
+    reactions: bool | None = None
     busy: Mode | None = None
     reset: ResetTable | None = None
     chats: dict[Line, ChatTable] = {}

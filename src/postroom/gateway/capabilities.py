@@ -96,6 +96,8 @@ class ChannelCapabilities:
     """A chat has threads, and an answer can be sent into one."""
     typing: bool = False
     """It can be shown that an answer is being written."""
+    reactions: bool = False
+    """A message of somebody else can be given a mark, which can be taken away again."""
     media: frozenset[str] = frozenset()
     """The kinds of files, by their `MessageType`."""
     min_edit_interval_ms: int = 1_000

@@ -76,6 +76,8 @@ class PlatformConfig:
     home_channel: HomeChannel | None = None
     allow: Mapping[str, PersonRole] = field(default_factory=dict)
     """Who may write, by the platform's stable user id, and as what; `*` stands for everybody."""
+    reactions: bool | None = None
+    """Whether messages that will be answered are marked as seen; None: in groups only."""
     extra: Mapping[str, Json] = field(default_factory=dict, repr=False)
     """What only this platform's adapter reads; its module lists the names."""
 

@@ -378,6 +378,7 @@ class Delivery:
             await self._mail.arrived(reply.mail_key)
         self._outgoing.pop(row.outbox_id, None)
         self._metrics.delivered(self._clock.now() - row.created_at)
+        self._presenter.seen.clear(message.inbound_id for message in inbound)
         if reply.run_id:
             self._presenter.forget(reply.run_id)
         return Performed(also=_closing(inbound, reply.failed))
@@ -411,6 +412,7 @@ class Delivery:
         if reply is not None and reply.mail_key is not None and self._mail is not None:
             await self._mail.lost(reply.mail_key, f"the chat did not take it: {why}")
         self._metrics.gave_up()
+        self._presenter.seen.clear(message.inbound_id for message in inbound)
         return NotPerformed(
             error=why, final=True, also=_closing(inbound, f"it could not be delivered: {why}")
         )

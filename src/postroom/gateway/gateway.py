@@ -81,7 +81,7 @@ class Gateway:
         self.delivery = relay.handlers[CHAT_KIND] = Delivery(
             stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
         )
-        handover, notices = Handover(run_queue, stores, config), Notices(outbox)
+        handover, notices = Handover(run_queue, stores, config, presenter.seen.clear), Notices(outbox)
         self._reminders = None if store is None else Reminders(store, run_queue, self._thread_of)
         links = Links(
             stores.links, config, self.people, presenter.sessions, notices, adapters=presenter.adapters

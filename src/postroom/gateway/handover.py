@@ -8,7 +8,7 @@ All of it is one change; where the session is idle, the message is also kept in 
 on it. The pending message is named by the inbound one: what is there already is passed over.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -84,10 +84,17 @@ class Admission:
 class Handover:
     """Hands inbound messages over, one session's in order."""
 
-    def __init__(self, run_queue: RunQueue, stores: ChatStores, config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        run_queue: RunQueue,
+        stores: ChatStores,
+        config: GatewayConfig,
+        closed: Callable[[Iterable[int]], None],
+    ) -> None:
         self._run_queue = run_queue
         self._intake_log, self._sessions = stores.intake_log, stores.sessions
         self._is_shared = stores.is_shared
+        self._closed = closed
         self._config = config
 
     async def hand_over(
@@ -245,6 +252,7 @@ class Handover:
         if inbound_ids:
             move = InboundMove(status=InboundStatus.RETRACTED, reason="dropped by command")
             await self._intake_log.move(inbound_ids, move)
+            self._closed(inbound_ids)
         return tuple(gone)
 
     async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> bool:

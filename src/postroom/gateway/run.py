@@ -247,6 +247,7 @@ class GatewayRunner:
         services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
             services.presenter.show_typing(source)
+            services.presenter.seen.show(event)
         await self._acknowledge(event, source, key, admission)
         if key in self.guard.stop_wishes and admission.kind is AdmissionKind.STARTED:
             await services.handover.stop(session.thread_id)

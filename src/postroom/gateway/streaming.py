@@ -7,7 +7,7 @@ delivered from the outbox and takes the place of what was shown.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import unquote
@@ -33,10 +33,11 @@ from postroom.gateway.admission import SessionGuard
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
 from postroom.gateway.drafts import Draft, Edit, Show, Step
-from postroom.gateway.events import SendErrorKind
-from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
+from postroom.gateway.events import MessageEvent, SendErrorKind
+from postroom.gateway.pacing import KEPT_MS
+from postroom.gateway.platforms.base import TOO_OFTEN, BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import is_chat, target_of
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.sessions import Sessions
 from postroom.log import get_logger
 
@@ -78,6 +79,96 @@ class RunInChat:
         self.cancel()
 
 
+_MOST_MARKS = 1_000
+_TURNS = 12
+"""How often a mark that is to go away asks for its turn: for a minute."""
+_REFUSED = (SendErrorKind.FORBIDDEN, SendErrorKind.BAD_FORMAT)
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenReaction:
+    """A mark that a chat shows."""
+
+    adapter: BasePlatformAdapter
+    source: SessionSource
+    message_id: str
+    reaction_id: str
+
+
+class SeenMarks:
+    """The marks of this process. A chat that refuses one gets no other until the next start."""
+
+    def __init__(self, adapters: Mapping[Platform, BasePlatformAdapter], timer: Timer) -> None:
+        self._adapters = adapters
+        self._timer = timer
+        self._tasks = Tasks("seen marks")
+        self._marks: OrderedDict[int, asyncio.Task[_SeenReaction | None]] = OrderedDict()
+        self._refusing: OrderedDict[tuple[Platform, str], None] = OrderedDict()
+
+    def show(self, event: MessageEvent) -> None:
+        """Mark a message that is kept and will be answered; it is tried once."""
+        source, inbound_id, message_id = event.source, event.inbound_id, event.message_id
+        if source is None or inbound_id is None or message_id is None or inbound_id in self._marks:
+            return
+        adapter = self._adapters.get(source.platform)
+        if adapter is None or self._tasks.closed or not self._wanted(adapter, source):
+            return
+        self._marks[inbound_id] = self._tasks.start(self._mark(adapter, source, message_id), name="mark")
+        if len(self._marks) > _MOST_MARKS:
+            self._marks.popitem(last=False)
+
+    def clear(self, inbound_ids: Iterable[int]) -> None:
+        """Take the marks of these messages away: they have their answer, or will get none."""
+        for inbound_id in inbound_ids:
+            marking = self._marks.pop(inbound_id, None)
+            if marking is not None and not self._tasks.closed:
+                self._tasks.start(self._take_away(marking), name="take a mark away")
+
+    async def close(self) -> None:
+        """End what is on its way; marks that are shown stay."""
+        await self._tasks.close()
+
+    def _wanted(self, adapter: BasePlatformAdapter, source: SessionSource) -> bool:
+        """Say whether a message there is marked: without a setting, where typing tells nobody whose it is."""
+        setting = adapter.config.reactions
+        is_on = source.chat_type != "dm" if setting is None else setting
+        can = adapter.capabilities.reactions and adapter.may_react
+        return is_on and can and (source.platform, source.chat_id) not in self._refusing
+
+    async def _mark(
+        self, adapter: BasePlatformAdapter, source: SessionSource, message_id: str
+    ) -> _SeenReaction | None:
+        result = await adapter.react(source.chat_id, message_id, send_metadata(source))
+        if result.success:
+            return _SeenReaction(adapter, source, message_id, result.message_id or message_id)
+        if result.error_kind in _REFUSED:
+            self._note_refusal(source, result.error or "")
+        return None
+
+    def _note_refusal(self, source: SessionSource, why: str) -> None:
+        chat = (source.platform, source.chat_id)
+        if chat not in self._refusing:
+            _LOG.warning("reactions.off", platform=source.platform.value, chat_id=source.chat_id, reason=why)
+        self._refusing[chat] = None
+        if len(self._refusing) > _MOST_MARKS:
+            self._refusing.popitem(last=False)
+
+    async def _take_away(self, marking: "asyncio.Task[_SeenReaction | None]") -> None:
+        """Take a mark away when it is its turn; what the platform says to that changes nothing."""
+        await asyncio.wait({marking})
+        mark = None if marking.cancelled() or marking.exception() else marking.result()
+        if mark is None:
+            return
+        source, metadata = mark.source, send_metadata(mark.source)
+        for _ in range(_TURNS):
+            result = await mark.adapter.react(
+                source.chat_id, mark.message_id, metadata, takes_back=mark.reaction_id
+            )
+            if result.error != TOO_OFTEN:
+                return
+            await self._timer.sleep(result.retry_after_ms or KEPT_MS)
+
+
 class StreamingPresenter:
     """Shows runs in the chats of these adapters. What fails here is no failure of the run."""
 
@@ -97,6 +188,7 @@ class StreamingPresenter:
         self._timer = timer
         self._shown: OrderedDict[str, Shown] = OrderedDict()
         self._tasks = Tasks("chat presenter")
+        self.seen = SeenMarks(self.adapters, timer)
 
     def show_typing(self, source: SessionSource) -> None:
         """Show that somebody looks at a message that was accepted; a failure is no failure."""
@@ -107,6 +199,7 @@ class StreamingPresenter:
     async def close(self) -> None:
         """End what is being shown outside of runs."""
         await self._tasks.close()
+        await self.seen.close()
 
     def holds_requests(self, thread_id: str) -> bool:
         """Say whether who writes on a thread holds a request open until the answer comes."""

@@ -55,6 +55,12 @@ class FakeChannel(BasePlatformAdapter):
         self.said: list[Said] = []
         self.deleted: list[str] = []
         self.typed = 0
+        self.marks: list[tuple[str, bool]] = []
+        """Which messages were marked as seen (true), and whose mark was taken away, in order."""
+        self.mark_refusal: SendResult | BaseException | None = None
+        """What marking comes to, where the test has an answer ready."""
+        self.marks_hang: asyncio.Event | None = None
+        """Marking waits for this, where the test sets one."""
         self.refusals: deque[SendResult | BaseException] = deque()
         """What the next sends and edits come to; an answer that is `UNKNOWN` was delivered all the same."""
         self.unacknowledged: list[MessageEvent] = []
@@ -181,6 +187,22 @@ class FakeChannel(BasePlatformAdapter):
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Count it."""
         self.typed += 1
+
+    async def react(
+        self,
+        chat_id: str,
+        message_id: str,
+        metadata: Metadata | None = None,
+        *,
+        takes_back: str | None = None,
+    ) -> SendResult:
+        """Note it, unless the test has another answer ready."""
+        self.marks.append((message_id, takes_back is None))
+        if self.marks_hang is not None:
+            await self.marks_hang.wait()
+        if isinstance(self.mark_refusal, BaseException):
+            raise self.mark_refusal
+        return self.mark_refusal or SendResult.sent(f"mark of {message_id}")
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield what the test keeps for a file."""

@@ -1,7 +1,7 @@
 """The adapter of one chat platform: what every platform must do, and what it may.
 
     platform ──▶ adapter: a MessageEvent each ──▶ handle_message: kept ──▶ the platform is told we have it
-    platform ◀── adapter: send, edit, card, typing ◀── the gateway
+    platform ◀── adapter: send, edit, card, typing, react ◀── the gateway
 
 An adapter tells its platform that it has a message (moves an offset, answers 200, acks an envelope) only
 after `handle_message` has returned: then the message is on disk. When it raises, the adapter does not
@@ -223,6 +223,8 @@ class BasePlatformAdapter(ABC):
         self._pacing = Pacing(self.capabilities.rates, self._clock, self._timer)
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
+        self.may_react = True
+        """False once the platform has said that this bot lacks the right to mark messages."""
         self.files: FileStore | None = None
         """Where files are kept, for an adapter that shows or takes them itself; the gateway sets it."""
         self._pending_messages: dict[str, MessageEvent] = {}
@@ -299,6 +301,21 @@ class BasePlatformAdapter(ABC):
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:  # noqa: B027 - optional
         """Show that an answer is being written, for some seconds; a failure is no failure."""
+
+    async def react(
+        self,
+        chat_id: str,
+        message_id: str,
+        metadata: Metadata | None = None,
+        *,
+        takes_back: str | None = None,
+    ) -> SendResult:
+        """Mark a message as seen; the result's `message_id`, if any, names the mark.
+
+        With `takes_back`, which is that name or else the message's id, the mark is taken away. It gives way
+        to what is said, and a refusal for its rate quietens nothing else.
+        """
+        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} has no reactions")
 
     async def send_media(
         self,

@@ -69,6 +69,7 @@ RESUMES = 5
 PORTAL = "https://discord.com/developers/applications"
 _MESSAGES = "/channels/{channel_id}/messages"
 _MESSAGE = "/channels/{channel_id}/messages/{message_id}"
+_REACTION = f"{_MESSAGE}/reactions/{{emoji}}/@me"
 _TOKEN = ("unauthorized", "Discord does not take the token", f"make a new one: {PORTAL} → Bot → Reset Token")
 _REFUSALS: Mapping[int, tuple[str, str, str]] = {
     401: _TOKEN,
@@ -99,9 +100,11 @@ class DiscordAdapter(BasePlatformAdapter):
         edits=True,
         threads=True,
         typing=True,
+        reactions=True,
         media=FILES,
         # docs.discord.com: 50 calls a second; what a channel takes is in answers, which the library reads.
-        rates=RateLimits(bot=Rate(50, 1_000)),
+        # Reactions have a limit of ours, so that a refusal of one quietens no answers.
+        rates=RateLimits(bot=Rate(50, 1_000), methods={"react": Rate(8, 1_000)}),
     )
 
     def __init__(
@@ -280,8 +283,9 @@ class DiscordAdapter(BasePlatformAdapter):
             return SendResult.failed(
                 SendErrorKind.NOT_FOUND, "no such chat or message: an id of Discord is digits"
             )
-        chat, is_typing = told.get("channel_id"), path.endswith("/typing")
-        async with self._turn(method, chat, metadata, gives_way=is_typing) as turn:
+        chat, is_typing, is_mark = told.get("channel_id"), path.endswith("/typing"), path == _REACTION
+        counted = ("react", None) if is_mark else (method, chat)
+        async with self._turn(*counted, metadata, gives_way=is_typing or is_mark) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
             try:
@@ -337,6 +341,18 @@ class DiscordAdapter(BasePlatformAdapter):
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show for ten seconds that an answer is being written; a failure is no failure."""
         await self._say("POST", "/channels/{channel_id}/typing", channel_id=_channel(chat_id, metadata))
+
+    async def react(
+        self,
+        chat_id: str,
+        message_id: str,
+        metadata: Metadata | None = None,
+        *,
+        takes_back: str | None = None,
+    ) -> SendResult:
+        """Add our reaction to a message, or take it away."""
+        channel, method = _channel(chat_id, metadata), "DELETE" if takes_back else "PUT"
+        return await self._say(method, _REACTION, channel_id=channel, message_id=message_id, emoji="👀")
 
     async def send_media(
         self,

@@ -27,7 +27,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError, ServerUnavailable
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
-from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit
+from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, SendErrorKind, SendResult
 from postroom.gateway.platforms import matrix_wire as wire
@@ -75,8 +75,11 @@ class MatrixAdapter(BasePlatformAdapter):
         edits=True,
         threads=True,
         typing=True,
+        reactions=True,
         media=FILES,
         min_edit_interval_ms=1_500,
+        # Each homeserver has its own limits; this is ours: a refusal of a reaction quietens no answers.
+        rates=RateLimits(methods={"react": Rate(10, 1_000)}),
     )
 
     def __init__(
@@ -284,6 +287,28 @@ class MatrixAdapter(BasePlatformAdapter):
         """Show for ten seconds that an answer is being written."""
         path = wire.path_of("rooms", chat_id, "typing", self._me.user_id)
         await self._home.ask("PUT", path, {"typing": True, "timeout": 10_000}, timeout_ms=5_000)
+
+    async def react(
+        self,
+        chat_id: str,
+        message_id: str,
+        metadata: Metadata | None = None,
+        *,
+        takes_back: str | None = None,
+    ) -> SendResult:
+        """Annotate a message; taking that back is a redaction of the annotation."""
+        txn = wire.transaction_id("react", chat_id + (takes_back or message_id))
+        path = wire.path_of("rooms", chat_id, "send", "m.reaction", txn)
+        content: dict[str, Json] = wire.reaction_to(message_id)
+        if takes_back:
+            path, content = wire.path_of("rooms", chat_id, "redact", takes_back, txn), {}
+        async with self._turn("react", None, metadata, gives_way=True) as turn:
+            if turn.wait_ms:
+                return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
+            result = self._result(await self._home.ask("PUT", path, content))
+            if result.error_kind is SendErrorKind.RATE_LIMITED:
+                turn.refused(result.retry_after_ms)
+            return result
 
     async def send_media(
         self,

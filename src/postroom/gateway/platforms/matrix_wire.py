@@ -76,6 +76,11 @@ def transaction_id(kind: str, key: str) -> str:
     return f"{kind}-{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:40]}"
 
 
+def reaction_to(event_id: str) -> dict[str, Json]:
+    """Return the content of the event that marks a message as seen."""
+    return {"m.relates_to": {"rel_type": "m.annotation", "event_id": event_id, "key": "👀"}}
+
+
 def refusal(status: int, errcode: str, retry_after_ms: int | None) -> SendResult:
     """Return what an answer other than 200 means for something that was sent."""
     said = f"the homeserver answered {status} {errcode}".strip()

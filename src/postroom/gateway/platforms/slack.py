@@ -34,11 +34,13 @@ from postroom.contracts.messages import storable
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, ButtonPress, Card, SendErrorKind, SendResult
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.options import refuse_address, secret_remedy
 from postroom.gateway.platforms.slack_http import SlackReceiver
 from postroom.gateway.platforms.slack_outgoing import (
+    AS_WANTED,
     LONGEST_TEXT,
+    TO_REACT,
     TOKEN_REFUSED,
     UNREACHABLE,
     Answer,
@@ -63,6 +65,7 @@ from postroom.gateway.platforms.slack_wire import (
     Malformed,
     NewMessage,
     Update,
+    is_ts,
     read,
 )
 from postroom.gateway.session import Platform
@@ -162,6 +165,7 @@ class SlackAdapter(BasePlatformAdapter):
         limit=39_000,
         edits=True,
         threads=True,
+        reactions=True,
         media=FILES,
         min_edit_interval_ms=1_200,
         # docs.slack.dev/apis/web-api/rate-limits: one message a second in a channel, and tiers of methods.
@@ -170,6 +174,8 @@ class SlackAdapter(BasePlatformAdapter):
             methods={
                 "chat.update": Rate(50, 60_000),
                 "chat.delete": Rate(50, 60_000),
+                "reactions.add": Rate(50, 60_000),
+                "reactions.remove": Rate(20, 60_000),
                 "files.completeUploadExternal": Rate(100, 60_000),
             },
         ),
@@ -251,6 +257,7 @@ class SlackAdapter(BasePlatformAdapter):
         if not user or not team:
             raise ServerUnavailable("Slack did not say who the bot is", remedy="")
         check_scopes(answer.scopes)
+        self.may_react = answer.scopes is None or TO_REACT in answer.scopes
         return Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)
 
     def _new_socket(self, network: "Network") -> "SlackSocket":
@@ -382,6 +389,28 @@ class SlackAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Take back what was said."""
         return result_of(await self._say("chat.delete", {"channel": chat_id, "ts": message_id}))
+
+    async def react(
+        self,
+        chat_id: str,
+        message_id: str,
+        metadata: Metadata | None = None,
+        *,
+        takes_back: str | None = None,
+    ) -> SendResult:
+        """Mark a message with 👀; without the scope for that no other is tried."""
+        method = "reactions.remove" if takes_back else "reactions.add"
+        if not is_ts(message_id):
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "a command is no message")
+        async with self._turn(method, None, metadata, gives_way=True) as turn:
+            if turn.wait_ms:
+                return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
+            answer = await self._called(method, {"channel": chat_id, "timestamp": message_id, "name": "eyes"})
+            if answer.refusal is not None and answer.refusal.kind is SendErrorKind.RATE_LIMITED:
+                turn.refused(answer.refusal.retry_after_ms)
+        code = "" if answer.refusal is None else answer.refusal.code
+        self.may_react = self.may_react and code != "missing_scope"
+        return SendResult.sent() if code in AS_WANTED else result_of(answer)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons; where Slack refuses them, the text says what to answer."""

@@ -21,10 +21,13 @@ UNREACHABLE: Final = "unreachable"
 ANSWER_LOST: Final = "answer_lost"
 LONGEST_WAIT_MS: Final = 3_600_000
 TO_WRITE: Final = "chat:write"
+TO_REACT: Final = "reactions:write"
 TO_READ: Final = frozenset(
     {"app_mentions:read", "channels:history", "commands", "groups:history", "im:history", "mpim:history"}
 )
 
+AS_WANTED: Final = frozenset({"already_reacted", "no_reaction"})
+"""A mark is, or is not, there already."""
 TOKEN_REFUSED: Final = frozenset(
     {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"}
 )
@@ -196,7 +199,7 @@ def check_scopes(scopes: frozenset[str] | None) -> None:
         raise ConfigError(
             f"the bot token lacks a scope to read with: one of {wanted}", remedy=_give("im:history")
         )
-    for scope in sorted({"files:read", "files:write"} - scopes):
+    for scope in sorted({"files:read", "files:write", TO_REACT} - scopes):
         _LOG.warning("slack.scope_missing", scope=scope)
 
 

@@ -147,6 +147,7 @@ _LOG = get_logger(__name__)
 
 
 LONGEST_CAPTION: Final = 1_024
+SEEN: Final = "👀"
 SHORT_TEXT: Final = 256
 """Characters up to which a text is formatted on the event loop."""
 
@@ -166,9 +167,16 @@ class TelegramAdapter(BasePlatformAdapter):
         edits=True,
         threads=True,
         typing=True,
+        reactions=True,
         media=ALL_MEDIA,
         # core.telegram.org/bots/faq: one a second in a chat, 20 a minute in a group, some 30 a second in all.
-        rates=RateLimits(bot=Rate(30, 1_000), chat=Rate(1, 1_000), group=Rate(20, 60_000)),
+        # Of reactions it says nothing: our own limit, so that a refusal of one quietens no answers.
+        rates=RateLimits(
+            bot=Rate(30, 1_000),
+            chat=Rate(1, 1_000),
+            group=Rate(20, 60_000),
+            methods={"setMessageReaction": Rate(10, 1_000)},
+        ),
     )
 
     def __init__(
@@ -469,6 +477,22 @@ class TelegramAdapter(BasePlatformAdapter):
         """Show that an answer is being written."""
         await self._call("sendChatAction", {**wire.place(chat_id, metadata), "action": "typing"})
 
+    async def react(
+        self,
+        chat_id: str,
+        message_id: str,
+        metadata: Metadata | None = None,
+        *,
+        takes_back: str | None = None,
+    ) -> SendResult:
+        """Set the one reaction that a bot has on a message, or none."""
+        number = wire.number_of(message_id)
+        if number is None:
+            return _unusable("the id of a message is a number")
+        marks: list[Json] = [] if takes_back else [{"type": "emoji", "emoji": SEEN}]
+        fields = {**wire.place(chat_id, None), "message_id": number, "reaction": marks}
+        return self._result(await self._call("setMessageReaction", fields))
+
     async def send_media(
         self,
         chat_id: str,
@@ -575,11 +599,11 @@ class TelegramAdapter(BasePlatformAdapter):
     async def _call_in_turn(
         self, method: str, fields: dict[str, Json], file: "File | None", metadata: Metadata | None
     ) -> Answer:
-        is_typing = method == "sendChatAction"
-        says = method.startswith(("send", "edit")) and not is_typing
+        gives_way = method in ("sendChatAction", "setMessageReaction")
+        says = method.startswith(("send", "edit")) and not gives_way
         chat = str(fields["chat_id"]) if says else None
         is_group = chat is not None and chat.startswith(("-", "@"))
-        async with self._turn(method, chat, metadata, is_group=is_group, gives_way=is_typing) as turn:
+        async with self._turn(method, chat, metadata, is_group=is_group, gives_way=gives_way) as turn:
             if turn.wait_ms:
                 return Answer(kind=SendErrorKind.RATE_LIMITED, error=TOO_OFTEN, retry_after_ms=turn.wait_ms)
             if self._api is None:
