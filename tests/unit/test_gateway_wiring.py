@@ -86,9 +86,7 @@ async def test_a_thread_is_run_by_the_agent_that_its_name_names(tmp_path: Path, 
     await agents.close()
 
 
-async def test_models_of_chats_send_files_where_the_file_says_so(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_models_of_chats_send_files_where_the_file_says_so(tmp_path: Path, clock: ManualClock) -> None:
     routes = '[agents.poet]\nsend_files = true\n[[routes]]\nagent = "poet"\nmention = "poet"\n'
     made = await asyncio.to_thread(chat_service, tmp_path, CHANNELS + routes, clock)
     runtime = made._answering._models
