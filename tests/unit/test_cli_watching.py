@@ -1,6 +1,7 @@
 """Commands that a person sits at: a thread read whole, a run followed, questions asked in turn, and completion."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -156,6 +157,7 @@ def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
         "why": "it said no " * 20,
         "finished_at": RUN["created_at"],
     }
+    done = {**ended, "run_id": "d" * 36, "state": "done", "project": "a-project-with-a-long-name"}
     waiting = {
         "message": 7,
         "agent": "Bo",
@@ -163,7 +165,7 @@ def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
         "since_at": RUN["created_at"],
         "why": "behind a run",
     }
-    fake.admin[("GET", "/admin/runs")] = lambda _: {"runs": [RUN, *[ended] * 20], "waiting": [waiting]}
+    fake.admin[("GET", "/admin/runs")] = lambda _: {"runs": [RUN, *[ended] * 20, done], "waiting": [waiting]}
     fake.admin[("GET", "/admin/runs/one")] = lambda _: {**RUN, "output": "first\nreading the plan\n\n"}
     fake.admin[("GET", "/admin/status")] = lambda _: STATUS
     fake.admin[("GET", "/admin/questions")] = lambda _: {"questions": [QUESTION]}
@@ -181,6 +183,7 @@ def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
         "1 at work",
     ):
         assert text in shown
+    assert re.search(r"d{36} +\d+\w  done", shown)  # the state stands before what may be cut off
     assert ("reading the plan" in shown) == (columns == "200")
     assert main(["top", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"server", "questions", "runs", "waiting"}

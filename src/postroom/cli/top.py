@@ -114,7 +114,7 @@ def drawn(found: Mapping[str, Any]) -> "Group":
         ("QUEUED", "yellow", [_run(one, now, one["why"]) for one in states["queued"]]),
         ("MAIL THAT WAITS FOR ITS READER", "yellow", [_mail(one, now) for one in found["waiting"]]),
         ("FAILED", "red", [_run(one, now, one["why"]) for one in states["failed"]]),
-        ("LATELY", "cyan", [_run(one, now, one["state"]) for one in ended]),
+        ("LATELY", "cyan", [_ended(one, now) for one in ended]),
     ]
     parts: list[RenderableType] = [_head(found, states)]
     for head, colour, rows in lists:
@@ -150,6 +150,11 @@ def _run(run: Mapping[str, Any], now: int, text: str) -> tuple[str, str, str]:
     told = f"{run['agent']}@{run['project']}"
     moment = run["finished_at"] or run["started_at"] or run["created_at"]
     return run["run_id"], since(moment, now), f"{told}: {text}" if text else told
+
+
+def _ended(run: Mapping[str, Any], now: int) -> tuple[str, str, str]:
+    run_id, moment, told = _run(run, now, "")
+    return run_id, moment, f"{run['state']:<9}  {told}"  # first, for what follows may be cut off
 
 
 def _mail(one: Mapping[str, Any], now: int) -> tuple[str, str, str]:
