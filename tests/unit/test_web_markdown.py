@@ -209,3 +209,8 @@ async def test_two_pages_are_rendered_one_after_the_other(monkeypatch):
         for message in "abcd":
             group.create_task(pages.render({1: message * (INLINE_LIMIT + 1)}))
     assert most == 1
+
+
+async def test_what_turns_the_direction_of_writing_is_named() -> None:
+    shown = await Markdown().render({1: "before \u202eback\u2066 \x1b[31mred"})
+    assert Seen(shown[1].html).text.strip() == "before \\u202eback\\u2066 \\x1b[31mred"

@@ -18,6 +18,8 @@ from markdown_it.token import Token
 from markdown_it.utils import OptionsDict
 from markupsafe import Markup, escape
 
+from postroom.contracts.quoting import readable
+
 MARKDOWN_LIMIT = 256 * 1024
 """Bytes of a body beyond which it is shown as plain text."""
 PLAIN_SHOWN = 64 * 1024
@@ -109,7 +111,7 @@ class Markdown:
 
 
 def _body(text: str) -> Body:
-    size = len(_bytes(text))
+    size, text = len(_bytes(text)), readable(text)  # what turns the direction of writing is named
     if size > MARKDOWN_LIMIT:
         plain = Markup('<pre class="plain" tabindex="0">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
         return Body(plain, size, cut=True)
