@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,14 @@ class FakeOperations:
     async def status(self) -> Mapping[str, object]:
         self._ask("status")
         return {"projects": 1}
+
+    async def projects(self) -> Sequence[Mapping[str, object]]:
+        self._ask("projects")
+        return []
+
+    async def support_bundle(self) -> Mapping[str, object]:
+        self._ask("support_bundle")
+        return {}
 
     async def ready(self) -> Readiness:
         self._ask("ready")

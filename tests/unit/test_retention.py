@@ -156,7 +156,7 @@ async def test_a_kill_or_a_lost_answer_between_steps_loses_nothing_and_deletes_n
             await retention(room, tmp_path, MONTH, store=faulty(room.store, writes(2))).messages()
     assert await left(room) == [*numbers[9:], young]
     assert await retention(room, tmp_path, MONTH).messages() == 1
-    told = await room.call("fetch_events", after=0, kinds=["messages.deleted"])
+    told = await room.call("fetch_events", after=0, kinds=["message.deleted"])
     assert (
         sorted(int(number) for one in told["events"] for number in str(one["detail"]["ids"]).split())
         == numbers

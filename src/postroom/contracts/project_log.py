@@ -24,7 +24,7 @@ EventKind = Literal[
     "agent.runner_dropped",
     "message.sent",
     "message.recalled",
-    "messages.deleted",
+    "message.deleted",
     "delivery.announced",
     "delivery.delivered",
     "delivery.handled",

@@ -106,7 +106,7 @@ class EventRecorder:
                 told.setdefault(other, []).append(message_id)
         for concerned, ids in sorted(told.items()):
             detail: Detail = {"messages": len(ids), "ids": " ".join(map(str, ids))}
-            self._record([concerned], Happening(kind="messages.deleted", at=now, detail=detail))
+            self._record([concerned], Happening(kind="message.deleted", at=now, detail=detail))
 
     def delivery(
         self, kind: EventKind, message_id: int, agent_id: int, reader: RecipientKind, now: int, by: str = ""

@@ -9,6 +9,14 @@ from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.sql_transaction import SqlTransaction
 
+_DELETING = (
+    "mail.delete_message_runs",
+    "mail.delete_answers",
+    "mail.delete_recipients",
+    "mail.delete_messages",
+)
+"""In this order, for the messages are what the others refer to."""
+
 
 class Retention(RetentionWrites):
     """Which messages are old, and how they go."""
@@ -41,8 +49,8 @@ class Retention(RetentionWrites):
         self._tx.run_many("mail.raise_floor", [{"agent_id": row[0], "seq": row[1]} for row in inboxes])
         self._tx.run("mail.forget_words", {"ids": ids})
         self.drop_attachments(ids)
-        for statement in ("delete_message_runs", "delete_answers", "delete_recipients", "delete_messages"):
-            self._tx.run(f"mail.{statement}", {"ids": ids})
+        for statement in _DELETING:
+            self._tx.run(statement, {"ids": ids})
         for thread_id, gone in threads:
             values = {"project_id": project_id, "thread_id": thread_id, "gone": gone}
             self._tx.run("mail.shorten_thread", values)

@@ -91,7 +91,7 @@ async def a_deletion_is_told_once_to_each_project_that_knew(store: MailStore, cl
     await store.write(lambda tx: tx.delete_messages(here.project.id, ids, now=9))
 
     def told(tx: MailReads, office: Office) -> list[dict[str, object]]:
-        found = tx.project_events(office.project.id, after=0, limit=99, kinds=("messages.deleted",))
+        found = tx.project_events(office.project.id, after=0, limit=99, kinds=("message.deleted",))
         return [dict(one.happening.detail) for one in found]
 
     assert await store.read(lambda tx: told(tx, here)) == [{"messages": 2, "ids": f"{ids[0]} {ids[1]}"}]
