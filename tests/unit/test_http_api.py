@@ -101,7 +101,7 @@ BROKEN = Permission(path="/broken", methods=frozenset({"GET"}), who=Who.PEOPLE)
 class Server:
     """The whole edge over fake operations, and clients of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: GuardRules = GuardRules()) -> None:  # noqa: B008 - it is frozen
         self.clock = ManualClock()
         self.operations = FakeOperations()
         self.registry = CollectorRegistry()
@@ -114,7 +114,7 @@ class Server:
         pages = [Route("/", _home), Route("/p/{slug}", _home), Route("/broken", _broken)]
         self.app = Guard(
             application([*made, *pages], permissions=[*table(), BROKEN]),
-            GuardRules(),
+            rules,
             Credentials(is_operator=is_operator, sessions=sessions),
         )
 
@@ -441,8 +441,9 @@ async def test_who_logs_in_comes_to_the_page_that_was_asked_for(server: Server) 
             assert (reply.status_code, reply.headers["location"]) == (303, "/"), other
 
 
-async def test_over_https_the_cookie_travels_over_https_alone(server: Server) -> None:
-    async with server.client(scheme="https") as client:
+async def test_over_https_the_cookie_travels_over_https_alone() -> None:
+    behind_a_proxy = Server(GuardRules(allowed_hosts=("127.0.0.1",)))
+    async with behind_a_proxy.client(scheme="https") as client:
         assert "; secure" in (await log_in(client)).headers["set-cookie"].lower()
 
 
