@@ -214,6 +214,8 @@ def test_on_postgresql_a_schema_that_is_gone_older_or_another_is_refused(dsn: st
             ("messages", "id"),
         ):
             session.execute(f"DELETE FROM {schema}.{table} WHERE {column} = 2")
+        # A backup has the ids that were given out by then; where messages were only deleted they go on.
+        session.execute(f"SELECT setval(pg_get_serial_sequence('{schema}.messages', 'id'), 1)")
         older = up(folder, *flags)
         session.execute(f"UPDATE {schema}.store_identity SET store_id = 'another'")
         other = up(folder, *flags)
