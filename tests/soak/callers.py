@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from channels.fake_telegram import message, update
 from postroom.contracts.signing import signature
-from soak.world import HOOK_SECRET, KEY, NONCE, Cut, Heard, Line, Server, Surroundings
+from soak.world import HOOK_SECRET, KEY, NONCE, Cut, Heard, Line, Peers, Server
 
 PER_CONVERSATION = 20
 """Messages after which a caller begins another conversation: what a model is shown stays bounded."""
@@ -49,7 +49,7 @@ class Caller(ABC):
 
     channel: str
 
-    def __init__(self, number: int, server: Server, around: Surroundings, think: float) -> None:
+    def __init__(self, number: int, server: Server, around: Peers, think: float) -> None:
         self.number, self.server, self.around, self.think = number, server, around, think
         self.dice = random.Random(f"{self.channel} {number}")
         self.asked: list[Asked] = []
@@ -102,7 +102,7 @@ class Mate(Caller):
     channel = "mail"
     mates = 1
 
-    def __init__(self, number: int, server: Server, around: Surroundings, think: float) -> None:
+    def __init__(self, number: int, server: Server, around: Peers, think: float) -> None:
         super().__init__(number, server, around, think)
         self._cursor = 0
         self._reading = asyncio.Lock()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from soak.books import Findings, compare_answers, look
 from soak.callers import Asked, BuildServer, Caller, Mate, Person, Program
-from soak.world import Server, Surroundings, furnish
+from soak.world import Peers, Server, furnish
 
 KINDS: tuple[type[Caller], ...] = (Mate, Person, BuildServer, Program)
 WHILE_STARTING, OF_PROGRAMS = 0.15, 0.3
@@ -128,7 +128,7 @@ class _Killing:
 async def soak(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soaked:
     """Soak a server over data in a folder, and return what came of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    async with Surroundings().serving() as around:
+    async with Peers().serving() as around:
         server = Server(folder)
         Mate.mates = sum(number % len(KINDS) == 0 for number in range(chosen.sessions))
         callers = [

@@ -63,7 +63,7 @@ class Telegram(FakeTelegram):
         return answer
 
 
-class Surroundings:
+class Peers:
     """What the server speaks to. All of it lives on while the server is killed."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Surroundings:
         """Numbers of Telegram's updates."""
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator["Surroundings"]:
+    async def serving(self) -> AsyncIterator["Peers"]:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.telegram.serving())
             for name, answer in (("model_url", self._model), ("callback_url", self._callback)):
@@ -311,7 +311,7 @@ class Line:
             self._stream = None
 
 
-async def furnish(server: Server, around: Surroundings, mates: int) -> None:
+async def furnish(server: Server, around: Peers, mates: int) -> None:
     """Register the agents, give one a runner, and have the chats answered, by it and by the model."""
     server.yard.mkdir()
     await server.spawn()
