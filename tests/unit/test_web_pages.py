@@ -19,6 +19,7 @@ from postroom.web import reading
 from postroom.web.files import asset_link
 from postroom.web.pages import page_routes
 from postroom.web.serving import error_page
+from postroom.web.threads import THREADS
 from web_samples import HOSTILE, HOUR, MINUTE, NOW, Writer, picture
 
 GONE = "the recalled words"
@@ -304,8 +305,8 @@ async def test_no_page_needs_more_than_the_content_policy_allows(client, world, 
 
 
 async def test_parts_of_a_page_are_the_same_html(client, world):
-    whole = await client.get("/p/orchard/threads")
-    parts = await client.get("/p/orchard/threads?part=main,tabs")
+    whole = await client.get("/p/orchard/agents")
+    parts = await client.get("/p/orchard/agents?part=main,tabs")
     assert parts.headers["postroom-after"] == whole.headers["postroom-after"] != "0"
     seen = Page(parts.text)
     assert [one["data-part"] for one in seen.all("div") if "data-part" in one] == ["main", "tabs"]
@@ -316,7 +317,7 @@ async def test_parts_of_a_page_are_the_same_html(client, world):
     assert rows == [one for one in shown.all("li") if one.get("class") == "row"]
     assert set(seen.links()) <= set(shown.links())
     for name in ("nothing", "a.b", "main,,tabs", "title" * 20):
-        assert (await client.get(f"/p/orchard/threads?part={name}")).status_code == 400
+        assert (await client.get(f"/p/orchard/agents?part={name}")).status_code == 400
 
 
 @pytest.mark.parametrize("address", PAGES)
@@ -497,14 +498,14 @@ async def test_long_lists_are_paged_and_each_row_is_there_once(client, store):
         write = Writer(writes)
         project = write.project("long", "/long")
         agents = [write.agent(project, f"Agent{n}") for n in range(2 * reading.AGENTS + 5)]
-        for n in range(2 * reading.THREADS + 5):
+        for n in range(2 * THREADS + 5):
             write.send(agents[0], f"Thread {n}", "text", to=(agents[1],), thread=f"t{n}")
         for n in range(2 * reading.PROJECTS + 3):
             write.project(f"other-{n}", f"/other/{n}")
 
     await store.write(put)
     threads = await walk(client, "/p/long/threads")
-    assert numbers(threads, r">Thread (\d+)<") == list(range(2 * reading.THREADS + 5))[::-1]
+    assert numbers(threads, r">Thread (\d+)<") == list(range(2 * THREADS + 5))[::-1]
     agents = await walk(client, "/p/long/agents")
     assert numbers(agents, r"/agents/Agent(\d+)") == list(range(2 * reading.AGENTS + 5))
     projects = await walk(client, "/")

@@ -94,6 +94,9 @@ class MessagePages:
             await room.messages.mark(
                 form.text("name"), shown.message.id, acknowledge=form.text("do") == "ack"
             )
+            if thread_id := form.text("thread"):
+                behind = shown.message.id - 1
+                return see(f"{links.thread(project.slug, thread_id, after=behind)}#m-{shown.message.id}")
         return see(links.message(project.slug, shown.message.id))
 
     async def _sent(self, request: Request, project: Project) -> Response:
@@ -112,7 +115,12 @@ class MessagePages:
             return await self._form(request, project, renewed, answers, _sent_before())
         except PostroomError as refusal:
             return await self._form(request, project, typed, answers, refusal)
-        answer = see(links.message(posted.slug, posted.message, sent=True))
+        thread_id = form.text("thread")
+        answer = see(
+            f"{links.thread(posted.slug, thread_id, newest=True, sent=posted.message)}#m-{posted.message}"
+            if thread_id and posted.slug == project.slug
+            else links.message(posted.slug, posted.message, sent=True)
+        )
         remember_name(request, answer, typed.name.strip())
         return answer
 

@@ -33,7 +33,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.project_log import EVENT_KINDS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
-from postroom.web.files import PICTURES, asset_link
+from postroom.web.files import asset_link, shown_as
 from postroom.web.frame import EMPTY, Face, Frame
 from postroom.web.reading import awaited
 from postroom.web.wording import (
@@ -200,7 +200,6 @@ def _environment() -> Environment:
     made.globals.update(
         link=links,
         asset=asset_link,
-        pictures=PICTURES,
         people_slug=PEOPLE_SLUG,
         event_kinds=" ".join(EVENT_KINDS),
     )
@@ -217,6 +216,7 @@ def _environment() -> Environment:
         line=one_line,
         moment=moment,
         said=lines,
+        shown_as=shown_as,
         size=size_text,
         when=_when,
     )
