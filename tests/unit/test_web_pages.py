@@ -305,8 +305,8 @@ async def test_no_page_needs_more_than_the_content_policy_allows(client, world, 
 
 
 async def test_parts_of_a_page_are_the_same_html(client, world):
-    whole = await client.get("/p/orchard/agents")
-    parts = await client.get("/p/orchard/agents?part=main,tabs")
+    whole = await client.get("/p/orchard/search?q=claim")
+    parts = await client.get("/p/orchard/search?q=claim&part=main,tabs")
     assert parts.headers["postroom-after"] == whole.headers["postroom-after"] != "0"
     seen = Page(parts.text)
     assert [one["data-part"] for one in seen.all("div") if "data-part" in one] == ["main", "tabs"]
@@ -317,7 +317,7 @@ async def test_parts_of_a_page_are_the_same_html(client, world):
     assert rows == [one for one in shown.all("li") if one.get("class") == "row"]
     assert set(seen.links()) <= set(shown.links())
     for name in ("nothing", "a.b", "main,,tabs", "title" * 20):
-        assert (await client.get(f"/p/orchard/agents?part={name}")).status_code == 400
+        assert (await client.get(f"/p/orchard/search?q=claim&part={name}")).status_code == 400
 
 
 @pytest.mark.parametrize("address", PAGES)
@@ -345,7 +345,8 @@ async def test_hidden_copies_are_on_no_page(client, world):
     assert "No message to be shown" in inbox.text
     assert f"/p/orchard/m/{world.claim}" not in inbox.links()
     for address, answer in (await every_page(client)).items():
-        if address in ("/p/orchard", "/p/orchard/agents") or hidden in address:
+        # These list the agents of the project.
+        if address in ("/p/orchard", "/p/orchard/agents", "/p/orchard/threads") or hidden in address:
             continue
         assert hidden not in answer.text, address
 
