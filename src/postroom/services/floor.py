@@ -8,11 +8,11 @@ from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.transactions import Transaction
-from postroom.contracts.work import Floor, OpenQuestion, Waiting, Work, WorkState
+from postroom.contracts.work import Floor, Waiting, Work, WorkState
 from postroom.dispatch.sinks import said
-from postroom.gateway.replies import question_of
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.questions import asked_in, open_question
 from postroom.services.runs import OPEN_STATUSES, project_threads, whose
 
 MOST_LINES: Final = 16
@@ -45,7 +45,7 @@ def floor_of(tx: Transaction, slug: str) -> Floor:
     given_up = _given_up(tx, prefix)
     return Floor(
         works=works,
-        questions=sorted(_questions(runs), key=lambda one: one.asked_at),
+        questions=[open_question(*one) for one in asked_in(runs)],
         given_up=given_up,
         waiting=_waiting(tx, prefix, why),
         last_lines=_last_lines(tx, [one.run_id for one in (*works, *given_up)][:MOST_LINES]),
@@ -137,8 +137,9 @@ def _ended(tx: Transaction, run: RunRecord) -> RunDispatch | None:
 def _open_runs(tx: Transaction, prefix: str) -> list[RunRecord]:
     found, after = list[RunRecord](), ""
     for _ in range(_PAGES):
-        page = tx.runs.threads.list_runs(RunQuery(statuses=OPEN_STATUSES, after=after), MAX_PAGE)
-        found += [run for run in page if run.thread_id.startswith(prefix)]
+        query = RunQuery(statuses=OPEN_STATUSES, after=after, thread_prefix=prefix)
+        page = tx.runs.threads.list_runs(query, MAX_PAGE)
+        found += page
         if len(page) < MAX_PAGE:
             break
         after = page[-1].run_id
@@ -148,8 +149,8 @@ def _open_runs(tx: Transaction, prefix: str) -> list[RunRecord]:
 def _dispatches(tx: Transaction, status: RunDispatchStatus, prefix: str) -> list[RunDispatch]:
     found, after = list[RunDispatch](), None
     for _ in range(_PAGES):
-        page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after)
-        found += [one for one in page if one.thread_id.startswith(prefix)]
+        page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after, thread_prefix=prefix)
+        found += page
         if len(page) < MAX_PAGE:
             break
         after = (page[-1].updated_at, page[-1].dispatch_id)
@@ -165,23 +166,6 @@ def _given_up(tx: Transaction, prefix: str) -> list[Work]:
             why = run.error or ended or row.last_error or ""
             found.append(work_of(run, row, state=state_of(run, row), why=why, until=None))
     return found
-
-
-def _questions(runs: Sequence[RunRecord]) -> list[OpenQuestion]:
-    asked = [(run, question_of(run, ticket)) for run in runs for ticket in run.open_tickets]
-    return [
-        OpenQuestion(
-            number=question.number,
-            text=question.text,
-            run_id=run.run_id,
-            thread_id=run.thread_id,
-            asked_at=run.updated_at,
-            project=whose(run.thread_id)[0],
-            agent=whose(run.thread_id)[1],
-        )
-        for run, question in asked
-        if run.status is RunStatus.WAITING
-    ]
 
 
 def _waiting(tx: Transaction, prefix: str, why: _Why) -> list[Waiting]:

@@ -127,9 +127,11 @@ class RunService:
         prefix = "" if slug is None else project_threads(slug)
         found: list[RunRecord] = []
         after = ""
-        while page := await self.stores.threads.list_runs(RunQuery(statuses=statuses, after=after)):
+        while page := await self.stores.threads.list_runs(
+            RunQuery(statuses=statuses, after=after, thread_prefix=prefix)
+        ):
             after = page[-1].run_id
-            found += [run for run in page if run.thread_id.startswith(prefix)]
+            found += page
         return found
 
     async def stop(self) -> None:

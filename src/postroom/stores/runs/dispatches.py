@@ -33,6 +33,7 @@ from postroom.contracts.run_tables import DispatchTables, DueThread
 from postroom.contracts.transactions import WORK, commands_to
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
+from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, Tables, Values
 
 PURGED_AT_ONCE: Final = 1_000
@@ -230,10 +231,16 @@ class Dispatches(Tables, DispatchTables):
 
     @override
     def by_status(
-        self, status: RunDispatchStatus, *, limit: int, after: tuple[int, str] | None
+        self,
+        status: RunDispatchStatus,
+        *,
+        limit: int,
+        after: tuple[int, str] | None,
+        thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
         at, dispatch_id = after or _EARLIEST
         asked = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
+        asked |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         return self._all("ended_by_change" if status.is_terminal else "open_by_change", asked)
 
     @override
@@ -317,6 +324,11 @@ class Dispatches(Tables, DispatchTables):
         return _number(
             self._sql.one("dispatches.count_queued", {"thread_id": thread_id, "at_most": max(at_most, 0)})
         )
+
+    @override
+    def count_dead(self, thread_prefix: str, at_most: int) -> int:
+        asked = {"low": thread_prefix, "beyond": beyond(thread_prefix), "at_most": at_most}
+        return _number(self._sql.one("dispatches.count_dead", asked))
 
     @override
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
