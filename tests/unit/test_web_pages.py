@@ -14,6 +14,7 @@ from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMess
 from postroom.contracts.mail import Attachment
 from postroom.contracts.records import replace
 from postroom.contracts.waking import MessageRun
+from postroom.mail.operations import ALL_OPERATIONS
 from postroom.stores.sqlite import SqliteStore
 from postroom.web import reading
 from postroom.web.files import asset_link
@@ -818,9 +819,7 @@ async def test_a_message_is_given_as_it_was_written(client, world):
         ("/p/none/threads", 404),
         ("/p/none/search?q=a", 404),
         ("/p/orchard/t/none", 404),
-        ("/p/orchard/t/", 404),
         ("/p/orchard/agents/Nobody", 404),
-        ("/p/orchard/agents/", 404),
         ("/p/orchard/m/999999", 404),
         ("/p/orchard/m/99999999999999999999", 404),
         ("/p/orchard/m/-1", 404),
@@ -843,6 +842,35 @@ async def test_a_wrong_address_is_answered_in_the_look_of_the_other_pages(client
     assert str(status) in seen.text
     assert not seen.all("script")
     assert "/" in seen.links()
+
+
+async def test_an_address_that_ends_in_a_slash_leads_to_the_same_without_it(client, store, world):
+    for address, leads_to in [
+        ("/p/orchard/", "/p/orchard"),
+        ("/p/orchard/agents/", "/p/orchard/agents"),
+        ("/p/orchard/threads//?show=unread&agent=a%2F", "/p/orchard/threads?show=unread&agent=a%2F"),
+        ("/p/orchard/t/claims/", "/p/orchard/t/claims"),
+        ("/p//evil.example/", "/p//evil.example"),
+        ("/p/", "/"),
+    ]:
+        answer = await client.get(address)
+        assert (answer.status_code, answer.headers.get("location")) == (308, leads_to), address
+    assert (await client.get("/p/orchard/t/ends%2F")).status_code == 404  # the slash is the name's own
+    assert (await client.get("/")).status_code == 200
+
+
+async def test_no_page_names_a_tool_as_the_remedy_of_a_wrong_address(client, world):
+    for address in (
+        "/p/none",
+        "/p/orchard/t/none",
+        "/p/orchard/agents/Nobody",
+        "/p/orchard/m/99",
+        "/p/orchard/m/x",
+    ):
+        seen = await page(client, address, status=404)
+        named = [one.name for one in ALL_OPERATIONS if one.name in seen.text]
+        assert not named, address
+        assert "look " in seen.text, address
 
 
 async def test_a_store_that_does_not_answer_is_said_to_be_unavailable(client, store):

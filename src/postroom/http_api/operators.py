@@ -255,6 +255,10 @@ def run_routes(runs: WorkService) -> list[Route]:
         output = await runs.output(work.run_id, whole=request.query_params.get("output") == "whole")
         return JSONResponse({**told(work), "output": output.text, "output_is_cut": output.is_cut})
 
+    async def floor(request: Request) -> Response:
+        slug = await runs.slug(request.query_params.get("project", ""))
+        return JSONResponse(told(await runs.floor(slug)))
+
     async def dead(_: Request) -> Response:
         return JSONResponse({"dead": [dict(one) for one in await runs.dead()]})
 
@@ -263,6 +267,10 @@ def run_routes(runs: WorkService) -> list[Route]:
         await runs.cancel(asked.run)
         return JSONResponse(told(await runs.named(asked.run)))
 
+    async def discarded(request: Request) -> Response:
+        asked = await read_body(request, _Run)
+        return JSONResponse(told(await runs.discard(asked.run)))
+
     async def replayed(request: Request) -> Response:
         asked = await read_body(request, _Run)
         return JSONResponse(told(await runs.replay(asked.run)))
@@ -270,8 +278,10 @@ def run_routes(runs: WorkService) -> list[Route]:
     return [
         operators("/admin/runs", {"GET": listed}),
         operators("/admin/runs/one", {"GET": shown}),
+        operators("/admin/floor", {"GET": floor}),
         operators("/admin/runs/dead", {"GET": dead}),
         operators("/admin/runs/cancel", {"POST": cancelled}),
+        operators("/admin/runs/discard", {"POST": discarded}),
         operators("/admin/runs/replay", {"POST": replayed}),
     ]
 

@@ -1,6 +1,7 @@
 """Runs as people see them, at the pages and at the command line: looked at, ended, tried again."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from postroom.contracts.clock import iso
@@ -10,7 +11,17 @@ from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.transactions import Transaction
-from postroom.contracts.work import Floor, Output, QueuedRun, QueueState, Waiting, Work, WorkCounts, WorkState
+from postroom.contracts.work import (
+    Floor,
+    HealthFact,
+    Output,
+    QueuedRun,
+    QueueState,
+    Waiting,
+    Work,
+    WorkCounts,
+    WorkState,
+)
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
@@ -32,9 +43,16 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class WorkService:
     """Answers the operator's routes and pages to runs."""
 
-    def __init__(self, runs: RunService, mail: Mail) -> None:
+    def __init__(
+        self,
+        runs: RunService,
+        mail: Mail,
+        health: Callable[[], Awaitable[Sequence[HealthFact]]] | None = None,
+    ) -> None:
+        """`health` says how the server is; without it nothing is told of that."""
         self._runs = runs
         self._mail = mail
+        self._health = health
 
     async def slug(self, project: str) -> str:
         """Return the slug of the project that a path or slug names.
@@ -76,8 +94,9 @@ class WorkService:
         return WorkCounts(open_runs=open_runs, questions=len(asked_in(asking)), given_up=dead)
 
     async def floor(self, slug: str) -> Floor:
-        """Return what goes on in a project now, in one read of the store."""
-        return await self._runs.stores.store.read(lambda tx: floor_of(tx, slug))
+        """Return what goes on in a project now, in one read of the store, and how the server is."""
+        found = await self._runs.stores.store.read(lambda tx: floor_of(tx, slug))
+        return found if self._health is None else replace(found, health=await self._health())
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         """Return the messages that wait for their reader's next run, those that wait longest first."""
@@ -190,16 +209,28 @@ class WorkService:
         """
         work = await self.named(run_id)
         if not work.can_replay or work.dispatch_id is None:
-            raise IllegalTransition(
-                f"run {work.run_id} is not among those that were given up",
-                value=run_id,
-                remedy="see `postroom runs dead`; a run that was tried again is not there any more",
-            )
+            raise _not_given_up(work, run_id)
         try:
             result = await self._runs.mailbox.replay_dead_letter(work.dispatch_id)
         except UnknownDispatch as error:
             raise IllegalTransition(f"run {work.run_id} was tried again meanwhile", value=run_id) from error
         return await self.work(result.run_id)
+
+    async def discard(self, run_id: str) -> Work:
+        """Leave a run that was given up: it stays failed, and waits for nobody any more.
+
+        Raises:
+            UnknownRun: there is none.
+            IllegalTransition: it is not among those that were given up.
+        """
+        work = await self.named(run_id)
+        if not work.can_replay or work.dispatch_id is None:
+            raise _not_given_up(work, run_id)
+        try:
+            await self._runs.mailbox.discard_dead_letter(work.dispatch_id)
+        except UnknownDispatch as error:
+            raise IllegalTransition(f"run {work.run_id} was tried again meanwhile", value=run_id) from error
+        return await self.work(work.run_id)
 
     async def _dead(self, prefix: str) -> list[RunDispatch]:
         """Return the dead letters of threads whose names begin like this, oldest first, up to 500."""
@@ -275,6 +306,14 @@ class WorkService:
             for one in await self._runs.mailbox.pending(thread_id)
             for message in messages_named([one.message.id or ""])
         ]
+
+
+def _not_given_up(work: Work, run_id: str) -> IllegalTransition:
+    return IllegalTransition(
+        f"run {work.run_id} is not among those that were given up",
+        value=run_id,
+        remedy="see `postroom runs dead`; a run that was tried again is not there any more",
+    )
 
 
 def _shown(dispatch: RunDispatch) -> dict[str, object]:

@@ -4,7 +4,7 @@ from urllib.parse import quote, urlencode
 
 
 def project(slug: str, *, done: str | None = None) -> str:
-    """Return the address of a project's control room, of it after a question was answered with yes or no."""
+    """Return the address of a project's control room, of it after something was decided there."""
     return _with(f"/p/{_part(slug)}", done=done)
 
 
@@ -121,6 +121,11 @@ def source(slug: str, message_id: int) -> str:
 def reservations(slug: str, *, path: str | None = None) -> str:
     """Return the address of a project's reservations, of those that touch a path."""
     return _with(f"{project(slug)}/reservations", path=path)
+
+
+def decide_reservations(slug: str) -> str:
+    """Return the address at which is taken what a person decides of reservations that overlap."""
+    return f"{reservations(slug)}/decide"
 
 
 def search(slug: str, *, q: str | None = None, order: str | None = None, cursor: int | None = None) -> str:

@@ -116,7 +116,7 @@ class Pages:
         slug, now, me = request.path_params["slug"], self._clock.now(), remembered_name(request)
         floor = Floor() if self._services is None else await self._services.runs.floor(slug)
         page = await self._settled(lambda reads: control(reads, slug, floor, me=me, now=now))
-        done = choice(request, "done", ("", "yes", "no"))
+        done = choice(request, "done", ("", "yes", "no", "end", "share"))
         shown = {"page": page, "done": done, "longest_why": LONGEST_WHY}
         return await self._html(request, "project", project=page.overview.project, **shown)
 
