@@ -196,7 +196,7 @@ class MessageService:
             end_reservation(context, project, reservation, home=home, by=person, reason=reason)
 
         await self._mail.store.write(change)
-        self._mail.tell_of_change()
+        self._mail.wake_readers()
 
     async def share_reservations(self, slug: str, reservations: Sequence[int]) -> None:
         """Let reservations of a project overlap: they are shared from now on.
@@ -212,7 +212,6 @@ class MessageService:
                 share_reservation(self._mail.context(tx, _POSTROOM), project, one)
 
         await self._mail.store.write(change)
-        self._mail.tell_of_change()
 
     async def _acknowledge(self, person: str, message: int) -> None:
         """Note that a person has seen what they answered; their own message has no such mark."""
