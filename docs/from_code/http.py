@@ -104,7 +104,8 @@ ROUTE_WORDS: Final = {
     "/p/{slug}/threads": "Its threads, newest first.",
     "/p/{slug}/t/{thread_id}": "A thread, in order.",
     "/p/{slug}/m/{message_id}": "A message.",
-    "/p/{slug}/reservations/decide": "Ends a reservation, or has those that overlap shared, for the person who presses the button.",
+    "/p/{slug}/reservations/decide": "Ends a reservation, or has those that overlap shared "
+    "(`POST`), by a form of the control room, from people who have logged in.",
     "/p/{slug}/m/{message_id}/mark": "Takes that a person has read a message, or acknowledges it "
     "(`POST`), by a form of its page, from people who have logged in.",
     "/p/{slug}/m/{message_id}/source": "A message's text as it was written, to be stored.",
