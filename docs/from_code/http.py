@@ -48,6 +48,7 @@ ROUTE_WORDS: Final = {
     "/admin/runs/one": "One run and the end of what it has put out. `?run=` names it, or its dispatch.",
     "/admin/runs/cancel": 'Ends a run that is queued or at work. Body: `{"run": "..."}`.',
     "/admin/runs/discard": 'Discards a dead letter; its run stays failed. Body: `{"run": "..."}`.',
+    "/admin/runs/hasten": 'Has a queued run that is tried again later tried now. Body: `{"run": "..."}`.',
     "/admin/runs/replay": 'Has a dead letter tried again. Body: `{"run": "..."}`.',
     "/admin/floor": "What the control room of a project shows. `?project=` names it.",
     "/admin/runs/dead": "The dead letters, failed runs that wait for somebody, oldest first, up to 500.",

@@ -108,3 +108,25 @@ async def test_the_control_room_is_told_as_json_to_its_operator_alone(room: Work
     assert told["holds"]["bo"][0]["pattern"] == "src/total.py"
     assert [one["outcome"] for one in told["last_hour"]["fay"]] == ["failed"]
     assert (await browser.get(f"{HTTP}/admin/floor?project=/none", headers=operator)).status_code == 404
+
+
+async def test_a_run_that_is_tried_again_later_is_tried_now(room: WorkRoom):
+    room.agents.overloaded = {"Bo"}
+    await room.send("Ada", "Bo")
+    await room.runs.mailbox.settled()
+    browser = room.browser()
+    [work] = await room.operator.works(SLUG)
+    assert (work.state, work.can_hasten) == ("queued", True)
+    for address in (HOME, RUNS, f"{RUNS}/{work.run_id}"):
+        page = (await browser.get(address)).text
+        assert 'value="hasten"' in page, address
+    room.agents.overloaded = set()
+    await room.runs.mailbox.poll()
+    assert (await room.operator.work(work.run_id)).state == "queued"
+    form = [(name, hidden(page, name)) for name in ("form_token", "run")]
+    tried = await post(browser, RUNS, *form, ("do", "hasten"))
+    assert tried.headers["location"] == f"{RUNS}/{work.run_id}?done=hasten"
+    await room.runs.mailbox.poll()
+    await room.turn()
+    assert (await room.operator.work(work.run_id)).state == "done"
+    assert (await post(browser, RUNS, *form, ("do", "hasten"))).status_code == 409

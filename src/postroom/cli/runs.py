@@ -109,6 +109,13 @@ def replay(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def hasten(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Try a queued run now that would be tried again later."""
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/hasten", {"run": run})
+    show.answer(found, as_json=as_json, text=lambda: f"run {show.line(found['run_id'])} is {found['state']}")
+
+
+@app.command()
 def discard(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Discard a dead letter. Its run stays failed, and waits for nobody any more."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/discard", {"run": run})

@@ -326,6 +326,10 @@ class DispatchStore(_RunPort):
         """Count all dispatches; for gauges, at long intervals."""
         return await self._look(lambda runs: runs.dispatches.count_by_status())
 
+    async def hasten(self, dispatch_id: str) -> RunDispatch | None:
+        """Have a queued dispatch that is due later be due at once; None when it is none."""
+        return await self._change_of(dispatch_id, lambda runs: runs.dispatches.hasten(dispatch_id))
+
     async def discard(self, dispatch_id: str) -> RunDispatch | None:
         """Remove a dead letter for good; None when it is none."""
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))

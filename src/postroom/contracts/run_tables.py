@@ -214,6 +214,10 @@ class DispatchTables(Protocol):
         """Count all dispatches, by walking an index: for gauges, at long intervals."""
         ...
 
+    def hasten(self, dispatch_id: str) -> RunDispatch | None:
+        """Have a queued dispatch that is due later be due at once; None when it is none."""
+        ...
+
     def discard(self, dispatch_id: str) -> RunDispatch | None:
         """Remove a dead letter for good; None when it is none."""
         ...

@@ -70,6 +70,8 @@ class Work:
     """Money in millionths of a currency, as far as its runner tells."""
     can_cancel: bool = False
     can_replay: bool = False
+    can_hasten: bool = False
+    """Whether it is to be tried again at an instant, and may be tried before."""
 
     @property
     def failed_attempts(self) -> int:

@@ -267,6 +267,10 @@ def run_routes(runs: WorkService) -> list[Route]:
         await runs.cancel(asked.run)
         return JSONResponse(told(await runs.named(asked.run)))
 
+    async def hastened(request: Request) -> Response:
+        asked = await read_body(request, _Run)
+        return JSONResponse(told(await runs.hasten(asked.run)))
+
     async def discarded(request: Request) -> Response:
         asked = await read_body(request, _Run)
         return JSONResponse(told(await runs.discard(asked.run)))
@@ -281,6 +285,7 @@ def run_routes(runs: WorkService) -> list[Route]:
         operators("/admin/floor", {"GET": floor}),
         operators("/admin/runs/dead", {"GET": dead}),
         operators("/admin/runs/cancel", {"POST": cancelled}),
+        operators("/admin/runs/hasten", {"POST": hastened}),
         operators("/admin/runs/discard", {"POST": discarded}),
         operators("/admin/runs/replay", {"POST": replayed}),
     ]

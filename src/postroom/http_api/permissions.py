@@ -147,6 +147,7 @@ _ADMINISTRATION: Final = (
         "GET /admin/runs/dead",
         "POST /admin/runs/cancel",
         "POST /admin/runs/discard",
+        "POST /admin/runs/hasten",
         "POST /admin/runs/replay",
         "GET POST /admin/questions",
         "GET POST DELETE /admin/schedules",

@@ -119,6 +119,7 @@ def work_of(
         parent_run_id=run.parent_run_id,
         cost_micros=run.usage.cost_micros,
         can_cancel=state == "asks" or (row is not None and not row.status.is_terminal),
+        can_hasten=state == "queued" and row is not None and row.attempt_count > 0 and until is not None,
         can_replay=row is not None and row.status is RunDispatchStatus.DEAD_LETTER,
     )
 

@@ -216,6 +216,21 @@ class WorkService:
             raise IllegalTransition(f"run {work.run_id} was tried again meanwhile", value=run_id) from error
         return await self.work(result.run_id)
 
+    async def hasten(self, run_id: str) -> Work:
+        """Have a queued run that is tried again later tried now.
+
+        Raises:
+            UnknownRun: there is none.
+            IllegalTransition: it waits for no instant.
+        """
+        work = await self.named(run_id)
+        if not work.can_hasten or work.dispatch_id is None:
+            raise IllegalTransition(
+                f"run {work.run_id} is {work.state}, and is not to be tried again later", value=run_id
+            )
+        await self._runs.mailbox.hasten(work.dispatch_id)
+        return await self.work(work.run_id)
+
     async def discard(self, run_id: str) -> Work:
         """Leave a run that was given up: it stays failed, and waits for nobody any more.
 

@@ -28,6 +28,7 @@ from postroom.contracts.errors import (
     UnknownDispatch,
 )
 from postroom.contracts.live import LiveRunCommand
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest
 from postroom.contracts.run_tables import DispatchTables, DueThread
 from postroom.contracts.transactions import WORK, commands_to
@@ -334,6 +335,13 @@ class Dispatches(Tables, DispatchTables):
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
         counted = dict(map(tuple, self._sql.all("dispatches.count_by_status")))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
+
+    @override
+    def hasten(self, dispatch_id: str) -> RunDispatch | None:
+        found = self.load(dispatch_id)
+        if found is None or found.status is not _QUEUED or found.available_at <= self._now():
+            return None
+        return self.put(replace(found, available_at=0, updated_at=self._now()))
 
     @override
     def discard(self, dispatch_id: str) -> RunDispatch | None:
