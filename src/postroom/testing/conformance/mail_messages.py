@@ -363,16 +363,31 @@ async def threads_are_wanted_by_what_is_in_them(store: MailStore, clock: ManualC
     assert await found(person_id=people.cyd.id) == ["plain"]
     assert await found(person_id=people.cyd.id, agent_id=here.ada.id, seen="unread") == ["plain"]
 
-    def pages(tx: MailReads) -> list[tuple[list[str], int | None]]:
-        home, few = here.project.id, ThreadFilter(importance=("urgent",))
-        looked = [
-            tx.wanted_threads(home, few, limit=9, among=2),
-            tx.wanted_threads(home, few, limit=9, among=2, before=sent[2].id),
-            tx.wanted_threads(home, ThreadFilter(), limit=1, among=9),
-        ]
-        return [([head.thread_id for head in heads], more) for heads, more in looked]
 
-    assert await store.read(pages) == [([], sent[2].id), (["urgent"], sent[0].id), (["hidden"], sent[2].id)]
+async def wanted_threads_are_looked_for_window_by_window(store: MailStore, clock: ManualClock) -> None:
+    """A look that found too few says where to look on; none where nothing is left."""
+    here = await an_office(store)
+    levels: tuple[Importance, ...] = ("urgent", "low", "low")
+    sent = await store.write(
+        lambda tx: [
+            put_message(tx, here.ada, [here.ben], thread=f"t{number}", importance=level)
+            for number, level in enumerate(levels)
+        ]
+    )
+    await store.settle()
+    few = ThreadFilter(importance=("urgent",))
+
+    async def found(
+        wanted: ThreadFilter, limit: int, among: int, before: int | None = None
+    ) -> tuple[list[str], int | None]:
+        heads, more = await store.read(
+            lambda tx: tx.wanted_threads(here.project.id, wanted, limit=limit, among=among, before=before)
+        )
+        return [head.thread_id for head in heads], more
+
+    assert await found(few, 9, 2) == ([], sent[1].id)
+    assert await found(few, 9, 2, sent[1].id) == (["t0"], None)
+    assert await found(ThreadFilter(), 1, 9) == (["t2"], sent[2].id)
 
 
 async def messages_of_a_project_come_by_id(store: MailStore, clock: ManualClock) -> None:
@@ -442,5 +457,6 @@ PROMISES = (
     a_thread_is_read_in_order,
     threads_come_by_their_newest_message,
     threads_are_wanted_by_what_is_in_them,
+    wanted_threads_are_looked_for_window_by_window,
     messages_of_a_project_come_by_id,
 )
