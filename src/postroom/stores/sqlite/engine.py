@@ -12,7 +12,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StateError, StoreFull, StoreReadOnly, WrongStore
+from postroom.contracts.errors import StateError, StoreError, StoreFull, StoreReadOnly, WrongStore
 from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
 from postroom.stores import outline
@@ -31,6 +31,7 @@ from postroom.stores.sqlite.connection import (
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import APPLIED, migrate
+from postroom.stores.sqlite.own_files import OwnFiles
 from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
@@ -82,15 +83,23 @@ class SqliteEngine(Engine):
         writer: Writer,
         readers: Readers | SharedReader,
         lock: OwnerLock | None = None,
+        files: OwnFiles | None = None,
     ) -> None:
         self.path = path
         self.writer = writer
         self.readers = readers
         self._clock = clock
         self._lock = lock
-        self._copier = Readers(path, count=1) if lock else None
+        self._files = files
+        self._copier = Readers(path, count=1, files=files) if lock else None
         """Of its own, so that a long copy keeps no reader waiting."""
         self._closing = threading.Event()
+        if self._copier is not None and files is not None:
+            # Open from now on: of a file that is deleted it is the only way to what was in it.
+            self._copier.begin(
+                lambda connection: connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+            )
+            files.when_changed = self._rescue
 
     @classmethod
     def open(
@@ -121,14 +130,14 @@ class SqliteEngine(Engine):
         lock = OwnerLock(path)
         lock.acquire(now=clock.now(), purpose=purpose)
         try:
-            writer = _open_writer(path, clock, log_reserve)
+            writer, files = _open_writer(path, clock, log_reserve)
         except StoreReadOnly as error:
             lock.release()
             raise read_only_error(error, path) from error
         except BaseException:
             lock.release()
             raise
-        return cls(path, clock, writer, Readers(path, count=readers), lock)
+        return cls(path, clock, writer, Readers(path, count=readers, files=files), lock, files)
 
     @classmethod
     def in_memory(cls, clock: Clock) -> "SqliteEngine":
@@ -215,10 +224,26 @@ class SqliteEngine(Engine):
             return
         self._copier.close()
         self.writer.close()
+        if self._files is not None:
+            self._files.close()
         self._lock.release()
 
+    def _rescue(self, target: Path) -> None:
+        """Save what is held of files that were taken away; `close` waits for it."""
 
-def _open_writer(path: Path, clock: Clock, log_reserve: int) -> Writer:
+        def copied(connection: sqlite3.Connection) -> None:
+            try:
+                back_up(connection, target, is_read_back=True)
+            except StoreError as error:
+                _LOG.error("store.not_rescued", code=error.code, reason=error.message)
+            else:
+                _LOG.error("store.rescued", file=str(target), remedy="stop the server and restore it")
+
+        assert self._copier is not None  # noqa: S101 - files that can be taken away have one
+        self._copier.begin(copied)
+
+
+def _open_writer(path: Path, clock: Clock, log_reserve: int) -> tuple[Writer, OwnFiles]:
     """Begin to write to the file; on a full disk one that can be read begins when there is room.
 
     Raises:
@@ -229,10 +254,12 @@ def _open_writer(path: Path, clock: Clock, log_reserve: int) -> Writer:
     except StoreFull as error:
         _refuse_unreadable(path, error)
         _LOG.error("store.read_only", code=error.code, reason=error.message, remedy=error.remedy)
-        return Writer(lambda: _open_newest(path, now=clock.now()), opens_at_once=False)
+        files = OwnFiles(path, clock)
+        return Writer(lambda: _open_newest(path, now=clock.now()), opens_at_once=False, files=files), files
     if log_reserve:
         _reserve_log(connection, path, log_reserve)
-    return Writer(lambda: connection)
+    files = OwnFiles(path, clock)
+    return Writer(lambda: connection, files=files), files
 
 
 def _refuse_unreadable(path: Path, error: StoreFull) -> None:
