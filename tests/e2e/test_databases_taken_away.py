@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from e2e.running import Refused, RunningServer
-from e2e.test_lost_stores import postroom
+from e2e.test_lost_stores import postroom, wrote
+from postgres_server import running_postgres
+from store_kinds import refuse_missing
 
 PROJECT = {"project_key": "/yard/elephants"}
 
@@ -120,3 +123,59 @@ def test_a_database_that_comes_back_is_written_again(server: RunningServer) -> N
     assert send(server, "touched") == ""
     assert server.stop() == 0
     assert subjects(server.database) == ["accepted", "back", "touched"]
+
+
+@pytest.fixture(scope="module")
+def dsn() -> Iterator[str]:
+    refuse_missing("postgres")
+    with running_postgres() as found:
+        yield found
+
+
+def checked(server: RunningServer, part: str) -> tuple[str, str]:
+    """Examine everything; return the state and the detail of one part."""
+    looked = json.loads(postroom(server.data_dir, "doctor", "--full", "--json").stdout)
+    [found] = [one for one in looked["checks"] if one["name"].startswith(part)]
+    return found["state"], found["detail"]
+
+
+def test_on_postgresql_damage_and_another_store_are_found_and_a_schema_that_is_gone_is_refused(
+    dsn: str, tmp_path: Path
+) -> None:
+    with (
+        RunningServer(tmp_path / "data", "--database-url", dsn) as server,
+        psycopg.connect(dsn, autocommit=True) as session,
+    ):
+        session.execute("SET search_path TO postroom")
+        wrote(server, "first", "second")
+        assert checked(server, "archive")[0] == "ok"
+        assert checked(server, "database")[1].endswith(("with checksums of pages", "as if it were whole"))
+
+        session.execute("UPDATE messages SET body_md = 'forged' WHERE id = 2")
+        state, detail = checked(server, "archive")
+        assert (state, "tell otherwise than the database" in detail) == ("failed", True)
+        session.execute("UPDATE messages SET body_md = 'second' WHERE id = 2")
+        assert checked(server, "archive")[0] == "ok"
+
+        [written] = (server.repository("yard-elephants") / "refs" / "heads").glob("main")
+        head = written.read_text()
+        written.write_text(head[:7])
+        assert checked(server, "archive")[0] == "failed"
+        written.write_text(head)
+
+        for table, column in (
+            ("message_words", "message_id"),
+            ("recipients", "message_id"),
+            ("messages", "id"),
+        ):
+            session.execute(f"DELETE FROM {table} WHERE {column} = 2")
+        state, detail = checked(server, "archive")
+        assert (state, "not in the database" in detail) == ("failed", True)
+
+        assert ready(server) == (200, "")
+        session.execute("UPDATE store_identity SET store_id = 'another'")
+        assert checked(server, "store writes")[0] == "failed"
+        session.execute("DROP SCHEMA postroom CASCADE")
+        assert send(server, "into nothing") == "wrong_store"
+        assert [checked(server, part)[0] for part in ("store writes", "store reads")] == ["failed", "failed"]
+        assert ready(server)[0] == 503

@@ -30,6 +30,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def checks_pages(self) -> bool:
+        """Whether each page has a checksum, so that one that was damaged is refused when it is read."""
+        ...
+
+    @property
     def grouping(self) -> tuple[int, int]:
         """How many commits were made, and how many changes they held."""
         ...

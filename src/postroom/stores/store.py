@@ -15,7 +15,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StaleClaim, StoreCorrupt
+from postroom.contracts.errors import StaleClaim, StoreCorrupt, WrongStore
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.transactions import Outline, Store, Transaction
 from postroom.log import get_logger
@@ -110,6 +110,8 @@ class SqlStore(Store):
         self._changes = changes or ChangeNotifier()
         self._seed = token_bytes(32)
         self._writes = count()
+        self._store_id: str | None = None
+        """Which store it was when that was looked at last."""
 
     @property
     @override
@@ -168,13 +170,17 @@ class SqlStore(Store):
     async def probe(self) -> None:
         now = self.clock.now()
 
-        def change(sql: SqlTransaction) -> Row | None:
+        def change(sql: SqlTransaction) -> tuple[Row | None, Row | None]:
             self.engine.take_room(sql)
-            return sql.one("store.probe", {"now": now})
+            return sql.one("store.probe", {"now": now}), sql.one("store.id")
 
-        row = await self.engine.write(change)
+        row, found = await self.engine.write(change)
         if row is None or row[0] != now:
             raise StoreCorrupt("the probe row did not read back as it was written", value=now)
+        store_id = None if found is None else found[0]
+        if self._store_id not in (None, store_id):
+            raise WrongStore(f"the database was store {self._store_id} and is {store_id or 'none'} now")
+        self._store_id = store_id
 
     @override
     def close(self) -> None:
@@ -230,6 +236,11 @@ class Stores(StoredMail):
     def release(self) -> str:
         """The database and its release, as people name it."""
         return self.store.engine.release
+
+    @property
+    def checks_pages(self) -> bool:
+        """Whether each page has a checksum, so that one that was damaged is refused when it is read."""
+        return self.store.engine.checks_pages
 
     @property
     def grouping(self) -> tuple[int, int]:

@@ -162,6 +162,11 @@ class SqliteEngine(Engine):
 
     @property
     @override
+    def checks_pages(self) -> bool:
+        return False  # the extension that does is in no build that Python comes with
+
+    @property
+    @override
     def grouping(self) -> tuple[int, int]:
         return self.writer.groups, self.writer.changes
 
