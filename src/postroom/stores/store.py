@@ -247,14 +247,16 @@ class Stores(StoredMail):
         """How many commits were made, and how many changes they held."""
         return self.store.engine.grouping
 
-    async def back_up(self, target: Path) -> None:
+    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
         """Write a consistent copy while work goes on, and read it back whole.
+
+        One that is not kept need not survive a power cut.
 
         Raises:
             StoreError: the copy could not be written or does not read back; the target is as it was.
             StateError: the engine makes no copies.
         """
-        await self.store.engine.back_up(target)
+        await self.store.engine.back_up(target, is_kept=is_kept)
 
     async def check(self) -> list[str]:
         """Read the whole database and return what is wrong with it; empty when nothing is."""

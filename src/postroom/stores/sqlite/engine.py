@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -15,9 +15,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError, StoreError, StoreFull, StoreReadOnly, WrongStore
 from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
-from postroom.stores import outline
 from postroom.stores.engine import Engine
-from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.migrations import missing_migrations, shipped_migrations
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.connection import (
@@ -30,6 +28,7 @@ from postroom.stores.sqlite.connection import (
 )
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.looking import outline_of
 from postroom.stores.sqlite.migrate import APPLIED, migrate
 from postroom.stores.sqlite.own_files import OwnFiles
 from postroom.stores.sqlite.readers import Readers
@@ -191,12 +190,14 @@ class SqliteEngine(Engine):
                 pass
 
     @override
-    async def back_up(self, target: Path) -> None:
+    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
         """Write a copy and read it back whole; one is made at a time, and `close` breaks it off."""
         if self._copier is None:
             raise StateError("a database in memory has no copies", remedy="keep it in a file")
         await self._copier.submit_free(
-            lambda connection: back_up(connection, target, is_read_back=True, stop=self._closing)
+            lambda connection: back_up(
+                connection, target, is_read_back=True, is_kept=is_kept, stop=self._closing
+            )
         )
 
     @override
@@ -361,47 +362,3 @@ def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
     except sqlite3.Error as error:
         # Commits are slower without it and as durable; a full disk is told to the first caller who writes.
         _LOG.warning("store.log_not_reserved", reason=str(error))
-
-
-def outline_of(connection: sqlite3.Connection) -> Outline:
-    """Look at a database."""
-    return outline.outline_of(
-        SqliteTransaction(connection), lambda text: int(connection.execute(text).fetchone()[0])
-    )
-
-
-def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
-    """Look at a database that no server uses. Blocks.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-    with translated():
-        connection = connect(file, read_only=True)
-        try:
-            return look(connection)
-        finally:
-            connection.close()
-
-
-def outline_of_file(file: Path) -> Outline:
-    """Look at the shape of a database that no server uses. Blocks.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-    return look_into_file(file, outline_of)
-
-
-def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
-    """Look which store it is; None where its schema is older than that question. Blocks.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-
-    def look(connection: sqlite3.Connection) -> StoreIdentity | None:
-        is_told = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store_identity'").fetchone()
-        return identity_of(SqliteTransaction(connection), slugs) if is_told else None
-
-    return look_into_file(file, look)
