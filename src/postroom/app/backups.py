@@ -66,6 +66,8 @@ class BackupState:
     newest: Backup | None
     """The newest that is there, whoever made it."""
     age_ms: int | None
+    damaged: tuple[str, ...]
+    """Names of those whose list of pages does not read."""
     failure: StoreError | None
     """Why the last try failed; None when it did not."""
     tries: int
@@ -141,11 +143,13 @@ class Backups:
             StoreError: the folder cannot be read.
         """
         now = self._clock.now()
-        newest = await asyncio.to_thread(newest_backup, self.folder, now)
+        found = await asyncio.to_thread(backups_in, self.folder)
+        newest = _newest(found, now)
         return BackupState(
             interval_ms=self._interval_ms,
             newest=newest,
             age_ms=None if newest is None else now - newest.made_at,
+            damaged=tuple(one.path.name for one in found if one.fault),
             failure=self._failure,
             tries=self._tries,
         )
@@ -264,7 +268,11 @@ def newest_backup(folder: Path, now: int) -> Backup | None:
     Raises:
         StoreError: the folder cannot be read.
     """
-    past = [one for one in backups_in(folder) if one.made_at <= now and not one.fault]
+    return _newest(backups_in(folder), now)
+
+
+def _newest(found: Sequence[Backup], now: int) -> Backup | None:
+    past = [one for one in found if one.made_at <= now and not one.fault]
     return max(past, key=lambda one: one.made_at, default=None)
 
 

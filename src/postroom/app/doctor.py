@@ -344,6 +344,13 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
     if found.failure is not None:
         detail = f"the last {found.tries} tries failed: {found.failure.message}; {newest}"
         return "failed", detail, found.failure.remedy
+    if found.damaged:
+        detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
+        return (
+            "failed",
+            detail,
+            "`postroom backup prune` removes them; `postroom backup list --check` reads the others",
+        )
     if found.is_overdue:
         return "failed", newest, "see the log for why none was made, or run `postroom backup`"
     if not found.interval_ms:
