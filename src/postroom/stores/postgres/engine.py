@@ -79,7 +79,7 @@ class DatabaseClock:
         return self._offset
 
 
-class _Place(NamedTuple):
+class _About(NamedTuple):
     """The schema, as the engine tells of it."""
 
     identity: str
@@ -94,7 +94,7 @@ class PostgresEngine(Engine):
         ownership: Ownership,
         writing: list[Connection],
         *,
-        about: _Place,
+        about: _About,
         clock: Clock,
         readers: int,
         changes: ChangeNotifier,
@@ -160,7 +160,7 @@ class PostgresEngine(Engine):
         return cls(
             ownership,
             writing,
-            about=_Place(f"{place.rows[0][0]}/{address.schema}", checksums.rows[0][0] == "on"),
+            about=_About(f"{place.rows[0][0]}/{address.schema}", checksums.rows[0][0] == "on"),
             clock=clock or own_clock,
             readers=readers,
             changes=changes,

@@ -20,7 +20,7 @@ ROLLBACK TO SAVEPOINT rehearsal;
 RELEASE SAVEPOINT rehearsal;
 
 -- id
-SELECT store_id FROM store_identity;
+SELECT store_id FROM store_identity WHERE id = 1;
 
 -- identity
 SELECT (SELECT store_id FROM store_identity),
