@@ -47,6 +47,14 @@ class ProjectReads(Protocol):
         """Return the projects whose path has this spelling, oldest first."""
         ...
 
+    def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
+        """Return the projects with this identity, remote or first commit; what is empty matches nothing."""
+        ...
+
+    def projects_unidentified(self, *, limit: int) -> list[Project]:
+        """Return projects of whose repository nothing is known, the newest first."""
+        ...
+
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
         """Return projects by id, those after `after`."""
         ...

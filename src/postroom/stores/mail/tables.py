@@ -129,6 +129,15 @@ class MailTables(Retention, Timeline, Waking, MailWrites):
         return self._all(Project, "mail.projects_spelled", spelling=spelling)
 
     @override
+    def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
+        values = {"identity": identity, "remote": remote, "root": root}
+        return self._all(Project, "mail.projects_of_repository", **values)
+
+    @override
+    def projects_unidentified(self, *, limit: int) -> list[Project]:
+        return self._all(Project, "mail.projects_unidentified", limit=limit)
+
+    @override
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
         return self._all(Project, "mail.projects", after=after, limit=limit)
 

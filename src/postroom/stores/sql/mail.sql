@@ -17,6 +17,18 @@ SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM proje
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner
   FROM projects WHERE spelling = :spelling ORDER BY id;
 
+-- projects_of_repository
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects
+ WHERE git_identity = :identity
+    OR (CAST(:remote AS text) <> '' AND substr(git_identity, 1, length(CAST(:remote AS text)) + 1) = CAST(:remote AS text) || '#')
+    OR (CAST(:root AS text) <> '' AND git_identity LIKE '%#' || CAST(:root AS text))
+ ORDER BY id;
+
+-- projects_unidentified
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects WHERE git_identity = '' ORDER BY id DESC LIMIT :limit;
+
 -- projects
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner
   FROM projects WHERE id > :after ORDER BY id LIMIT :limit;
