@@ -11,6 +11,7 @@ from postroom.cli import (
     hook_command,
     mail,
     people,
+    projects,
     prune,
     questions,
     rebuild,
@@ -54,6 +55,7 @@ app.add_typer(gateway.app, name="gateway")
 app.add_typer(runs.app, name="runs")
 app.add_typer(backup.app)
 app.add_typer(support.app)
+app.add_typer(projects.app, name="projects")
 app.add_typer(prune.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")

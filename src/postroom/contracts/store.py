@@ -27,6 +27,7 @@ from postroom.contracts.mail import (
     StoredAnswer,
     ThreadHead,
 )
+from postroom.contracts.merging import MergingReads, MergingWrites
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
 from postroom.contracts.retention import RetentionReads, RetentionWrites
@@ -273,7 +274,7 @@ class RecordReads(
         ...
 
 
-class MailReads(RecordReads, ProjectReads, Protocol):
+class MailReads(RecordReads, ProjectReads, MergingReads, Protocol):
     """Look-ups within one consistent view. Absence is None or an empty list."""
 
 
@@ -418,7 +419,7 @@ class RecordWrites(
         ...
 
 
-class MailWrites(RecordWrites, MailReads, ProjectWrites, Protocol):
+class MailWrites(RecordWrites, MailReads, ProjectWrites, MergingWrites, Protocol):
     """Look-ups and changes within one transaction."""
 
 

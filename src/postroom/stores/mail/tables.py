@@ -44,6 +44,7 @@ from postroom.contracts.transactions import Store
 from postroom.stores.codec import record
 from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
+from postroom.stores.mail.merging import Merging
 from postroom.stores.mail.restoring import TABLES, whole
 from postroom.stores.mail.retention import Retention
 from postroom.stores.mail.timeline import Timeline
@@ -66,7 +67,7 @@ _COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "ru
 _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
-class MailTables(Retention, Timeline, Waking, MailWrites):
+class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     """Look-ups and changes of mail within one transaction; one object a transaction."""
 
     def __init__(
@@ -85,6 +86,7 @@ class MailTables(Retention, Timeline, Waking, MailWrites):
         self._events = EventRecorder(tx, log, lock)
         self._known: dict[str, Project] = {}
         """Projects that this transaction has found, by the key that named them; they hardly ever change."""
+        self._merges = Merging.merges_begun
         self._positions: dict[int, int] = {}
         """The place of the next recipient of each message that this change addresses."""
 
@@ -112,6 +114,8 @@ class MailTables(Retention, Timeline, Waking, MailWrites):
 
     @override
     def project(self, key: str) -> Project | None:
+        if self._merges != Merging.merges_begun:
+            self._known, self._merges = {}, Merging.merges_begun
         if key in self._known:
             return self._known[key]
         for by in ("mail.project_by_path", "mail.project_by_slug", "mail.project_by_alias"):

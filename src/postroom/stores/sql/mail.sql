@@ -711,6 +711,9 @@ SELECT 1 FROM projects LIMIT 1;
 INSERT INTO projects (id, slug, human_key, created_at, spelling, git_identity, owner)
 VALUES (:id, :slug, :human_key, :created_at, :spelling, :git_identity, :owner);
 
+-- restore_project_aliases
+INSERT INTO project_aliases (human_key, project_id) VALUES (:human_key, :project_id);
+
 -- restore_agents
 INSERT INTO agents (id, project_id, name, name_key, program, model, task_description, contact_policy, created_at,
                     last_active_at, retired_at, token_hash, inbox_seq, inbox_floor)
