@@ -19,7 +19,8 @@ from postroom.mail.outgoing import ARCHIVE, MOVED, RECORDS
 from postroom.mail.projects import PEOPLE_KEY, find_project
 from postroom.mail.waking.prompts import agent_thread
 
-_RECORDS_A_ROW: Final = 200
+_RECORDS_A_ROW: Final = 20
+"""The archive takes some 200 rows for one commit."""
 _NAMED: Final = 20
 """Names that a refusal lists."""
 

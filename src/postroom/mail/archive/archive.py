@@ -24,7 +24,7 @@ from postroom.mail.archive.batch import Batch, gather, gather_deletions
 from postroom.mail.archive.comparing import differing_files
 from postroom.mail.archive.mark import raise_mark
 from postroom.mail.archive.repository import ArchiveRepository
-from postroom.mail.outgoing import ARCHIVE, DELETION, MOVED, RECORDS, records_of
+from postroom.mail.outgoing import ARCHIVE, DELETION, MOVED, records_of
 from postroom.relay import Performed
 
 _LOG = get_logger(__name__)
@@ -95,24 +95,17 @@ class Archive:
         """
         project_id = int(rows[0].target)
         project = await self._store.read(lambda tx: tx.project_by_id(project_id))
-        by_kind: dict[str, list[dict[str, Json]]] = {}
-        for row in rows:
-            by_kind.setdefault(str(row.payload["record"]), []).append(row.payload)
-        moved, many = by_kind.pop(MOVED, []), by_kind.pop(RECORDS, [])
-        deletions = by_kind.pop(DELETION, [])
-        if project is not None:
-            for page in many:
-                await self._write(project, records_of(page))
-            if by_kind or deletions:
-                await self._write(project, list(by_kind), deletions)
-        for former in moved:
+        payloads = [row.payload for row in rows]
+        deletions = [one for one in payloads if one["record"] == DELETION]
+        records = [record for one in payloads for record in records_of(one)]
+        if project is not None and (records or deletions):
+            await self._write(project, records, deletions)
+        for former in (one for one in payloads if one["record"] == MOVED):
             await asyncio.to_thread(self._empty, **{name: str(former[name]) for name in _OF_MOVED})
         return Performed()
 
     def _empty(self, slug: str, human_key: str, merged_into: str) -> None:
         """Take all out of the repository of a project that is another one's now, and say whose."""
-        if not (self.root / f"{slug}.git").exists():
-            return
         repository = self.repository(slug)
         removed = [path for path in repository.paths() if path != layout.PROJECT_FILE]
         told = layout.moved_project_file(slug, human_key, merged_into)
