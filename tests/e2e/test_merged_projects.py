@@ -12,7 +12,7 @@ from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment
 
 MAIN, TREE = "/yard/main", "/yard/tree"
-MESSAGES = 20_000
+MESSAGES = 6_000
 
 
 def environment(folder: Path) -> dict[str, str]:
