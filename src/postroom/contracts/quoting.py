@@ -16,14 +16,14 @@ _STEERS: Final = (
     "\U000e0000-\U000e007f"
 )
 """Control characters, breaks of lines other than a newline, what turns the direction of what follows, halves
-of characters, letters without a shape, and the alphabet that no font shows."""
+of characters, characters without a shape, and the alphabet that no font shows."""
 _STRAY_SELECTOR: Final = (
     "(?<![#*0-9\xa9\xae\u203c-\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
     "|(?<![\u2200-\u22ff\u2a00-\u2aff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
     "[\ufe00-\ufe0d\U000e0100-\U000e01ef]"
 )
-"""What chooses the shape of a character that has no other: a picture, an operator or an ideograph
-has. Elsewhere these, of which there are 256, would spell a text that no font shows."""
+"""What chooses among shapes behind a character that has only one: not a picture, an operator or an ideograph.
+These, of which there are 256, would spell a text that no font shows."""
 _HIDDEN: Final = (
     "\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u180b-\u180f\u200b\u200e\u200f\u2060-\u206f\u2800\ufeff"
     "\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"

@@ -8,6 +8,7 @@ from postroom.contracts.events import EventTables
 from postroom.contracts.mail import Project
 from postroom.contracts.merging import MergingWrites, ProjectSize
 from postroom.stores.codec import record
+from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.sql_transaction import SqlTransaction
 
@@ -58,8 +59,7 @@ class Merging(MergingWrites):
         Merging.merges_begun += 1
         self._events.lock([source.id, target.id])
         both = {"source": source.id, "target": target.id}
-        if self._tx.dialect == "postgres":
-            self._tx.run("merging.move_words", both)
+        search_index.move(self._tx, source.id, target.id)
         self._tx.run("merging.join_threads", both)
         self._tx.run("merging.drop_threads", both)
         for kind in _MOVED:

@@ -32,11 +32,6 @@ SELECT m.project_id, m.id FROM agents a JOIN recipients r ON r.agent_id = a.id J
 -- archived_reservation
 SELECT project_id, id FROM file_reservations WHERE project_id = :project_id ORDER BY id;
 
--- move_words @postgres
-UPDATE message_words
-   SET words = ts_delete(words, '#' || CAST(:source AS bigint)) || CAST('''#' || CAST(:target AS bigint) || '''' AS tsvector)
- WHERE message_id IN (SELECT id FROM messages WHERE project_id = CAST(:source AS bigint));
-
 -- join_threads
 INSERT INTO threads (project_id, thread_id, first_id, last_id, messages)
 SELECT :target, thread_id, first_id, last_id, messages FROM threads WHERE project_id = :source
