@@ -58,6 +58,8 @@ from postroom.mail.tracing import message_trace
 T = TypeVar("T")
 _UNREAD = 1_000
 """Projects of unknown repositories that are read, at most, before a folder becomes a project."""
+_LISTS_ON = 60_000
+"""For how long, in ms, a token that replaced itself may list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
@@ -120,6 +122,8 @@ class Mail:
         self._keep_token = keep_token
         self._waker = waker
         self._rotating = asyncio.Lock()
+        self._replaced: dict[str, int] = {}
+        """Until when tokens that replaced themselves may list tools, by hash."""
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
         """Perform the operation of this name on plain arguments and return its plain answer.
@@ -197,6 +201,10 @@ class Mail:
                 raise TokenRequired(f"{name} has a token; only it or the operator may replace it", value=name)
             token, path = await asyncio.to_thread(self._keep_token, slug, name)
             await self.issue_token(slug, name, token_hash(token))
+            if caller.agent_token is not None:
+                now = self.clock.now()
+                self._replaced = {one: until for one, until in self._replaced.items() if until > now}
+                self._replaced[token_hash(caller.agent_token)] = now + _LISTS_ON
         return {"agent": name, "token_file": path}
 
     async def slug(self, project_key: str) -> str:
@@ -213,8 +221,14 @@ class Mail:
         return await self.store.read(lambda tx: tx.traces([name]).get(name))
 
     async def knows_token(self, token: str) -> bool:
-        """Whether a token belongs to some agent."""
+        """Whether a token belongs to some agent.
+
+        One that replaced itself a moment ago still does: clients list tools before they show the answer that
+        says where the new one is. No operation takes it.
+        """
         hashed = token_hash(token)
+        if self._replaced.get(hashed, 0) > self.clock.now():
+            return True
         return await self.store.read(lambda tx: tx.agent_by_token(hashed) is not None)
 
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
