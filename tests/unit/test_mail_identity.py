@@ -1,6 +1,7 @@
 """Who acts: asserted and verified identity, tokens, the operator; a wrong token is an error everywhere."""
 
 import itertools
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -270,7 +271,7 @@ async def test_a_token_is_rotated_into_a_file_and_never_answered(room: Room) -> 
     assert await room.mail.knows_token(ADA), "it may list tools, so that the answer is shown"
     for operation in ("fetch_inbox", "rotate_agent_token"):
         await room.refused(WrongToken, operation, agent_name="Ada", caller=_with(ADA))
-    room.clock.advance(60_000)
+    room.clock.advance(timedelta(minutes=1))
     assert not await room.mail.knows_token(ADA)
 
 

@@ -1,6 +1,6 @@
 """Moves all that one project has to another."""
 
-from typing import ClassVar, Final
+from typing import Final
 
 from typing_extensions import override
 
@@ -20,8 +20,6 @@ _ON_THE_WAY: Final = "merging"
 class Merging(MergingWrites):
     """What two projects have, and how it becomes one's."""
 
-    merges_begun: ClassVar[int] = 0
-    """By this process, which alone has the database. What found a project before one began looks again."""
     _tx: SqlTransaction
     _log: EventTables
     _events: EventRecorder
@@ -56,7 +54,6 @@ class Merging(MergingWrites):
 
     @override
     def merge_projects(self, source: Project, target: Project, *, now: int) -> None:
-        Merging.merges_begun += 1
         self._events.lock([source.id, target.id])
         both = {"source": source.id, "target": target.id}
         search_index.move(self._tx, source.id, target.id)

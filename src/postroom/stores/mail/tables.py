@@ -86,7 +86,6 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         self._events = EventRecorder(tx, log, lock)
         self._known: dict[str, Project] = {}
         """Projects that this transaction has found, by the key that named them; they hardly ever change."""
-        self._merges = Merging.merges_begun
         self._positions: dict[int, int] = {}
         """The place of the next recipient of each message that this change addresses."""
 
@@ -110,12 +109,15 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
 
     @override
     def lock_projects(self, project_ids: Iterable[int]) -> None:
-        self._events.lock(project_ids)
+        named = set(project_ids)
+        self._events.lock(named)
+        if self._tx.dialect == "postgres":  # whoever had the lock may have merged one; it goes with the lock
+            there = {row[0] for row in self._tx.all("mail.projects_there", {"ids": sorted(named)})}
+            if not named - {0} <= there:
+                self._known.clear()
 
     @override
     def project(self, key: str) -> Project | None:
-        if self._merges != Merging.merges_begun:
-            self._known, self._merges = {}, Merging.merges_begun
         if key in self._known:
             return self._known[key]
         for by in ("mail.project_by_path", "mail.project_by_slug", "mail.project_by_alias"):

@@ -10,6 +10,9 @@ SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM proje
 SELECT p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner
   FROM project_aliases a JOIN projects p ON p.id = a.project_id WHERE a.human_key = :key;
 
+-- projects_there
+SELECT id FROM projects WHERE id IN {ints :ids};
+
 -- project_by_id
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE id = :id;
 
