@@ -104,7 +104,6 @@ class AdminService:
             plan = await application.store.read(lambda tx: plan_of(tx, source, target))
         else:
             plan = await application.store.write(lambda tx: merge(tx, source, target))
-            application.mail.tell_of_change()
         return {
             "dry_run": dry_run,
             "from": {"slug": plan.source.slug, "human_key": plan.source.human_key},
