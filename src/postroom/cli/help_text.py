@@ -17,6 +17,7 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
         "projects",
         "prune",
         "rebuild",
+        "database",
         "tokens",
         "config",
         "support-bundle",
