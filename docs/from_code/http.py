@@ -68,6 +68,8 @@ ROUTE_WORDS: Final = {
     "/watch": "Waits up to 30 s for messages after a cursor; behind `postroom watch`.",
     "/admin/prune": "Deletes the messages that no `[[keep]]` rule keeps any more. Body: "
     '`{"dry_run": true}` only counts them. See [operating](../operating.md#retention).',
+    "/admin/projects/merge": "Makes one project of two. Body: "
+    '`{"source": "...", "target": "...", "dry_run": false}`. See [mail](../mail.md#merging-two-projects).',
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
     "/health/detailed": "Readiness, and the gateway: its channels, where the lines are that were accepted, "

@@ -99,6 +99,12 @@ class _Prune(Asked, frozen=True):
     dry_run: bool = False
 
 
+class _Merge(Asked, frozen=True):
+    source: str
+    target: str
+    dry_run: bool = False
+
+
 class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
@@ -130,6 +136,12 @@ def _told_as(name: str, look: Callable[[], Awaitable[object]]) -> Endpoint:
 async def _prune(operations: Operations, request: Request) -> Response:
     wanted = await read_body(request, _Prune)
     return JSONResponse(dict(await operations.prune(dry_run=wanted.dry_run)))
+
+
+async def _merge(operations: Operations, request: Request) -> Response:
+    wanted = await read_body(request, _Merge)
+    done = operations.merge_projects(wanted.source, wanted.target, dry_run=wanted.dry_run)
+    return JSONResponse(dict(await done))
 
 
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
@@ -170,6 +182,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),
+        operators("/admin/projects/merge", {"POST": partial(_merge, operations)}),
         operators("/admin/prune", {"POST": partial(_prune, operations)}),
         operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
     ]

@@ -132,6 +132,7 @@ _ADMINISTRATION: Final = (
         "GET /health/detailed",
         "GET /admin/status",
         "GET /admin/projects",
+        "POST /admin/projects/merge",
         "POST /admin/prune",
         "GET /admin/doctor",
         "GET /admin/support-bundle",

@@ -45,6 +45,7 @@ from postroom.contracts.transactions import Changes, Store
 from postroom.stores.codec import record
 from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
+from postroom.stores.mail.merging import Merging
 from postroom.stores.mail.restoring import TABLES, whole
 from postroom.stores.mail.retention import Retention
 from postroom.stores.mail.timeline import Timeline
@@ -67,7 +68,7 @@ _COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "ru
 _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
-class MailTables(Retention, Timeline, Waking, MailWrites):
+class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     """Look-ups and changes of mail within one transaction; one object a transaction."""
 
     def __init__(
@@ -109,7 +110,12 @@ class MailTables(Retention, Timeline, Waking, MailWrites):
 
     @override
     def lock_projects(self, project_ids: Iterable[int]) -> None:
-        self._events.lock(project_ids)
+        named = set(project_ids)
+        self._events.lock(named)
+        if self._tx.dialect == "postgres":  # whoever had the lock may have merged one; it goes with the lock
+            there = {row[0] for row in self._tx.all("mail.projects_there", {"ids": sorted(named)})}
+            if not named - {0} <= there:
+                self._known.clear()
 
     @override
     def project(self, key: str) -> Project | None:
@@ -128,6 +134,15 @@ class MailTables(Retention, Timeline, Waking, MailWrites):
     @override
     def projects_spelled(self, spelling: str) -> list[Project]:
         return self._all(Project, "mail.projects_spelled", spelling=spelling)
+
+    @override
+    def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
+        values = {"identity": identity, "remote": remote, "root": root}
+        return self._all(Project, "mail.projects_of_repository", **values)
+
+    @override
+    def projects_unidentified(self, *, limit: int) -> list[Project]:
+        return self._all(Project, "mail.projects_unidentified", limit=limit)
 
     @override
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:

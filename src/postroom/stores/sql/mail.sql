@@ -10,12 +10,27 @@ SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM proje
 SELECT p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner
   FROM project_aliases a JOIN projects p ON p.id = a.project_id WHERE a.human_key = :key;
 
+-- projects_there
+SELECT id FROM projects WHERE id IN {ints :ids};
+
 -- project_by_id
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE id = :id;
 
 -- projects_spelled
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner
   FROM projects WHERE spelling = :spelling ORDER BY id;
+
+-- projects_of_repository
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects
+ WHERE git_identity = :identity
+    OR (CAST(:remote AS text) <> '' AND substr(git_identity, 1, length(CAST(:remote AS text)) + 1) = CAST(:remote AS text) || '#')
+    OR (CAST(:root AS text) <> '' AND git_identity LIKE '%#' || CAST(:root AS text))
+ ORDER BY id;
+
+-- projects_unidentified
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects WHERE git_identity = '' ORDER BY id DESC LIMIT :limit;
 
 -- projects
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner
@@ -728,6 +743,9 @@ SELECT 1 FROM projects LIMIT 1;
 -- restore_projects
 INSERT INTO projects (id, slug, human_key, created_at, spelling, git_identity, owner)
 VALUES (:id, :slug, :human_key, :created_at, :spelling, :git_identity, :owner);
+
+-- restore_project_aliases
+INSERT INTO project_aliases (human_key, project_id) VALUES (:human_key, :project_id);
 
 -- restore_agents
 INSERT INTO agents (id, project_id, name, name_key, program, model, task_description, contact_policy, created_at,
