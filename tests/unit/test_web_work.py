@@ -114,10 +114,10 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
         question[0].text,
         "Because of",
         "1 message that waits behind it",
-        "was given up",
+        "</a> failed",
         "Count the bees",
         "Ash has an open question",
-        "unread by",
+        "not yet:",
     ):
         assert words in page, words
     assert 'data-go="c"' in page
