@@ -48,6 +48,7 @@ ROUTE_WORDS: Final = {
     "/admin/runs/one": "One run and the end of what it has put out. `?run=` names it, or its dispatch.",
     "/admin/runs/cancel": 'Ends a run that is queued or at work. Body: `{"run": "..."}`.',
     "/admin/runs/replay": 'Has a run that was given up tried again. Body: `{"run": "..."}`.',
+    "/admin/runs/discard": 'Takes a run that was given up off the list; it keeps its error. Body: `{"run": "..."}`.',
     "/admin/runs/dead": "The runs that were given up and wait for somebody, oldest first, up to 500.",
     "/admin/schedules": "What is sent again and again (`GET`, `?project=` for one project); keeps a schedule "
     '(`POST`), body: `{"name": "...", "project": "...", "sender": "...", "to": ["..."], "subject": "...", '
@@ -81,7 +82,8 @@ ROUTE_WORDS: Final = {
     "one key it is said once. Without `chat_id` it goes to the home channel.",
     "/admin/gateway/reconnect": "Connects a channel anew, and answers how it stands then. Body: "
     '`{"platform": "..."}`.',
-    "/admin/gateway/dead": "What could not be delivered (`GET`); has one tried again (`POST`). Body: "
+    "/admin/gateway/dead": "What could not be delivered (`GET`); has one tried again (`POST`), or takes "
+    "it off the list (`DELETE`). Body: "
     '`{"outbox_id": "..."}`.',
     "/": "Projects.",
     "/p/{slug}": "A project: newest threads, agents, reservations.",

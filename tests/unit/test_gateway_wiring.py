@@ -239,6 +239,27 @@ async def test_a_notice_is_kept_and_said_once_a_key(desk: Desk) -> None:
     ]
 
 
+async def test_what_no_chat_took_is_discarded_once_and_never_sent(desk: Desk) -> None:
+    desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "blocked"))
+    notice = Notice(platform="telegram", chat_id="12345", text="The lights go out.", key="k")
+    row = await desk.operator.send(notice)
+
+    async def undelivered() -> Any:
+        return (await desk.operator.dead())["undelivered"]
+
+    async with asyncio.timeout(30):
+        while not await undelivered():
+            desk.room.hurry(desk.gateway)()
+            await asyncio.sleep(0)
+    assert (await desk.operator.discard(str(row["outbox_id"])))["discarded"] is True
+    assert await undelivered() == []
+    for act in (desk.operator.discard, desk.operator.revive):
+        with pytest.raises(InvalidArgument, match="not among what could not be delivered"):
+            await act(str(row["outbox_id"]))
+    assert (await desk.operator.send(notice))["outbox_id"] == row["outbox_id"]
+    assert desk.channel.texts("12345") == []
+
+
 async def test_a_notice_without_a_chat_goes_home(desk: Desk) -> None:
     notice = Notice(platform="telegram", text="The lights go out.")
     with pytest.raises(InvalidArgument, match="no home channel"):

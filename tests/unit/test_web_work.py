@@ -609,6 +609,21 @@ async def test_a_run_that_is_tried_again_may_fail_again_and_that_is_told_once_mo
     assert again["run_id"] != dict(fields)["run"]
 
 
+async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_error(room):
+    browser, fields = await dead(room)
+    assert "Discard" in (await browser.get(RUNS)).text
+    assert "Discard" in (await browser.get(f"/p/{SLUG}")).text
+    answer = await post(browser, RUNS, *fields, ("do", "discard"))
+    assert answer.status_code == 303
+    page = (await browser.get(answer.headers["location"])).text
+    assert "waits for nobody any more" in page
+    assert "the key is not known" in page
+    assert 'value="discard"' not in page
+    assert await room.operator.dead() == []
+    assert (await post(browser, RUNS, *fields, ("do", "discard"))).status_code == 409
+    assert (await post(browser, RUNS, *fields, ("do", "replay"))).status_code == 409
+
+
 async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, monkeypatch):
     monkeypatch.setattr(work_service, "ENDED", 1)
     monkeypatch.setattr(work_service, "_EACH", 1)
@@ -640,6 +655,8 @@ async def test_the_same_by_command(room):
     assert (again.status_code, again.json()["parent_run_id"]) == (200, one["run_id"])
     await room.turn()
     refused = await operator.post("/admin/runs/cancel", json={"run": again.json()["run_id"]})
+    assert (refused.status_code, refused.json()["code"]) == (409, "illegal_transition")
+    refused = await operator.post("/admin/runs/discard", json={"run": again.json()["run_id"]})
     assert (refused.status_code, refused.json()["code"]) == (409, "illegal_transition")
     for path in ("/admin/runs?project=nowhere", "/admin/runs/one?run=none"):
         assert (await operator.get(path)).status_code == 404

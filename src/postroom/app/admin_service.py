@@ -206,7 +206,7 @@ class AdminService:
         application.runs.mailbox.metrics.show_depths(dispatches)
         application.metrics.show_server(
             ServerState(
-                dead_letters=dispatches.get(RunDispatchStatus.DEAD_LETTER, 0),
+                dead_letters=await application.runs.untold_dead_letters(),
                 oldest_waiting_ms=0 if waiting is None else now - waiting.due_since,
                 with_runner=with_runner,
                 executing=application.executors.executing,

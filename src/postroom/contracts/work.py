@@ -46,6 +46,7 @@ class Work:
 
     run_id: str
     project: str
+    """Its slug; "" in a chat."""
     agent: str
     state: WorkState
     messages: tuple[int, ...]
@@ -66,8 +67,11 @@ class Work:
     """How many questions it waits on, or has had answered."""
     parent_run_id: str | None = None
     """The run that it tries again."""
+    chat: str = ""
+    """The platform and the bot to which it answers; "" for a run on mail."""
     can_cancel: bool = False
     can_replay: bool = False
+    """Whether it is a dead letter, which may also be discarded."""
 
     @property
     def failed_attempts(self) -> int:

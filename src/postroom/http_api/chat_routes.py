@@ -71,6 +71,14 @@ class ChatOperations(Protocol):
         """
         ...
 
+    async def discard(self, outbox_id: str) -> Mapping[str, object]:
+        """Take it off the list, for good.
+
+        Raises:
+            InvalidArgument: it is not among what could not be delivered.
+        """
+        ...
+
 
 class Pairing(Asked, frozen=True):
     """A code that a stranger was given."""
@@ -142,13 +150,17 @@ def chat_routes(operations: Operations, chats: ChatOperations | None) -> list[Ro
         asked = await read_body(request, Undelivered)
         return JSONResponse(dict(await _there(chats).revive(asked.outbox_id)))
 
+    async def discard(request: Request) -> Response:
+        asked = await read_body(request, Undelivered)
+        return JSONResponse(dict(await _there(chats).discard(asked.outbox_id)))
+
     return [
         operators("/health/detailed", {"GET": detailed}),
         operators("/admin/gateway/pair", {"POST": pair}),
         operators("/admin/gateway/people", {"GET": people, "DELETE": shut_out}),
         operators("/admin/gateway/send", {"POST": send}),
         operators("/admin/gateway/reconnect", {"POST": reconnect}),
-        operators("/admin/gateway/dead", {"GET": dead, "POST": revive}),
+        operators("/admin/gateway/dead", {"GET": dead, "POST": revive, "DELETE": discard}),
     ]
 
 

@@ -267,12 +267,17 @@ def run_routes(runs: WorkService) -> list[Route]:
         asked = await read_body(request, _Run)
         return JSONResponse(told(await runs.replay(asked.run)))
 
+    async def discarded(request: Request) -> Response:
+        asked = await read_body(request, _Run)
+        return JSONResponse(told(await runs.discard(asked.run)))
+
     return [
         operators("/admin/runs", {"GET": listed}),
         operators("/admin/runs/one", {"GET": shown}),
         operators("/admin/runs/dead", {"GET": dead}),
         operators("/admin/runs/cancel", {"POST": cancelled}),
         operators("/admin/runs/replay", {"POST": replayed}),
+        operators("/admin/runs/discard", {"POST": discarded}),
     ]
 
 
