@@ -23,7 +23,6 @@ from postroom.app.support import (
 from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso
-from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidPath, StoreError
 from postroom.http_api.operations import (
     Check,

@@ -117,7 +117,7 @@ def discard(
         str,
         typer.Argument(
             metavar="ID|all",
-            help="The run's id, the beginning of it, or its dispatch's; `all` takes each that `runs dead` lists.",
+            help="The run's id, the beginning of it, or its dispatch's; `all` for each of `runs dead`.",
             autocompletion=completed("runs"),
         ),
     ],

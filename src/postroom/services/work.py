@@ -49,14 +49,18 @@ class WorkService:
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents, or with "" of all agents and chats.
 
-        Those not done come first, then the last ended, of agents alone; whatever was given up is there, however
-        long ago.
+        Those not done come first, then the last ended, of agents alone; whatever was given up is there,
+        however long ago.
         """
         stores = self._runs.stores
         ended = [run for run in await self._runs.newest(slug, each=_EACH) if not run.is_open]
         threads = project_threads(slug) if slug else ""
         dead = [await stores.threads.load_run(one.run_id) for one in await self._dead(threads)]
-        runs = [*await self._runs.open(slug or None), *ended[:ENDED], *(run for run in dead if run is not None)]
+        runs = [
+            *await self._runs.open(slug or None),
+            *ended[:ENDED],
+            *(run for run in dead if run is not None),
+        ]
         found = [await self._of(run) for run in {run.run_id: run for run in runs}.values()]
         going = [one for one in found if one.state in _OPEN]
         return [
