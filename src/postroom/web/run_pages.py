@@ -117,7 +117,9 @@ class RunPages:
                 await runs.discard(work.run_id)
                 return see(links.run(project.slug, work.run_id, done="discard"))
         raise InvalidArgument(
-            "a run can be cancelled, replayed or discarded", value=form.text("do")[:40], remedy="press a button"
+            "a run can be cancelled, replayed or discarded",
+            value=form.text("do")[:40],
+            remedy="press a button",
         )
 
     async def _known(self, project: Project, run_id: str) -> Work:
