@@ -117,6 +117,21 @@ async def test_a_route_to_an_agent_that_there_is_not_ends_the_start(
     await made.stop()
 
 
+async def test_a_route_to_somebody_who_is_not_named_ends_the_start(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async def knows(name: str) -> bool:
+        return name == "ada"
+
+    page = '[platforms.web]\ntoken_env = "SECRET"\n'
+    routes = '[[routes]]\nagent = "human:ada"\nmention = "ada"\n[[routes]]\nagent = "human:eve"\n'
+    made = await asyncio.to_thread(chat_service, tmp_path, page + routes, clock, knows_person=knows)
+    with pytest.raises(ConfigError, match=r"gateway.toml \[routes\]: nobody is named human:eve") as error:
+        await made.start()
+    assert "postroom people add eve" in error.value.remedy
+    await made.stop()
+
+
 def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:
     made = chat_service(tmp_path, CHANNELS, clock)
     assert made.open_paths == (

@@ -151,6 +151,20 @@ async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
     assert (await room.operator.floor("another")).works == []
 
 
+async def test_a_question_is_called_the_same_by_the_agent_the_pages_and_the_command_line(room):
+    _, fields = await asked(room)
+    [number] = room.agents.question_ids
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    [listed] = (await operator.get("/admin/questions")).json()["questions"]
+    assert [listed["number"], dict(fields)["number"]] == [number, number]
+    answered = await operator.post("/admin/questions", json={"number": number, "answer": "no"})
+    assert answered.status_code == 200
+    await room.turn()
+    await room.send("Ada", "Ash")
+    await room.turn()
+    assert len(set(room.agents.question_ids)) == 2  # the same words of another run
+
+
 async def test_no_is_told_as_no(room):
     browser, fields = await asked(room)
     assert (await post(browser, QUESTIONS, *fields, ("answer", "no"))).status_code == 303

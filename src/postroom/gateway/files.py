@@ -181,6 +181,7 @@ class FilesOfRun(RunFiles):
         async with spooled(pieces, most=self._files.most()) as found:
             head = await asyncio.to_thread(head_of, found.path)
             media_type = media_type_of(head, name)
+            refusal = await self._files.scan(found.path)
             file = ChatFile(
                 thread_id=self._thread_id,
                 message_id=self._run_id,
@@ -188,9 +189,11 @@ class FilesOfRun(RunFiles):
                 name=safe_name(name, media_type, position),
                 media_type=media_type,
                 size=found.size,
-                sha256=found.sha256,
+                sha256=None if refusal else found.sha256,
+                missing=refusal,
             )
-            await self._store.put_bytes(found)
+            if refusal is None:
+                await self._store.put_bytes(found)
         await self._store.put(file)
         return file
 
