@@ -48,7 +48,7 @@ ROUTE_WORDS: Final = {
     "/admin/runs/one": "One run and the end of what it has put out. `?run=` names it, or its dispatch.",
     "/admin/runs/cancel": 'Ends a run that is queued or at work. Body: `{"run": "..."}`.',
     "/admin/runs/replay": 'Has a run that was given up tried again. Body: `{"run": "..."}`.',
-    "/admin/runs/discard": 'Takes a run that was given up off the list; it keeps its error. '
+    "/admin/runs/discard": "Takes a run that was given up off the list; it keeps its error. "
     'Body: `{"run": "..."}`.',
     "/admin/runs/dead": "The runs that were given up and wait for somebody, oldest first, up to 500.",
     "/admin/schedules": "What is sent again and again (`GET`, `?project=` for one project); keeps a schedule "

@@ -328,7 +328,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
         "leave thread out",
     ),
     "a person whom callers wait for": (
-        AGENT + WEB + '[platforms.api_server]\napi_key_env = "KEY"\n[[routes]]\nagent = "human:ada"\n',
+        AGENT + WEB + '[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n',
         "human:ada cannot answer over api_server, whose callers wait",
         "name the other platforms",
     ),

@@ -109,7 +109,7 @@ class Application:
             self.mail, self.runs, self.executors, clock, self.waker, self.schedules, declared.agents
         )
         self.backups = Backups(settings, store, clock)
-        self.retention = Retention(settings, store, declared.keep, runs=store.store)
+        self.retention = Retention(settings, store, declared.keep, runs=store.store, files=store.chat.files)
         self._turn = asyncio.Lock()
 
     @classmethod

@@ -215,7 +215,7 @@ class GatewayConfig:
     max_media_bytes_by_kind: Mapping[str, int] = field(default_factory=dict)
     """The same for one kind of files, by the first half of their type; 0: none is taken."""
     scan_command: tuple[str, ...] = ()
-    """A program that looks at each file that comes in or that a run leaves; any exit code but 0 refuses it."""
+    """A program that looks at each file that comes in or is left by a run; any exit code but 0 refuses it."""
     drain: timedelta = timedelta(seconds=30)
     """How long a stop waits for runs at work and answers on their way."""
     routes: tuple[Route, ...] = ()

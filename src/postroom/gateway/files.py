@@ -175,7 +175,10 @@ class FilesOfRun(RunFiles):
             position = next((file.position for file in left if file.name == kept), len(left))
             if position >= MOST_LEFT:
                 raise TooLarge(f"this run has sent {MOST_LEFT} files, which are the most", value=MOST_LEFT)
-            return await self._left(name, piece_of(content), position)
+            file = await self._left(name, piece_of(content), position)
+        if file.missing is not None:
+            raise InvalidArgument(f"{file.name} cannot be sent: {file.missing}")
+        return file
 
     async def _left(self, name: str, pieces: AsyncIterator[bytes], position: int) -> ChatFile:
         async with spooled(pieces, most=self._files.most()) as found:
