@@ -111,6 +111,10 @@ async def test_quiet_hours_of_the_person_hold_what_is_said_and_those_of_the_chat
     await office.answer(message["id"], "They are.")
     await office.until(lambda: "Ana: They are." in office.channel.texts())
     assert office.channel.texts("999") == []
+    visitor = message["from"].removeprefix("human:")
+    asked = {"project_key": PEOPLE_SLUG, "agent_name": visitor, "message_id": message["id"]}
+    told = await office.mail.call("delivery_status", asked, caller=SERVER)
+    assert [(one["state"], one["waits"]) for one in told["recipients"]] == [("stored", wording.QUIET)]
 
 
 async def test_a_reply_of_the_store_that_is_lost_writes_nothing_twice(room, prepared_stores):
