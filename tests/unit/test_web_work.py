@@ -625,8 +625,8 @@ async def test_a_run_that_is_tried_again_may_fail_again_and_that_is_told_once_mo
 
 async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_error(room):
     browser, fields = await dead(room)
-    assert "Discard" in (await browser.get(RUNS)).text
-    assert "Discard" in (await browser.get(f"/p/{SLUG}")).text
+    assert "Leave it" in (await browser.get(RUNS)).text
+    assert "Leave it" in (await browser.get(f"/p/{SLUG}")).text
     answer = await post(browser, RUNS, *fields, ("do", "discard"))
     assert answer.status_code == 303
     page = (await browser.get(answer.headers["location"])).text
