@@ -16,6 +16,7 @@ from postroom.contracts.errors import (
     TooLarge,
 )
 from postroom.contracts.records import replace
+from postroom.gateway import wording
 from postroom.gateway.events import MessageType
 from postroom.gateway.platforms.base import AdapterState
 
@@ -236,6 +237,35 @@ async def test_a_scanner_is_given_each_file_and_fails_closed(room, command, miss
     await channel.say("look", files=["a.txt"])
     await all_answered(room, gateway, 1)
     assert agent.got[0][0].missing == missing
+
+
+async def test_a_scanner_is_given_what_a_run_leaves_and_the_chat_is_told_what_it_refuses(
+    room, tmp_path: Path
+):
+    agent = Agent()
+    for name, content in {"good.txt": b"harmless", "bad.txt": b"EVIL"}.items():
+        (tmp_path / name).write_bytes(content)
+    told = []
+
+    async def leave(activation, sink):
+        files = activation.control.files
+        for position, name in enumerate(("good.txt", "bad.txt")):
+            await files.leave(tmp_path / name, position)
+        try:
+            await files.leave_text("worse.txt", "EVIL")
+        except InvalidArgument as error:
+            told.append(error.message)
+        return done(activation, "here they are")
+
+    agent.act = leave
+    config = replace(CONFIG, scan_command=("grep", "-qv", "EVIL"))
+    gateway, channel = await room.open(agent, config=config)
+    await channel.say("send")
+    await all_answered(room, gateway, 1)
+    assert [content for _, content in channel.sent_files] == [b"harmless"]
+    assert told == ["worse.txt cannot be sent: the scanner refused it"]
+    refusals = [wording.file_not_sent(one, "the scanner refused it") for one in ("bad.txt", "worse.txt")]
+    assert channel.texts() == ["here they are", *refusals]
 
 
 async def test_what_a_run_leaves_is_sent_behind_its_answer(room, tmp_path: Path):

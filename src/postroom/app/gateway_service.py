@@ -168,13 +168,15 @@ class GatewayService:
         """Have it tried again."""
         row = await self._gateway.outbox.revive(outbox_id)
         if row is None:
-            raise InvalidArgument(
-                "this is not among what could not be delivered",
-                value=outbox_id[:200],
-                remedy="take the id from `postroom gateway dead`",
-            )
+            raise _not_dead(outbox_id)
         self._gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
+
+    async def discard(self, outbox_id: str) -> Mapping[str, object]:
+        """Have it delivered by nobody."""
+        if not await self._gateway.outbox.discard(outbox_id):
+            raise _not_dead(outbox_id)
+        return {"outbox_id": outbox_id, "discarded": True}
 
     async def _destination(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
         """Return where a notice goes: the chat it names, else the one that was made home, else the file's."""
@@ -204,6 +206,14 @@ class GatewayService:
         raise InvalidArgument(
             "there is no such channel here", value=platform[:100], remedy=f"there are {names}"
         )
+
+
+def _not_dead(outbox_id: str) -> InvalidArgument:
+    return InvalidArgument(
+        "this is not among what could not be delivered",
+        value=outbox_id[:200],
+        remedy="take the id from `postroom gateway dead`",
+    )
 
 
 def _role(text: str) -> PersonRole:

@@ -162,6 +162,13 @@ class OutboxTables(Protocol):
         """
         ...
 
+    def discard(self, outbox_id: str) -> bool:
+        """Have a dead letter performed by nobody: it counts as performed, its key as used.
+
+        False when it is none; of several who ask at once, one has it discarded.
+        """
+        ...
+
     def purge(self, older_than: int, limit: int) -> int:
         """Remove up to `limit` keyed effects that were performed, the oldest first; return how many.
 

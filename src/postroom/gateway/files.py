@@ -175,12 +175,16 @@ class FilesOfRun(RunFiles):
             position = next((file.position for file in left if file.name == kept), len(left))
             if position >= MOST_LEFT:
                 raise TooLarge(f"this run has sent {MOST_LEFT} files, which are the most", value=MOST_LEFT)
-            return await self._left(name, piece_of(content), position)
+            file = await self._left(name, piece_of(content), position)
+        if file.missing is not None:
+            raise InvalidArgument(f"{file.name} cannot be sent: {file.missing}")
+        return file
 
     async def _left(self, name: str, pieces: AsyncIterator[bytes], position: int) -> ChatFile:
         async with spooled(pieces, most=self._files.most()) as found:
             head = await asyncio.to_thread(head_of, found.path)
             media_type = media_type_of(head, name)
+            refusal = await self._files.scan(found.path)
             file = ChatFile(
                 thread_id=self._thread_id,
                 message_id=self._run_id,
@@ -188,9 +192,11 @@ class FilesOfRun(RunFiles):
                 name=safe_name(name, media_type, position),
                 media_type=media_type,
                 size=found.size,
-                sha256=found.sha256,
+                sha256=None if refusal else found.sha256,
+                missing=refusal,
             )
-            await self._store.put_bytes(found)
+            if refusal is None:
+                await self._store.put_bytes(found)
         await self._store.put(file)
         return file
 

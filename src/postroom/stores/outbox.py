@@ -147,6 +147,10 @@ class OutboxTables(Tables, outbox.OutboxTables):
         return _effect(row)
 
     @override
+    def discard(self, outbox_id: str) -> bool:
+        return self._sql.changed("outbox.discard", {"outbox_id": outbox_id}) > 0
+
+    @override
     def purge(self, older_than: int, limit: int) -> int:
         gone = self._sql.changed("outbox.purge", {"older_than": older_than, "limit": max(0, limit)})
         if gone:

@@ -100,6 +100,9 @@ UPDATE outbox SET status = 'pending', available_at = :now, attempt_count = 0, ma
 RETURNING outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
           max_attempts, claim_token, lease_until, last_error, order_key, may_have_arrived;
 
+-- discard
+UPDATE outbox SET status = 'delivered' WHERE outbox_id = :outbox_id AND status = 'dead_letter';
+
 -- dead_letters
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
        claim_token, lease_until, last_error, order_key, may_have_arrived
