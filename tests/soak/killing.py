@@ -41,6 +41,7 @@ class Soaked:
     programs: int = 0
     looks: int = 0
     seconds: float = 0
+    longest_start: float = 0
     memory: list[int] = field(default_factory=list)
 
 
@@ -116,7 +117,7 @@ class _Killing:
 
     def close(self) -> None:
         """Look at what the callers were told."""
-        self.done.asked = self.asked
+        self.done.asked, self.done.longest_start = self.asked, self._server.longest_start
         compare_answers(self.asked, self.done.findings)
         for caller in self._callers:
             if isinstance(caller, Mate) and caller.inbox != list(range(1, len(caller.inbox) + 1)):
