@@ -6,7 +6,7 @@
 
 A call counts from its beginning until the scope's time after its end, for nobody knows when in between the
 platform counts it. What gives way (drafts, typing) has its turn only where nobody waits and half of the room
-is left. It keeps nothing: after a restart the platform's first refusal says what it remembers.
+is left; what is refused of what says nothing (typing, marks) quietens its own kind alone. It keeps nothing: after a restart the platform's first refusal says what it remembers.
 """
 
 from collections import deque
@@ -115,7 +115,7 @@ class Pacing:
 
         With `chat_id` something is said there. Who comes again under the same key has kept its place.
         """
-        scopes = self._of(method, chat_id, is_group=is_group)
+        scopes = self._of(method, chat_id, is_group=is_group, is_alone=gives_way and chat_id is None)
         wait = await self._waited(scopes, key, gives_way=gives_way)
         turn = Turn(wait)
         if wait:
@@ -161,11 +161,11 @@ class Pacing:
         if quiet := [other for other in others if other > now]:
             bot.quiet = (now, max(min(until, *quiet), bot.quiet[1]))
 
-    def _of(self, method: str, chat_id: str | None, *, is_group: bool) -> "list[_Scope]":
+    def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
         """Return what a call counts for, the narrowest first and the bot last."""
         limits, found = self._limits, []
-        if method in limits.methods:
-            found.append(self._scope("method", method, limits.methods[method]))
+        if is_alone or method in limits.methods:
+            found.append(self._scope("method", method, limits.methods.get(method)))
         if chat_id is not None:
             found.append(self._scope("chat", chat_id, limits.chat))
             if is_group and limits.group is not None:

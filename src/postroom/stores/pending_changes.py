@@ -1,7 +1,8 @@
-"""Changes on their way from callers on event loops to a thread that writes, and answers on their way back."""
+"""Changes and looks on their way from callers on event loops to threads, and answers on their way back."""
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -85,6 +86,57 @@ class PendingChanges(Generic[S]):
                 break
             group.append(change)
         return group
+
+
+class LookingThreads:
+    """A few threads that do what callers on event loops hand in, one thing each at a time.
+
+    `asyncio` has such a pool; its futures of two kinds cost a look more than what most looks do.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._pending = PendingChanges[None]()
+        weakref.finalize(self, self._pending.stop)  # those of a store that nobody closed end as well
+        self._threads = [
+            threading.Thread(target=_look_on, args=(self._pending,), name="postroom-reader", daemon=True)
+            for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def submit(self, look: Callable[[], T]) -> T:
+        """Have `look` done by one of the threads and return its answer.
+
+        Raises:
+            StoreUnavailable: closed.
+            BaseException: what came of it.
+        """
+        return await self._pending.submit(lambda _: look())
+
+    def close(self) -> None:
+        """Take nothing more, and wait until what was handed in is done; harmless when done twice."""
+        self._pending.stop()
+        for thread in self._threads:
+            thread.join()
+
+
+def _look_on(pending: PendingChanges[None]) -> None:
+    while (look := pending.queue.get()) is not None:
+        if not look.future.cancelled():
+            try:
+                look.value = look.run(None)
+            except StopIteration:
+                look.error = no_stop_iteration()
+            except BaseException as error:  # handed to the caller: it is the caller's function that raised
+                look.error = error
+            answer((look,))
+        del look  # the next may be long in coming
+    pending.queue.put(None)  # for the next thread
+
+
+def no_stop_iteration() -> RuntimeError:
+    """Return what a caller gets instead: a future refuses to hold one, and would be awaited for ever."""
+    return RuntimeError("a function given to the store raised StopIteration")
 
 
 def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:

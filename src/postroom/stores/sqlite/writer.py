@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from postroom.contracts.errors import StoreError, StoreUnavailable
 from postroom.log import get_logger
-from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
+from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
 from postroom.stores.sqlite.connection import store_error
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 
@@ -148,8 +148,7 @@ class Writer:
             change.error = store_error(error)
             change.error.__cause__ = error
         except StopIteration:
-            # A future refuses to hold one, and whoever awaits it would wait for ever.
-            change.error = RuntimeError("a function given to the store raised StopIteration")
+            change.error = no_stop_iteration()
         except BaseException as error:  # handed to the caller: it is the caller's function that raised
             change.error = error
 
