@@ -165,6 +165,4 @@ def unexpected(log: list[str]) -> list[str]:
     was asked has its answer from the next attempt.
     """
     expected = ("CommandKilled", "errors.InferenceTimeout")
-    return [
-        line[:3000] for line in log if "Traceback" in line and not any(one in line for one in expected)
-    ]
+    return [line[:3000] for line in log if "Traceback" in line and not any(one in line for one in expected)]

@@ -6,7 +6,8 @@
 
 A call counts from its beginning until the scope's time after its end, for nobody knows when in between the
 platform counts it. What gives way (drafts, typing) has its turn only where nobody waits and half of the room
-is left; what is refused of what says nothing (typing, marks) quietens its own kind alone. It keeps nothing: after a restart the platform's first refusal says what it remembers.
+is left; a refusal of what says nothing (typing, marks) quietens its own kind alone. It keeps nothing: after
+a restart the platform's first refusal says what it remembers.
 """
 
 from collections import deque

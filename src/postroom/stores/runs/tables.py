@@ -110,9 +110,7 @@ class RunTables(Tables, run_tables.RunTables):
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
         after = self._write_thread(step, before, is_new=not found["threads.thread", thread_id], now=now)
-        queued = waiting = 0
-        if step.ends is not None:
-            [[_, _, queued, waiting, _]] = found["dispatches.queue_of_thread", thread_id, 1]
+        queued, waiting = (0, 0) if step.ends is None else _left(found, thread_id)
         if moved is not None and delivery is not None:
             self._write_queue(moved, claimed, interrupt)
         elif moved is not None:
@@ -181,6 +179,12 @@ class RunTables(Tables, run_tables.RunTables):
         if claimed is not None and claimed.dispatch_id != added.dispatch_id:
             self.dispatches.put(claimed)
         self.dispatches.insert(added)
+
+
+def _left(found: Found, thread_id: str) -> tuple[int, int]:
+    """Return how many dispatches are queued on a thread, and how many messages wait there."""
+    [[_, _, queued, waiting, _]] = found["dispatches.queue_of_thread", thread_id, 1]
+    return queued, waiting
 
 
 class _Drafts(Tables):
