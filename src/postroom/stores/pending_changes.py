@@ -29,6 +29,15 @@ class PendingChange(Generic[S]):
     value: Any = None
     error: BaseException | None = None
 
+    def perform(self, given: S) -> None:
+        """Run it, and keep what it gave or raised for its caller; on the thread."""
+        try:
+            self.value = self.run(given)
+        except StopIteration:
+            self.error = no_stop_iteration()
+        except BaseException as error:  # handed to the caller: it is the caller's function that raised
+            self.error = error
+
 
 class PendingChanges(Generic[S]):
     """A queue of changes for one thread."""
@@ -123,12 +132,7 @@ class LookingThreads:
 def _look_on(pending: PendingChanges[None]) -> None:
     while (look := pending.queue.get()) is not None:
         if not look.future.cancelled():
-            try:
-                look.value = look.run(None)
-            except StopIteration:
-                look.error = no_stop_iteration()
-            except BaseException as error:  # handed to the caller: it is the caller's function that raised
-                look.error = error
+            look.perform(None)
             answer((look,))
         del look  # the next may be long in coming
     pending.queue.put(None)  # for the next thread

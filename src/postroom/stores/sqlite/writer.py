@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from postroom.contracts.errors import StoreError, StoreUnavailable
 from postroom.log import get_logger
-from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
+from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
 from postroom.stores.sqlite.connection import store_error
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 
@@ -142,15 +142,10 @@ class Writer:
             self._undo()
 
     def _run(self, change: _Change) -> None:
-        try:
-            change.value = change.run(self._transaction)
-        except sqlite3.Error as error:
+        change.perform(self._transaction)
+        if isinstance(error := change.error, sqlite3.Error):
             change.error = store_error(error)
             change.error.__cause__ = error
-        except StopIteration:
-            change.error = no_stop_iteration()
-        except BaseException as error:  # handed to the caller: it is the caller's function that raised
-            change.error = error
 
     def _run_each(self, group: list[_Change]) -> None:
         connection = self._connection
