@@ -29,6 +29,7 @@ ALL = (
     "gateway",
     "chat_files",
     "schedules",
+    "upkeep",
     "waking",
     "hooks",
 )

@@ -39,6 +39,7 @@ from postroom.mail.context import token_hash
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
 from postroom.services.runners import declared_runners
+from postroom.stores.postgres.errors import no_backup
 from postroom.version import __version__
 
 if TYPE_CHECKING:
@@ -149,7 +150,12 @@ class AdminService:
     async def back_up(self, target: Path | None) -> Mapping[str, object]:
         """Write a whole, verified copy of the database."""
         application = self._application
-        chosen = target or application.backups.folder / f"postroom-{stamp(application.clock.now())}.db"
+        if application.settings.database_url:
+            raise no_backup()
+        if target is None:
+            made = await application.backups.make(f"postroom-{stamp(application.clock.now())}")
+            return {"path": str(made.path), "bytes": made.size, "added": made.added}
+        chosen = target
         if chosen.exists():
             raise InvalidPath(
                 f"{chosen} exists", value=str(chosen), remedy="name a file that is not there yet"
@@ -163,7 +169,8 @@ class AdminService:
                 remedy="name another place",
             ) from error
         await application.store.back_up(chosen)
-        return {"path": str(chosen), "bytes": chosen.stat().st_size}
+        size = chosen.stat().st_size
+        return {"path": str(chosen), "bytes": size, "added": size}
 
     async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
         """Delete what no rule keeps any more, or count it."""

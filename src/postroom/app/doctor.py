@@ -158,7 +158,8 @@ class Doctor:
         return repository.check(), {number for number in ids if number is not None}
 
     async def _release(self) -> list[CheckResult]:
-        return [_release(self._application.store.release)]
+        store = self._application.store
+        return [_release(store.release, checks_pages=store.checks_pages)]
 
     async def _git(self) -> list[CheckResult]:
         return [await asyncio.to_thread(_git_found)]
@@ -295,9 +296,16 @@ def _message_ids(tx: MailReads, project: Project) -> set[int]:
     return ids
 
 
-def _release(told: str) -> CheckResult:
+def _release(told: str, *, checks_pages: bool) -> CheckResult:
     if not told.startswith("SQLite "):
-        return CheckResult(part="database", state="ok", detail=told)
+        if checks_pages:
+            return CheckResult(part="database", state="ok", detail=f"{told}, with checksums of pages")
+        return CheckResult(
+            part="database",
+            state="unknown",
+            detail=f"{told}, without checksums of pages: one that is damaged may be read as if it were whole",
+            remedy="have the administrator of the PostgreSQL server turn data_checksums on (pg_checksums)",
+        )
     release, is_safe = sqlite_release()
     if is_safe:
         return CheckResult(part="sqlite", state="ok", detail=f"SQLite {release}")
@@ -336,6 +344,13 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
     if found.failure is not None:
         detail = f"the last {found.tries} tries failed: {found.failure.message}; {newest}"
         return "failed", detail, found.failure.remedy
+    if found.damaged:
+        detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
+        return (
+            "failed",
+            detail,
+            "`postroom backup prune` removes them; `postroom backup list --check` reads the others",
+        )
     if found.is_overdue:
         return "failed", newest, "see the log for why none was made, or run `postroom backup`"
     if not found.interval_ms:
