@@ -45,6 +45,7 @@ class _Scope:
     """What shares one limit."""
 
     rate: Rate | None
+    is_method: bool = False
     under_way: int = 0
     ended: deque[int] = field(default_factory=deque)
     """When the last calls ended, oldest first, as far as they still count."""
@@ -155,12 +156,18 @@ class Pacing:
             await self._timer.sleep(wait)
 
     def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
-        """Be quiet in the narrowest scope; when that is the second at once, the platform meant the bot."""
+        """Be quiet in the narrowest scope; when that is the second at once, the platform meant the bot.
+
+        Of two chats the shorter quiet counts: one may have a limit of its own. A chat and a method have
+        nothing in common but the bot.
+        """
         narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
         narrow.quiet = (now, max(until, narrow.quiet[1]))
-        others = (one.quiet[1] for one in self._scopes.values() if one is not narrow and one is not bot)
-        if quiet := [other for other in others if other > now]:
-            bot.quiet = (now, max(min(until, *quiet), bot.quiet[1]))
+        others = [one for one in self._scopes.values() if one is not narrow and one is not bot]
+        if quiet := [one for one in others if one.quiet[1] > now]:
+            if all(one.is_method is narrow.is_method for one in quiet):
+                until = min(until, *(one.quiet[1] for one in quiet))
+            bot.quiet = (now, max(until, bot.quiet[1]))
 
     def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
         """Return what a call counts for, the narrowest first and the bot last."""
@@ -178,7 +185,7 @@ class Pacing:
         if scope is None:
             if len(self._scopes) >= _MOST_SCOPES:
                 self._forget(self._clock.now())
-            scope = self._scopes[kind, name] = _Scope(rate)
+            scope = self._scopes[kind, name] = _Scope(rate, is_method=kind == "method")
         return scope
 
     def _forget(self, now: int) -> None:
