@@ -151,6 +151,22 @@ async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room):
     assert channel.texts()[-1] == "read"
 
 
+@pytest.mark.parametrize("state", [AdapterState.STOPPED, AdapterState.CONNECTING, AdapterState.FAILED])
+async def test_a_run_that_begins_before_its_channel_is_connected_waits_for_it(room, state):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.png"] = ServerUnavailable("not connected")
+    channel.liveness.state = state
+    await channel.say("look", files=["a.png"])
+    await settled(agent.began(1))
+    for _ in range(20):  # in which it would be fetched in vain
+        await room.stores.files.files("chat", ["m1"])
+    channel.kept_files["a.png"] = PNG
+    channel.liveness.state = AdapterState.CONNECTED
+    await all_answered(room, gateway, 1)
+    assert (len(agent.read), agent.seen) == (1, [(_hash(PNG),)])
+
+
 async def test_a_channel_that_does_not_come_back_costs_a_message_its_file_and_not_its_answer(room):
     agent = Reader()
     gateway, channel = await room.open(agent)

@@ -20,7 +20,6 @@ from postroom.http_api.operations import Check, channels_check
 
 LONGEST_NOTICE: Final = 100_000
 _MOST_DEAD: Final = 500
-_REACHABLE: Final = (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 
 
 class GatewayService:
@@ -130,7 +129,7 @@ class GatewayService:
                 f"a notice has a chat and a text of 1 to {LONGEST_NOTICE} characters",
                 remedy="send platform, chat_id and text",
             )
-        if adapter.liveness.state not in _REACHABLE:
+        if not adapter.liveness.is_reachable:
             raise ServerUnavailable(
                 f"the channel {adapter.platform.value} is not connected",
                 value=adapter.liveness.error,

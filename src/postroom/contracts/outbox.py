@@ -129,6 +129,10 @@ class OutboxTables(Protocol):
         """Record that effects were performed by who has these tokens; return how many still were theirs."""
         ...
 
+    def call_next(self, performed: Sequence[OutboxMessage]) -> None:
+        """Tell who performs where another effect waits behind one of these under its order key."""
+        ...
+
     def nack(  # noqa: PLR0913 - what is known of what became of them
         self,
         outbox_ids: Sequence[str],

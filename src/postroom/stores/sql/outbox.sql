@@ -77,6 +77,12 @@ DELETE FROM outbox WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :to
 UPDATE outbox SET status = 'delivered', claim_token = NULL, lease_until = NULL
  WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens};
 
+-- next_in_line
+SELECT 1 FROM outbox
+ WHERE kind = :kind AND target = :target AND order_key = :order_key AND order_key IS NOT NULL
+   AND status IN ('pending', 'claimed')
+ LIMIT 1;
+
 -- fail
 UPDATE outbox
    SET status = CASE WHEN CAST(:final AS bigint) = 1 OR attempt_count - CAST(:untried AS bigint) >= max_attempts
