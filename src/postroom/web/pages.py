@@ -273,7 +273,8 @@ class Pages:
     ) -> Response:
         values |= {"shown_picture": SHOWN_PICTURE}
         if project is None:
-            return html(template, {"now": self._clock.now(), "works": self._services is not None, **values})
+            now = self._clock.now()
+            return await html(template, {"now": now, "works": self._services is not None, **values})
         site = Site(mail=self._mail, clock=self._clock, services=self._services)
         return await project_page(site, request, template, values, project=project)
 
