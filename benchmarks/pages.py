@@ -189,7 +189,7 @@ def _runs(tx: Any, numbers: range, begin: int) -> None:
     """Store runs that have ended, each of an agent on one of its messages."""
     project = tx.mail.project(BIG)
     agents = tx.mail.agents(project.id, include_retired=False, limit=200)
-    chance = random.Random(numbers.start)  # noqa: S311 - the same in each run of the benchmark
+    chance = random.Random(numbers.start)
     for number in numbers:
         agent, at = agents[number % len(agents)], begin + number * (LENGTH // RUNS)
         ended = at + chance.randrange(1_000, 600_000)

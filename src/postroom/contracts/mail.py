@@ -160,6 +160,17 @@ class ThreadHead(Record, frozen=True, kw_only=True):
     last_sender: str
 
 
+class ProjectTally(Record, frozen=True, kw_only=True):
+    """What a list of projects says of one; more than a given number is not counted."""
+
+    project_id: int
+    agents: int
+    """Those that are not retired."""
+    threads: int
+    last_at: int | None
+    """When its last message was written."""
+
+
 class SearchHit(Record, frozen=True, kw_only=True):
     """A message that a search found, with the place where."""
 

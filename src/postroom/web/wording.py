@@ -24,7 +24,7 @@ TONES = 12
 """How many colours of initials the style sheet has: `tone-0` to `tone-11`."""
 
 _CAPITALS = re.compile(r"[A-Z0-9][^A-Z0-9]*")
-# Control characters, halves of surrogate pairs, separators of lines and of paragraphs: categories Cc, Cs, Zl, Zp.
+# Control characters, halves of surrogate pairs, separators of lines and of paragraphs (Cc, Cs, Zl, Zp).
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNSEEN_IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _FENCES_AND_RULES = re.compile(r"^\s*(```|~~~).*$|^[\s|:=_*-]+$", re.MULTILINE)

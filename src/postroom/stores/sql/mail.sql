@@ -224,6 +224,14 @@ SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, 
  WHERE t.project_id = :project_id AND t.last_id < coalesce(CAST(:before AS bigint), 9223372036854775807)
  ORDER BY t.last_id DESC LIMIT :limit;
 
+-- tallies
+SELECT p.id,
+       (SELECT count(*) FROM (SELECT 1 FROM agents WHERE project_id = p.id AND retired_at IS NULL LIMIT :most) AS a),
+       (SELECT count(*) FROM (SELECT 1 FROM threads WHERE project_id = p.id LIMIT :most) AS t),
+       (SELECT created_ts FROM messages
+         WHERE id = (SELECT last_id FROM threads WHERE project_id = p.id ORDER BY last_id DESC LIMIT 1))
+  FROM projects p WHERE p.id IN {ints :project_ids} ORDER BY p.id;
+
 -- project_messages
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
        created_ts, topic, broadcast, reply_to, recalled_at
