@@ -66,7 +66,7 @@ class Room:
             tracing=self.tracing,
             waker=lambda: self.waker if self.wakes else None,
         )
-        self.effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
+        self.effects = MessageEffects(self.mail.own_context, self.mail.wake_readers)
         self.mailbox, self.waker = self.opened("server")
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker]:

@@ -44,7 +44,7 @@ _NOT_STEERED = NotOffered("it takes no message while it works")
 TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,600 tokens"),
+        "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,800 tokens"),
         "session_resumed": Yes(),
         "tool_changes": Yes("--allowedTools mcp__plugin_postroom_postroom --permission-mode acceptEdits"),
         "welcomed_at_the_start": Yes(),
@@ -65,7 +65,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     "codex": {
         "configuration_accepted": Yes(),
         "tools_offered": Yes(
-            "`core`: 10 tools, about 1,600 tokens; `full`: 35 tools, about 4,300 tokens; found by its search"
+            "`core`: 10 tools, about 1,600 tokens; `full`: 35 tools, about 4,400 tokens; found by its search"
         ),
         "session_resumed": Yes(),
         "tool_changes": Yes(
@@ -88,7 +88,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "gemini": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 10 tools, about 2,200 tokens; `full`: 35 tools, about 6,300 tokens"),
+        "tools_offered": Yes("`core`: 10 tools, about 2,200 tokens; `full`: 35 tools, about 6,500 tokens"),
         "session_resumed": Yes(),
         "tool_changes": Yes("--approval-mode yolo"),
         "welcomed_at_the_start": Yes(),
@@ -108,7 +108,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "opencode": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,400 tokens"),
+        "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,500 tokens"),
         "session_resumed": Yes(),
         "tool_changes": Yes(),
         "welcomed_at_the_start": Yes(),
@@ -128,7 +128,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "copilot": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,400 tokens"),
+        "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,500 tokens"),
         "session_resumed": Yes(),
         "tool_changes": Yes("--allow-all-tools"),
         "welcomed_at_the_start": Yes(),
@@ -148,7 +148,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "cline": {
         "configuration_accepted": NotOffered("has no command that lists its servers"),
-        "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,400 tokens"),
+        "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,500 tokens"),
         "session_resumed": No(
             "a turn that prints JSON resumes no session", "JSON output mode requires a prompt argument"
         ),

@@ -70,7 +70,7 @@ class RunnerRoom(Room):
             self.runs,
             consumer_id="server",
             effects=JoinedEffects(
-                MessageEffects(self.mail.own_context, self.mail.tell_of_change), self.results
+                MessageEffects(self.mail.own_context, self.mail.wake_readers), self.results
             ),
             timer=self.clock,
             random=Random(1),

@@ -17,6 +17,7 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.contracts.store import MailReads
+from postroom.contracts.transactions import MAIL
 from postroom.mail.archive.batch import gather
 
 room = room_in_memory
@@ -461,10 +462,9 @@ async def test_sending_counts_as_a_sign_of_life(room: Room) -> None:
 
 async def test_every_change_calls_its_hint_and_no_look_and_no_refusal_does(room: Room) -> None:
     await room.open()
-    rung = room.mail.changes.next_ring()
-    await room.send("Ada", "Ben")
-    assert rung.is_set()
-    rung = room.mail.changes.next_ring()
-    await room.inbox("Ben")
-    await room.refused(UnknownMessage, "mark_message_read", agent_name="Ben", message_id=99)
-    assert not rung.is_set()
+    with room.store.changes.listen(MAIL) as told:
+        await room.send("Ada", "Ben")
+        assert await told.wait(timedelta())
+        await room.inbox("Ben")
+        await room.refused(UnknownMessage, "mark_message_read", agent_name="Ben", message_id=99)
+        assert not await told.wait(timedelta())

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message
 
 from mail_room import HARBOR, SHORE
 from postroom import sse
+from postroom.contracts.transactions import Listener as HearsTopic
 from postroom.http_api.rest import event_routes
-from postroom.mail.notifying import ChangeNotifier
 from rest_room import OPERATOR, Edge, opened
 
 PATIENCE = 5
@@ -200,13 +200,14 @@ async def test_nobody_looks_on_for_who_has_gone(edge: Edge, monkeypatch: pytest.
 
 async def test_who_waits_is_refused_when_its_token_ends(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     await edge.room.open()
-    waits, changes = asyncio.Event(), edge.mail.changes
+    waits, changes = asyncio.Event(), edge.mail.store.changes
+    listen = changes.listen
 
-    def next_ring() -> asyncio.Event:
+    def listened(topic: str) -> HearsTopic:
         waits.set()
-        return ChangeNotifier.next_ring(changes)
+        return listen(topic)
 
-    monkeypatch.setattr(changes, "next_ring", next_ring)
+    monkeypatch.setattr(changes, "listen", listened)
     bearer = {"Authorization": f"Bearer {await edge.token_of('Ada')}"}
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         wait = group.create_task(ask(edge, bearer, after=4, wait=60))

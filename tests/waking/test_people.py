@@ -1,5 +1,7 @@
 """People are written to by name or by chat, their messages are said there once, and nobody speaks for them."""
 
+from datetime import timedelta
+
 import pytest
 
 from postroom.contracts.errors import (
@@ -13,6 +15,7 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.transactions import MAIL
 from postroom.mail.context import Caller, Rules
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
@@ -106,9 +109,9 @@ async def test_a_message_to_a_person_is_said_in_their_chat_and_answered_from_the
     assert f"Message {number(sent)} from Ada@projects-shop: Work" in text
     assert "May I push?" in text
     assert (await status(room, sent))["state"] == "stored"
-    rung = room.mail.changes.next_ring()
-    await boxes.arrived(key)
-    assert rung.is_set()
+    with room.store.changes.listen(MAIL) as told:
+        await boxes.arrived(key)
+        assert await told.wait(timedelta())
     await boxes.arrived(key)
     told = await status(room, sent)
     assert (told["name"], told["state"], told["announced_by"]) == (

@@ -51,7 +51,7 @@ class AgentSupervisor:
         self._executors = executors
         self._waker = waker
         self._schedules = schedules
-        effects = MessageEffects(mail.own_context, mail.tell_of_change)
+        effects = MessageEffects(mail.own_context, mail.wake_readers)
         runs.serve(AGENT_THREAD, mail_runs(mail, executors, clock), JoinedEffects(effects, executors.results))
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
@@ -106,9 +106,7 @@ def mail_runs(
     mail: Mail, executors: ExecutorRegistry, clock: Clock, whose: Callable[[str], AgentName | None] = agent_of
 ) -> MailRunExecutor:
     """Return what runs agents on their mail; `whose` says which agent runs a thread."""
-    return MailRunExecutor(
-        executors.chosen, mail.store, clock, whose=whose, ring=mail.changes.ring, tracing=mail.tracing
-    )
+    return MailRunExecutor(executors.chosen, mail.store, clock, whose=whose, tracing=mail.tracing)
 
 
 def _introduced(runner: AnyRunner) -> dict[str, str]:

@@ -178,7 +178,6 @@ class Application:
             verified=self.settings.verified,
             chat_delivery=delivery,
             chats=None if self.gateway is None else self.gateway.mail_outbox,
-            on_change=self.mail.changes.ring,
         )
 
     def _gateway(self, told: "GatewayFile", delivery: StoredChatDelivery) -> "ChatService":

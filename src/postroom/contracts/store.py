@@ -7,7 +7,7 @@ mail room in one place and gives every store the same atomicity.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from postroom.contracts.announcing import AnnouncingReads, AnnouncingWrites
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, SearchOrder
@@ -70,6 +70,9 @@ class ProjectWrites(ProjectReads, Protocol):
         """Let another spelling of the path name the project."""
         ...
 
+
+if TYPE_CHECKING:
+    from postroom.contracts.transactions import Changes
 
 T = TypeVar("T")
 
@@ -421,6 +424,11 @@ class MailWrites(RecordWrites, MailReads, ProjectWrites, Protocol):
 
 class MailStore(Protocol):
     """Transactions over the mail tables."""
+
+    @property
+    def changes(self) -> "Changes":
+        """Hints about what was committed, here and by other processes: `MAIL` for what is mail."""
+        ...
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
         """Run `look` in one consistent view and return what it returns.

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 WORK: Final = "work"
 """The topic on which hints come that something may be claimable."""
+MAIL: Final = "mail"
+"""The topic on which hints come that something was written to mail."""
 
 
 def commands_to(consumer_id: str) -> str:
@@ -119,7 +121,7 @@ class Changes(Protocol):
     """Hints that something was committed. One may be lost, so a waiter looks again now and then."""
 
     def listen(self, topic: str) -> Listener:
-        """Hear a topic from now on: `WORK`, or the key of an event scope."""
+        """Hear a topic from now on: `WORK`, `MAIL`, or the key of an event scope."""
         ...
 
     def tell(self, topics: Iterable[str]) -> None:

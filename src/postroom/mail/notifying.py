@@ -1,53 +1,49 @@
-"""Wakes those who wait for a change. A ring is a hint: who wakes looks for itself."""
+"""Waiting for changes of mail, whichever server made them. A hint may be lost, so who waits looks again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from postroom.contracts.transactions import MAIL, Changes
 
 T = TypeVar("T")
 
-TOGETHER = 0.05
-"""Seconds that a waiter lets pass after a ring: a burst of changes is one look."""
+TOGETHER: Final = 0.05
+"""Seconds that a waiter lets pass after a hint: a burst of changes is one look."""
+LOOK_AGAIN: Final = timedelta(seconds=5)
+"""How long a change goes unnoticed whose hint was lost."""
 
 
-class ChangeNotifier:
-    """Rings for everybody who waits at that moment; once stopped, nobody waits any more."""
+class MailChanges:
+    """Lets callers wait for what is written to mail; once stopped, nobody waits any more."""
 
-    def __init__(self) -> None:
-        self._next = asyncio.Event()
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
         self.is_stopped = False
 
     def ring(self) -> None:
-        """Wake everybody who waits."""
-        self._next.set()
-        if not self.is_stopped:
-            self._next = asyncio.Event()
+        """Have everybody look who waits here."""
+        self._changes.tell((MAIL,))
 
     def stop(self) -> None:
-        """Wake everybody, and let nobody wait from now on; harmless when done twice."""
+        """Let nobody wait from now on; harmless when done twice."""
         self.is_stopped = True
-        self._next.set()
-
-    def next_ring(self) -> asyncio.Event:
-        """Return what is set at the next ring: take it before looking, so that no change is missed."""
-        return self._next
+        self.ring()
 
     async def awaited(
         self, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], *, until: float
     ) -> T:
-        """Look now and after each ring; return what was seen when it is news, or last of all.
+        """Look now and after each change; return what was seen when it is news, or last of all.
 
         The last look is that before `until`, an instant of the event loop, or before it is stopped.
         """
-        while True:
-            rung = self.next_ring()
-            found = await look()
-            if is_news(found) or self.is_stopped:
-                return found
-            try:
-                async with asyncio.timeout_at(until):
-                    await rung.wait()
-                    if not self.is_stopped:
-                        await asyncio.sleep(TOGETHER)
-            except TimeoutError:
-                return found
+        loop = asyncio.get_running_loop()
+        with self._changes.listen(MAIL) as changed:
+            while True:
+                found = await look()
+                if is_news(found) or self.is_stopped or loop.time() >= until:
+                    return found
+                await changed.wait(min(LOOK_AGAIN, timedelta(seconds=until - loop.time())))
+                if not self.is_stopped:
+                    await asyncio.sleep(min(TOGETHER, max(0.0, until - loop.time())))

@@ -44,7 +44,7 @@ from postroom.mail.context import (
 )
 from postroom.mail.git_identity import read_git_identity
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
-from postroom.mail.notifying import ChangeNotifier
+from postroom.mail.notifying import MailChanges
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import (
     OneProject,
@@ -114,8 +114,8 @@ class Mail:
         self.rules = rules or Rules()
         self._dice = dice or random.SystemRandom()
         self.tracing = tracing
-        self.changes = ChangeNotifier()
-        """Rings after each change, for those who wait for messages."""
+        self.changes = MailChanges(store.changes)
+        """For those who wait for messages."""
         self._keep_token = keep_token
         self._waker = waker
         self._rotating = asyncio.Lock()
@@ -154,16 +154,13 @@ class Mail:
             return await self.store.read(look)
         answer = await self._changed(operation, command, caller)
         if isinstance(command, UnretireAgent):
-            self.tell_of_change()  # messages may have waited for it
-        else:
-            self.changes.ring()
+            self.wake_readers()  # messages may have waited for it
         return answer
 
-    def tell_of_change(self) -> None:
-        """Let those look again who wait for messages, and those who wake readers."""
+    def wake_readers(self) -> None:
+        """Have it looked whether a message has woken nobody."""
         if (waker := self._waker()) is not None:
             waker.wake()
-        self.changes.ring()
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
         """Replace an agent's token by its hash, or revoke it with None; for the operator alone.
@@ -177,7 +174,6 @@ class Mail:
             tx.set_agent_token(find_agent(tx, project, agent_name).id, hashed)
 
         await self.store.write(change)
-        self.changes.ring()  # who waits by a token that has ended waits no longer
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""
@@ -247,7 +243,7 @@ class Mail:
             return known
 
         had_one = await self.store.write(change)
-        self.tell_of_change()
+        self.wake_readers()
         return had_one
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
@@ -270,7 +266,7 @@ class Mail:
             return known
 
         had_one = await self.store.write(change)
-        self.tell_of_change()
+        self.wake_readers()
         return had_one
 
     def context(

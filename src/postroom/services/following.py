@@ -78,7 +78,6 @@ class Following:
             tx.mark_announced(agent.id, asked.shown, by=BY, now=context.now)
 
         await self._mail.store.write(change)
-        self._mail.changes.ring()
 
     def _newest(self, tx: MailReads, asked: AwaitMessages, caller: Caller) -> InboxEvents:
         _, agent = acting(self._mail.context(tx, caller), asked.project_key, asked.agent_name)

@@ -173,7 +173,7 @@ class Hooks:
             return decided.answer
 
         answer = await self._mail.store.write(change)
-        self._mail.tell_of_change()
+        self._mail.wake_readers()
         return answer
 
     async def _awaited(self, event: _Event, caller: Caller) -> HookAnswer:

@@ -79,9 +79,7 @@ class MessageTarget(Target):
             firing.done(tx, message)
             return message
 
-        message = await self._waker.changing(change, key=home_of(command))
-        self._mail.changes.ring()
-        return message
+        return await self._waker.changing(change, key=home_of(command))
 
     def is_open(self, tx: Transaction, made: str) -> bool:
         """Say whether somebody has not read the message of an earlier tick."""

@@ -17,7 +17,7 @@ from typing_extensions import override
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim, StoreCorrupt
 from postroom.contracts.run_ports import RunStores
-from postroom.contracts.transactions import Outline, Store, Transaction
+from postroom.contracts.transactions import MAIL, Outline, Store, Transaction
 from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.chats.stores import StoredChats
@@ -53,6 +53,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def mail(self) -> MailTables:
         """Projects, agents, messages, reservations and what belongs to them."""
+        self.tell(MAIL)
         return MailTables(self.sql, self.outbox, self.events, now=self.now, lock=self.lock)
 
     @cached_property

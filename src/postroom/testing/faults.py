@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.contracts.transactions import Changes
 
 T = TypeVar("T")
 
@@ -32,6 +33,11 @@ class _PlannedStore:
         self._plan = iter(plan)
         self.failed = 0
         """How many writes have failed on purpose."""
+
+    @property
+    def changes(self) -> Changes:
+        """Those of the store."""
+        return self._store.changes
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
         """Pass the look-up on."""

@@ -27,10 +27,10 @@ LEFT_OVER = "mail"
 class MessageEffects:
     """Answers those whose messages began an agent's run, in the change that ends it."""
 
-    def __init__(self, context_of: ContextOf, on_change: Callable[[], None]) -> None:
-        """`on_change` is called after messages were written, as a hint to whoever performs their effects."""
+    def __init__(self, context_of: ContextOf, wake_readers: Callable[[], None]) -> None:
+        """`wake_readers` is called after messages were written that may have woken nobody."""
         self._context_of = context_of
-        self._on_change = on_change
+        self._wake_readers = wake_readers
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
         """Note that the run of an agent is at work and has its messages in its hands."""
@@ -95,7 +95,7 @@ class MessageEffects:
     def stored(self, run: RunRecord) -> None:
         """Hint that there may be an answer."""
         if agent_of(run.thread_id) is not None:
-            self._on_change()
+            self._wake_readers()
 
 
 class LeftOverAnswers:

@@ -38,7 +38,6 @@ class StoredChatDelivery:
             tx.mark_announced(agent_id, [message_id], by=by, now=tx.now())
 
         await self._mail.store.write(change)
-        self._mail.changes.ring()
 
     async def lost(self, key: str, why: str) -> None:
         """Tell whoever wrote a message that the chat will not show it; said again, it changes nothing.
@@ -62,7 +61,7 @@ class StoredChatDelivery:
                 told.told(self._mail.context(tx, Caller()))
 
         await self._mail.store.write(change)
-        self._mail.tell_of_change()
+        self._mail.wake_readers()
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
         """Have what is written to the person who is reached in one of these chats come to the first of them.
@@ -88,7 +87,7 @@ class StoredChatDelivery:
             return f"{HUMAN}{people[0].name}"
 
         person = await self._mail.store.write(change)
-        self._mail.tell_of_change()
+        self._mail.wake_readers()
         return person
 
     async def reply(self, address: ChatAddress, message: int, text: str, *, key: str) -> str:

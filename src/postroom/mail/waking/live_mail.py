@@ -30,11 +30,9 @@ class LiveMail:
         mail_thread: str,
         open_to: Callable[[MailReads, Sequence[Message]], tuple[Message, ...]],
         taken: Taken,
-        ring: Callable[[], None],
     ) -> None:
-        """Keep what it works with; `open_to` leaves out what needs nobody, `ring` hints at notes."""
+        """Keep what it works with; `open_to` leaves out what needs nobody."""
         self._open = open_to
-        self._ring = ring
         self._within = within
         self._store = store
         self._mail_thread = mail_thread
@@ -69,9 +67,7 @@ class LiveMail:
         frozen = await self._within.freeze(boundary, group=self._mail_thread, only=only)
         if not frozen:
             return ()
-        taken = await self._store.write(lambda tx: self._taken(tx, frozen, told=only is not None))
-        self._ring()
-        return taken
+        return await self._store.write(lambda tx: self._taken(tx, frozen, told=only is not None))
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
         """Put messages that came live among those that wait, for this run; known ids are passed over."""

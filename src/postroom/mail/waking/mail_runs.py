@@ -33,10 +33,6 @@ from postroom.mail.waking.prompts import DECISION, agent_of, answer_told
 from postroom.mail.waking.run_input import AgentName, MailClaims, RunInput
 
 
-def _nobody() -> None:
-    """Hint to nobody."""
-
-
 class MailRunExecutor(ExecutorAround):
     """Stands around what runs agents.
 
@@ -51,15 +47,13 @@ class MailRunExecutor(ExecutorAround):
         clock: Clock,
         *,
         whose: Callable[[str], AgentName | None] = agent_of,
-        ring: Callable[[], None] = _nobody,
         tracing: Tracing = OFF,
     ) -> None:
-        """Keep what it works with; `whose` says which agent runs a thread, `ring` hints at changes."""
+        """Keep what it works with; `whose` says which agent runs a thread."""
         super().__init__(within)
         self._store = store
         self._clock = clock
         self._whose = whose
-        self._ring = ring
         self._tracing = tracing
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
@@ -73,7 +67,6 @@ class MailRunExecutor(ExecutorAround):
         said = _decided(activation, before)
         claims = MailClaims(whose, run_id)
         begun = await self._begun(claims, activation, before, goes_on=bool(said))
-        self._ring()
         if not begun.has_work and not said:
             return AgentRunResult(run_id=run_id)
         told = replace(
@@ -131,9 +124,7 @@ class MailRunExecutor(ExecutorAround):
             return activation
         control = replace(control, conversation=begun.conversation)
         if control.pending is not None:
-            pending = LiveMail(
-                control.pending, self._store, mail_thread, claims.waiting, claims.taken, self._ring
-            )
+            pending = LiveMail(control.pending, self._store, mail_thread, claims.waiting, claims.taken)
             control = replace(control, pending=pending)
         return replace(activation, control=control)
 

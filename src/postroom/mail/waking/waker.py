@@ -39,10 +39,6 @@ _NONCE = 16
 _BATCH = 100
 
 
-def _nobody() -> None:
-    """Hint to nobody."""
-
-
 @dataclass(slots=True, eq=False)
 class OpenChange(Waking):
     """Wakes readers within one open change."""
@@ -145,18 +141,13 @@ class Waker:
         verified: bool,
         chat_delivery: ChatDelivery,
         chats: ChatOutbox | None = None,
-        on_change: Callable[[], None] = _nobody,
     ) -> None:
-        """Keep what it works with. `chats` says messages in chats, where there are any.
-
-        `on_change` is called after messages were announced, as a hint to whoever waits for changes.
-        """
+        """Keep what it works with. `chats` says messages in chats, where there are any."""
         self._chat_delivery = chat_delivery
         self._chats = chats
         self._store = store
         self._run_queue = run_queue
         self._verified = verified
-        self._on_change = on_change
         self._in_chats: set[str] = set()
         """The messages that chats were given and are not known to have shown."""
         self._rounds = Rounds("wakes", self.round, POLL)
@@ -243,7 +234,6 @@ class Waker:
         except IdempotencyConflict:  # an earlier version has taken it, in other words
             self._in_chats.add(wake_key(message_id, agent_id))
             return False
-        self._on_change()
         return woken
 
 

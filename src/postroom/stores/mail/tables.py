@@ -41,7 +41,7 @@ from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tokens import KeptToken
-from postroom.contracts.transactions import Store
+from postroom.contracts.transactions import Changes, Store
 from postroom.stores.codec import record
 from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
@@ -748,6 +748,11 @@ class StoredMail(MailStore):
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    @property
+    @override
+    def changes(self) -> Changes:
+        return self._store.changes
 
     @override
     async def read(self, look: Callable[[MailReads], T]) -> T:
