@@ -35,7 +35,7 @@ app = typer.Typer(
     epilog=examples(
         "up", "top", "mail send --as Ada --to Ben -s Lights 'The north pier?'", "mail inbox --as Ben"
     )
-    + "\n\nEvery command takes --help, and --json for one JSON document. "
+    + "\n\nEvery command takes --help, and --json for one JSON document; --version prints the version. "
     "Exit codes: 0 done, 1 failed, 2 usage or refused, 75 temporary, 78 configuration.",
     no_args_is_help=True,
     rich_markup_mode=None,
