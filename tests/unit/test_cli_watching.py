@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from fake_postroom import FakePostroom
 from postroom.cli import completion, runs, top
-from postroom.cli.commands import app
+from postroom.cli.commands import tree
 from postroom.cli.help_text import GROUPS
 from postroom.cli.main import main
 from postroom.cli.span import since
@@ -237,7 +237,7 @@ def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
         yield from commands(inner, (*words, name))
 
 
-TREE = dict(commands(get_command(app)))
+TREE = dict(commands(get_command(tree())))
 
 
 def test_every_command_stands_in_one_group_of_the_help() -> None:

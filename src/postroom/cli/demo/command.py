@@ -109,6 +109,10 @@ class Play:
             self.server.admin("DELETE", "/admin/runners", {"project": str(self.folder), "agent": name})
 
 
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
 def demo(
     yes: Annotated[bool, typer.Option("--yes", help="Answer the question of the agents with yes.")] = False,
     no: Annotated[bool, typer.Option("--no", help="Answer it with no.")] = False,
