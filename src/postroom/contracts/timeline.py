@@ -73,7 +73,7 @@ class TimelineReads(Protocol):
     """Look-ups by time."""
 
     def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
-        """Return the attempts of runs, in order; those before attempts were kept are told as one of each run."""
+        """Return the attempts of runs, in order; of each before attempts were kept, one."""
         ...
 
     def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
@@ -83,7 +83,7 @@ class TimelineReads(Protocol):
     def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
         """Return the attempts of agents that began in a span and ended well or were cancelled.
 
-        Those of an agent that began within the same `step` milliseconds are one group; they come by agent and time.
+        Those of an agent that began within the same `step` milliseconds are one group, by agent and time.
         """
         ...
 
