@@ -24,7 +24,8 @@ RUNS = size(10_000, 40)
 AGENTS = size(100, 6)
 SMALL = size(1_000, 20)
 ROUNDS = size(40, 2)
-CALLS = size(2_000, 50)
+CALLS = size(10_000, 50)
+TURNS = size(5, 1)
 DAY = 86_400_000
 LENGTH = 30 * DAY
 """What is stored happened within so long."""
@@ -99,22 +100,22 @@ def _pages(server: Server) -> None:
 
 
 def _effect(server: Server) -> None:
-    """Take turns: calls alone, and calls while one page after another is loaded."""
-    table = Table("MCP calls while somebody loads pages, 4 connections")
-    addresses = _addresses(MESSAGES)
-    for what, chosen in {"every page in turn": list(addresses.values())}.items():
+    """Take turns: calls alone, and calls while somebody loads pages."""
+    table = Table("MCP calls while somebody loads every page in turn, 4 connections")
+    paths = list(_addresses(MESSAGES).values())
+    for what, pause in {"one page a second": 1.0, "two pages a second": 0.5, "without a pause": 0.0}.items():
         alone, beside = [], []
-        for _ in range(size(5, 1)):
+        for _ in range(TURNS):
             alone.append(load(server, REVISIONS[0], 4, calls=CALLS))
-            with _reader(server, chosen):
+            with _reader(server, pause, paths):
                 beside.append(load(server, REVISIONS[0], 4, calls=CALLS))
-        ours, limit = median([p95_of.p95 for p95_of in beside]), median([p95_of.p95 for p95_of in alone])
-        table.add(f"p95, {what}", ms(ours), f"alone {ms(limit)}", ours / limit, "at most 1.1")
+        ours, limit = median([one.p95 for one in beside]), median([one.p95 for one in alone])
+        table.add(f"p95, {what}", ms(ours), f"alone {ms(limit)}", ours / limit, "at most 1.1 at one a second")
 
 
 @contextlib.contextmanager
-def _reader(server: Server, paths: list[str]) -> Iterator[None]:
-    words = [sys.executable, "-m", "benchmarks.pages", "read", server.url, server.token, *paths]
+def _reader(server: Server, pause: float, paths: list[str]) -> Iterator[None]:
+    words = [sys.executable, "-m", "benchmarks.pages", "read", server.url, server.token, str(pause), *paths]
     process = subprocess.Popen(words)
     try:
         yield
@@ -213,19 +214,20 @@ def _runs(tx: Any, numbers: range, begin: int) -> None:
         tx.mail.end_run(run_id, now=ended, failed=chance.random() < 0.05)
 
 
-def _read_for_ever(url: str, token: str, paths: list[str]) -> None:
+def _read_for_ever(url: str, token: str, pause: float, paths: list[str]) -> None:
     server = Server(0, url, token)
     while True:
         for path in paths:
             _look(server, path)
+            time.sleep(pause)
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
         case []:
             main()
-        case ["read", at, shown, *paths]:
-            _read_for_ever(at, shown, paths)
+        case ["read", at, shown, pause, *paths]:
+            _read_for_ever(at, shown, float(pause), paths)
         case ["fill", folder]:
             shutil.rmtree(folder, ignore_errors=True)
             Path(folder).mkdir(parents=True)

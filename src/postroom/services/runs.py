@@ -111,9 +111,12 @@ class RunService:
         found: list[RunRecord] = []
         prefix, after = project_threads(slug), ""
         while page := await self.stores.threads.list_threads(ThreadQuery(id_prefix=prefix, after=after)):
-            after = page[-1].id
-            for thread in page:
-                found += await self.stores.threads.latest_runs(thread.id, limit=each)
+            after, ids = page[-1].id, [thread.id for thread in page]
+            found += await self.stores.store.read(
+                lambda tx, ids=ids: [
+                    run for name in ids for run in tx.runs.threads.latest_runs(name, limit=each)
+                ]
+            )
         return sorted(found, key=lambda run: run.updated_at, reverse=True)
 
     async def open(
