@@ -30,6 +30,7 @@ ALL = (
     "gateway",
     "chat_files",
     "schedules",
+    "upkeep",
     "waking",
     "hooks",
 )

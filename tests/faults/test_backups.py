@@ -16,7 +16,7 @@ import pytest
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite import SqliteStore, page_backups
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import an_office, put_message
 
@@ -31,7 +31,15 @@ def backups(tmp_path: Path, store: SqliteStore, clock: ManualClock, **more: obje
 
 
 def files(tmp_path: Path) -> list[str]:
-    return sorted(path.name for path in (tmp_path / "backups").glob("*"))
+    """Return what is in the folder beside the packs of pages, and the lock of whoever works there."""
+    return sorted({path.name for path in (tmp_path / "backups").glob("*")} - {"packs", ".lock"})
+
+
+def restored(backup: Path, database: Path) -> SqliteStore:
+    """Open the database that a backup holds."""
+    with database.open("wb") as target:
+        page_backups.assemble(backup, target)
+    return SqliteStore.open(database)
 
 
 async def grow(store: SqliteStore) -> None:
@@ -67,7 +75,7 @@ async def test_the_first_one_is_made_a_minute_after_the_start_and_then_one_a_day
     await until(clock)
     assert len(files(tmp_path)) == 2
     await timed.stop()
-    copy = await asyncio.to_thread(SqliteStore.open, tmp_path / "backups" / first)
+    copy = await asyncio.to_thread(restored, tmp_path / "backups" / first, tmp_path / "copy.db")
     found = await copy.read(lambda tx: tx.project_messages(here.project.id, limit=9))
     assert [one.body_md for one in found] == ["plum"]
     await asyncio.to_thread(copy.close)
@@ -189,7 +197,7 @@ async def test_a_server_killed_during_the_copy_leaves_no_backup_and_the_next_one
     await asyncio.to_thread(store.close)
     folder = tmp_path / "backups"
     folder.mkdir()
-    target = folder / "daily-2023-11-14T221300000Z.db"
+    target = folder / "daily-2023-11-14T221300000Z.copy"
     program = [sys.executable, str(Path(__file__).with_name("copying_process.py"))]
     killed = await asyncio.to_thread(
         subprocess.run, [*program, str(tmp_path / "postroom.db"), str(target)], timeout=PATIENCE, check=False
@@ -201,7 +209,7 @@ async def test_a_server_killed_during_the_copy_leaves_no_backup_and_the_next_one
     timed = backups(tmp_path, store, clock)
     assert (await timed.state()).newest is None
     await timed.round()
-    assert files(tmp_path) == ["daily-2023-11-14T221320000Z.db"]
+    assert files(tmp_path) == ["daily-2023-11-14T221320000Z.backup"]
     await asyncio.to_thread(store.close)
 
 

@@ -200,6 +200,44 @@ def test_a_spoiled_backup_is_refused_and_nothing_changes(
     assert names(data) == {"postroom.db"}
 
 
+def test_a_backup_whose_pages_are_spoiled_is_told_and_nothing_changes(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(data / "postroom.db", "former")
+    name = Path(run(capsys, "backup")[1]["path"]).name
+    code, document = run(capsys, "backup", "list", "--check")
+    assert (code, [one["fault"] for one in document["backups"]]) == (0, [""])
+    (pack,) = (data / "backups" / "packs").iterdir()
+    content = bytearray(pack.read_bytes())
+    content[len(content) // 2] ^= 1
+    pack.write_bytes(content)
+    before = names(data)
+    code, document = run(capsys, "restore", name, "--force")
+    assert (code, document["error"]["code"]) == (1, "store_corrupt")
+    assert (mark_of(data / "postroom.db"), names(data)) == ("former", before)
+    code, document = run(capsys, "backup", "list", "--check")
+    assert (code, [one["name"] for one in document["backups"] if one["fault"]]) == (1, [name])
+
+
+def test_old_backups_are_listed_and_pruned_with_the_new(
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(data / "postroom.db", "mine")
+    folder = data / "backups"
+    folder.mkdir()
+    saved.rename(folder / "daily-2001-01-01T000000000Z.db")
+    (folder / "damaged.backup").write_text("no backup")
+    for _ in range(3):
+        assert main(["backup"]) == 0
+    capsys.readouterr()
+    newest = [one["name"] for one in run(capsys, "backup", "list")[1]["backups"]][-2:]
+    _, dry = run(capsys, "backup", "prune", "--keep", "2", "--dry-run")
+    assert len(list(folder.iterdir())) == 5 + len({"packs", ".lock"})
+    _, done = run(capsys, "backup", "prune", "--keep", "2")
+    assert (dry["removed"], done["freed"] > 0) == (done["removed"], True)
+    assert sorted(path.name for path in folder.glob("*.*")) == sorted([".lock", *newest])
+
+
 @pytest.mark.parametrize(
     ("change", "code", "name"),
     [
@@ -269,8 +307,9 @@ def test_a_backup_without_a_server_is_whole_and_leaves_the_schema(
     assert code == 0
     target = Path(document["path"])
     assert target.parent == data / "backups"
-    assert (mark_of(target), document["bytes"]) == ("mine", target.stat().st_size)
     assert target.stat().st_mode & 0o077 == 0
+    assert run(capsys, "restore", target.stem, "--to", str(data / "copy.db"))[0] == 0
+    assert (mark_of(data / "copy.db"), document["bytes"]) == ("mine", (data / "copy.db").stat().st_size)
     assert mark_of(database) == "mine"
     code, document = run(capsys, "backup", str(target))
     assert (code, document["error"]["code"]) == (2, "invalid_path")
@@ -294,8 +333,8 @@ async def with_a_message(data: Path) -> str:
     await Backups(Settings(data_dir=data), store, clock, timer=clock).round()
     await store.write(lambda tx: put_message(tx, here.ada, [here.ben], body="after"))
     await asyncio.to_thread(store.close)
-    (made,) = (data / "backups").iterdir()
-    return str(made)
+    (made,) = (data / "backups").glob("*.backup")
+    return made.name
 
 
 async def messages_in(data: Path) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
 from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
@@ -36,9 +37,11 @@ from postroom.http_api.operations import (
     store_check,
 )
 from postroom.mail.context import token_hash
+from postroom.mail.merging import merge, plan_of
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
 from postroom.services.runners import declared_runners
+from postroom.stores.postgres.errors import no_backup
 from postroom.version import __version__
 
 if TYPE_CHECKING:
@@ -95,6 +98,22 @@ class AdminService:
         found = await self._application.store.read(all_projects)
         return [{"slug": one.slug, "human_key": one.human_key} for one in found]
 
+    async def merge_projects(self, source: str, target: str, *, dry_run: bool) -> Mapping[str, object]:
+        """Make one project of two, or say what that would do."""
+        application = self._application
+        if dry_run:
+            plan = await application.store.read(lambda tx: plan_of(tx, source, target))
+        else:
+            plan = await application.store.write(lambda tx: merge(tx, source, target))
+        return {
+            "dry_run": dry_run,
+            "from": {"slug": plan.source.slug, "human_key": plan.source.human_key},
+            "into": {"slug": plan.target.slug, "human_key": plan.target.human_key},
+            **to_builtins(plan.size),
+            "threads_joined": list(plan.threads),
+            "refusals": list(plan.refusals),
+        }
+
     async def ready(self) -> Readiness:
         """Look at every part the server needs."""
         application = self._application
@@ -149,7 +168,12 @@ class AdminService:
     async def back_up(self, target: Path | None) -> Mapping[str, object]:
         """Write a whole, verified copy of the database."""
         application = self._application
-        chosen = target or application.backups.folder / f"postroom-{stamp(application.clock.now())}.db"
+        if application.settings.database_url:
+            raise no_backup()
+        if target is None:
+            made = await application.backups.make(f"postroom-{stamp(application.clock.now())}")
+            return {"path": str(made.path), "bytes": made.size, "added": made.added}
+        chosen = target
         if chosen.exists():
             raise InvalidPath(
                 f"{chosen} exists", value=str(chosen), remedy="name a file that is not there yet"
@@ -163,7 +187,8 @@ class AdminService:
                 remedy="name another place",
             ) from error
         await application.store.back_up(chosen)
-        return {"path": str(chosen), "bytes": chosen.stat().st_size}
+        size = chosen.stat().st_size
+        return {"path": str(chosen), "bytes": size, "added": size}
 
     async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
         """Delete what no rule keeps any more, or count it."""

@@ -1,15 +1,17 @@
-"""Backups on a timer: a copy of the database a day, read back whole, the newest few of them kept.
+"""Backups on a timer: one of the database a day, read back whole, the newest few of them kept.
 
-due ──▶ copied and read back ──▶ older ones of the timer removed
+due ──▶ copied and read back ──▶ kept as pages that backups share ──▶ older ones of the timer removed
   └──failed: logged, shown, tried again after a pause that grows
 
-What somebody made with `postroom backup` lies in the same folder and is never removed, nor is a copy whose
-name lies in the future: then the clock is wrong now, or was, and age says nothing.
+What somebody made with `postroom backup` lies in the same folder and stays until `postroom backup prune`,
+and so does one whose name lies in the future: then the clock is wrong now, or was, and age says nothing.
+Backups of older releases are whole databases, `*.db`.
 """
 
 import asyncio
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,8 +21,9 @@ from postroom.app.check_results import free_bytes
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
-from postroom.contracts.errors import StoreError, StoreFull
+from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreError, StoreFull
 from postroom.log import get_logger
+from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.copying import PARTIAL, remove_with_companions
 from postroom.stores.store import Stores
@@ -33,17 +36,25 @@ FIRST_PAUSE: Final = timedelta(minutes=5)
 LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
 """How many times the database's size must be free: the copy, and as much again for mail to go on."""
-_NAME: Final = re.compile(r"daily-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
+_NAME: Final = re.compile(r"daily-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.(?:db|backup)")
+_COPY: Final = ".copy"
+"""The end of the name of a whole copy, which is there until its pages are kept."""
 _LOG = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
-    """One copy in the folder; `made_at` is told by the name of one of the timer's, else by the file."""
+    """One in the folder; `made_at` is told by the name of one of the timer's, else by the file."""
 
     path: Path
     made_at: int
     is_timed: bool
+    size: int
+    """Bytes of the database that it holds."""
+    added: int
+    """Bytes that were written for it."""
+    fault: str = ""
+    """Why it cannot be restored, as far as a look at its beginning tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +66,8 @@ class BackupState:
     newest: Backup | None
     """The newest that is there, whoever made it."""
     age_ms: int | None
+    damaged: tuple[str, ...]
+    """Names of those whose list of pages does not read."""
     failure: StoreError | None
     """Why the last try failed; None when it did not."""
     tries: int
@@ -88,6 +101,8 @@ class Backups:
         self._free = free
         self._failure: StoreError | None = None
         self._tries = 0
+        self._stopping = threading.Event()
+        self._one_at_a_time = asyncio.Lock()
         self._tasks = Tasks("backups")
 
     def start(self) -> None:
@@ -100,7 +115,26 @@ class Backups:
 
     async def stop(self) -> None:
         """End it; a copy that is being made is broken off when the store closes."""
+        self._stopping.set()
         await self._tasks.close()
+
+    async def make(self, name: str) -> Backup:
+        """Make a backup of this name in the folder, checked after writing, while work goes on.
+
+        Raises:
+            StoreError: the database cannot be read or the backup not be written; those before are whole.
+            StateError: another process makes or removes backups.
+        """
+        target, copy = (self.folder / f"{name}{ending}" for ending in (page_backups.SUFFIX, _COPY))
+        async with self._one_at_a_time:
+            await asyncio.to_thread(self._prepare)
+            try:
+                await self._store.back_up(copy, is_kept=False)
+                return await asyncio.to_thread(
+                    keep_pages, copy, target, now=self._clock.now(), stop=self._stopping
+                )
+            finally:
+                await asyncio.to_thread(copy.unlink, missing_ok=True)
 
     async def state(self) -> BackupState:
         """Look how it stands.
@@ -109,11 +143,13 @@ class Backups:
             StoreError: the folder cannot be read.
         """
         now = self._clock.now()
-        newest = await asyncio.to_thread(newest_backup, self.folder, now)
+        found = await asyncio.to_thread(backups_in, self.folder)
+        newest = _newest(found, now)
         return BackupState(
             interval_ms=self._interval_ms,
             newest=newest,
             age_ms=None if newest is None else now - newest.made_at,
+            damaged=tuple(one.path.name for one in found if one.fault),
             failure=self._failure,
             tries=self._tries,
         )
@@ -141,11 +177,9 @@ class Backups:
         age = self._clock.now() - timed[-1].made_at if timed else self._interval_ms
         if age < self._interval_ms:
             return self._interval_ms - age
-        target = self.folder / f"daily-{stamp(self._clock.now())}.db"
-        await asyncio.to_thread(self._prepare)
-        await self._store.back_up(target)
+        made = await self.make(f"daily-{stamp(self._clock.now())}")
         self._failure, self._tries = None, 0
-        _LOG.info("backup.made", file=target.name)
+        _LOG.info("backup.made", file=made.path.name, size=made.size, added=made.added)
         await asyncio.to_thread(self._remove, (await self._timed())[: -self._keep])
         return self._interval_ms
 
@@ -159,7 +193,7 @@ class Backups:
         """Make the folder, remove what a server that was killed left half written, and look for room."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in self.folder.glob(f"daily-*.db{PARTIAL}*"):
+            for left in (*self.folder.glob(f"daily-*.db{PARTIAL}*"), *self.folder.glob(f"*{_COPY}*")):
                 left.unlink(missing_ok=True)
             needed = _ROOM * _size(self._database)
             free = self._free(self.folder)
@@ -173,11 +207,41 @@ class Backups:
             )
 
     def _remove(self, older: list[Backup]) -> None:
-        for one in older:
-            try:
-                remove_with_companions(one.path)
-            except OSError as error:  # it is tried again after the next one
-                _LOG.warning("backup.not_removed", file=one.path.name, reason=str(error))
+        try:
+            remove(self.folder, older)
+        except (OSError, PostroomError) as error:  # it is tried again after the next one
+            _LOG.warning("backup.not_removed", reason=str(error))
+
+
+def keep_pages(copy: Path, target: Path, *, now: int, stop: threading.Event | None = None) -> Backup:
+    """Keep a whole copy of a database as a backup that shares pages with those before it. Blocks.
+
+    Raises:
+        StoreError: it cannot be written; nothing changed.
+        StateError: another process makes or removes backups.
+    """
+    try:
+        with page_backups.folder_lock(target.parent):
+            page_backups.add(copy, target, page_backups.about(copy, now), stop=stop)
+            return _backup(target)
+    except OSError as error:
+        raise file_error(error, target) from error
+
+
+def remove(folder: Path, chosen: Sequence[Backup]) -> int:
+    """Remove backups and the pages that no other needs, and return how many bytes were freed. Blocks.
+
+    Raises:
+        StoreCorrupt: a backup does not read, so that nobody knows which pages it needs: they all stay.
+        StateError: another process makes or removes backups.
+        OSError: a file cannot be removed.
+    """
+    freed = 0
+    with page_backups.folder_lock(folder):
+        for one in chosen:
+            freed += one.path.stat().st_size
+            remove_with_companions(one.path)
+        return freed + page_backups.sweep(folder)
 
 
 def folder_of(settings: Settings) -> Path:
@@ -192,7 +256,8 @@ def backups_in(folder: Path) -> list[Backup]:
         StoreError: the folder cannot be read.
     """
     try:
-        return [_backup(path) for path in folder.glob("*.db") if path.is_file()]
+        found = (path for kind in ("*.db", f"*{page_backups.SUFFIX}") for path in folder.glob(kind))
+        return [_backup(path) for path in found if path.is_file()]
     except OSError as error:
         raise file_error(error, folder) from error
 
@@ -203,7 +268,11 @@ def newest_backup(folder: Path, now: int) -> Backup | None:
     Raises:
         StoreError: the folder cannot be read.
     """
-    past = [one for one in backups_in(folder) if one.made_at <= now]
+    return _newest(backups_in(folder), now)
+
+
+def _newest(found: Sequence[Backup], now: int) -> Backup | None:
+    past = [one for one in found if one.made_at <= now and not one.fault]
     return max(past, key=lambda one: one.made_at, default=None)
 
 
@@ -213,11 +282,26 @@ def stamp(instant: int) -> str:
 
 
 def _backup(path: Path) -> Backup:
+    found = path.stat()
     told = _NAME.fullmatch(path.name)
     at = None if told is None else _instant(told[1])
-    if at is None:
-        return Backup(path=path, made_at=path.stat().st_mtime_ns // 1_000_000, is_timed=False)
-    return Backup(path=path, made_at=at, is_timed=True)
+    size, added, fault = found.st_size, found.st_size, ""
+    if path.suffix == page_backups.SUFFIX:
+        try:
+            listed = page_backups.read(path)
+        except StoreCorrupt as error:
+            fault = error.message
+        else:
+            size, added = listed.size, listed.added
+            at = listed.made_at if at is None else at
+    return Backup(
+        path=path,
+        made_at=found.st_mtime_ns // 1_000_000 if at is None else at,
+        is_timed=told is not None and _instant(told[1]) is not None,
+        size=size,
+        added=added,
+        fault=fault,
+    )
 
 
 def _instant(text: str) -> int | None:

@@ -220,6 +220,10 @@ class Settings(BaseSettings):
     owner: Annotated[str, _word()] = Field(
         default="local", description="Owner of new projects; projects of one owner may write to each other."
     )
+    projects_by: Literal["repository", "folder"] = Field(
+        default="repository",
+        description="Whether all folders of one Git repository are one project, or each folder is its own.",
+    )
     max_subject_chars: Count = Field(default=512, ge=1, le=10_000, description="Longest subject.")
     max_body_bytes: Count = Field(default=_MIB, ge=1, le=64 * _MIB, description="Longest message, in bytes.")
     max_attachment_bytes: Count = Field(
@@ -328,8 +332,7 @@ class Settings(BaseSettings):
         """Where the database is, without user and password."""
         if not self.database_url:
             return str(self.database)
-        place = self.database_url.partition("://")[2].partition("?")[0].rpartition("@")[2]
-        return f"postgresql://{place}, schema {self.database_schema}"
+        return shown_address(self.database_url, self.database_schema)
 
     @property
     def growing(self) -> Path:
@@ -411,6 +414,12 @@ def explain(settings: Settings) -> list[SettingLine]:
         )
         for name, field in Settings.model_fields.items()
     ]
+
+
+def shown_address(url: str, schema: str) -> str:
+    """Return where a schema of PostgreSQL is, without user and password."""
+    place = url.partition("://")[2].partition("?")[0].rpartition("@")[2]
+    return f"postgresql://{place}, schema {schema}"
 
 
 def _shown_value(settings: Settings, name: str) -> str:

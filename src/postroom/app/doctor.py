@@ -29,7 +29,7 @@ from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.operations import CheckState
 from postroom.mail.archive import layout
-from postroom.mail.outgoing import ARCHIVE
+from postroom.mail.outgoing import ARCHIVE, records_of
 from postroom.mail.waking.runners import read_runner
 from postroom.services.runners import DeclaredRunner, declared_runners
 from postroom.stores.sqlite import sqlite_release
@@ -138,7 +138,7 @@ class Doctor:
                 f"{len(unknown)} messages are not in the database: it is older than the archive",
                 "after restoring a backup, move the repository away and run `postroom rebuild archive`",
             )
-        on_their_way = {row.payload["record"] for row in waiting}
+        on_their_way = {record for row in waiting for record in records_of(row.payload)}
         missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
         if missing:
             remedy = f"run `postroom rebuild archive {project.slug}`"
@@ -158,7 +158,8 @@ class Doctor:
         return repository.check(), {number for number in ids if number is not None}
 
     async def _release(self) -> list[CheckResult]:
-        return [_release(self._application.store.release)]
+        store = self._application.store
+        return [_release(store.release, checks_pages=store.checks_pages)]
 
     async def _git(self) -> list[CheckResult]:
         return [await asyncio.to_thread(_git_found)]
@@ -295,9 +296,16 @@ def _message_ids(tx: MailReads, project: Project) -> set[int]:
     return ids
 
 
-def _release(told: str) -> CheckResult:
+def _release(told: str, *, checks_pages: bool) -> CheckResult:
     if not told.startswith("SQLite "):
-        return CheckResult(part="database", state="ok", detail=told)
+        if checks_pages:
+            return CheckResult(part="database", state="ok", detail=f"{told}, with checksums of pages")
+        return CheckResult(
+            part="database",
+            state="unknown",
+            detail=f"{told}, without checksums of pages: one that is damaged may be read as if it were whole",
+            remedy="have the administrator of the PostgreSQL server turn data_checksums on (pg_checksums)",
+        )
     release, is_safe = sqlite_release()
     if is_safe:
         return CheckResult(part="sqlite", state="ok", detail=f"SQLite {release}")
@@ -336,6 +344,13 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
     if found.failure is not None:
         detail = f"the last {found.tries} tries failed: {found.failure.message}; {newest}"
         return "failed", detail, found.failure.remedy
+    if found.damaged:
+        detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
+        return (
+            "failed",
+            detail,
+            "`postroom backup prune` removes them; `postroom backup list --check` reads the others",
+        )
     if found.is_overdue:
         return "failed", newest, "see the log for why none was made, or run `postroom backup`"
     if not found.interval_ms:

@@ -2,13 +2,16 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typing_extensions import override
 
 from postroom.app import places
 from postroom.cli import show
 from postroom.cli.client import Server
+from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ServerUnavailable
@@ -18,13 +21,35 @@ app = typer.Typer(rich_markup_mode=None)
 LONGEST_BACKUP: Final = timedelta(hours=1)
 
 
-@app.command()
-def backup(
-    target: Annotated[Path | None, typer.Argument(metavar="[TARGET]", help="The file to write.")] = None,
+class _MakesOne(TyperGroup):
+    """Words that name no command of this group are those of `create`."""
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = bool(args) and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if named else ["create", *args])
+
+
+backups = typer.Typer(
+    cls=_MakesOne,
+    help="Make a checked backup of the database, list them, remove old ones. Without a command: create.",
+    rich_markup_mode=None,
+    epilog=examples("backup", "backup list", "backup prune --keep 7 --dry-run", "backup ~/monday.db"),
+)
+
+
+@backups.command()
+def create(
+    target: Annotated[
+        Path | None, typer.Argument(metavar="[TARGET]", help="Write a whole database there instead.")
+    ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checked copy of the database. With or without a running server."""
+    """Make a checked backup of the database, with or without a running server.
+
+    In the folder of backups it shares what did not change with those before it.
+    """
     chosen = None if target is None else places.absolute(str(target), places.environment())
     with show.progress() as tell:
         tell("writing the backup")
@@ -36,12 +61,54 @@ def backup(
             from postroom.cli.offline import back_up_offline
 
             found = back_up_offline(chosen, data_dir=data_dir, now=SystemClock().now())
-    show.answer(found, as_json=as_json, text=lambda: f"the backup is {show.line(found['path'])}")
+    show.answer(found, as_json=as_json, text=lambda: _made(found))
+
+
+@backups.command("list")
+def list_(
+    check: Annotated[
+        bool, typer.Option("--check", help="Read all of each, and say which are whole.")
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the backups in the folder of backups, oldest first. Exit code 1 when one is damaged."""
+    from postroom.cli.restoring import examined
+
+    with show.progress() as tell:
+        found = examined(_folder(data_dir), check=check, progress=tell)
+    document = {"backups": found}
+    show.answer(document, as_json=as_json, text=lambda: "\n".join(map(_line, found)) or "there is none")
+    if any(one["fault"] for one in found):
+        raise typer.Exit(1)
+
+
+@backups.command()
+def prune(
+    keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the newest stay.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove all but the newest backups, whoever made them; damaged ones do not count, and go too."""
+    from postroom.app.backups import remove
+    from postroom.cli.restoring import beyond
+
+    folder = _folder(data_dir)
+    chosen = beyond(folder, keep)
+    freed = 0 if dry_run or not chosen else remove(folder, chosen)
+    names = [one.path.name for one in chosen]
+    document = {"removed": names, "freed": freed, "dry_run": dry_run}
+    would = "would be removed" if dry_run else "removed"
+    lines = [f"{show.line(name)} {would}" for name in names] or ["nothing is to be removed"]
+    if freed:
+        lines.append(f"{freed:,} bytes are free again")
+    show.answer(document, as_json=as_json, text=lambda: "\n".join(lines))
 
 
 @app.command()
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")],
+    file: Annotated[Path, typer.Argument(metavar="BACKUP", help="Its file, or its name in the list.")],
     to: Annotated[Path | None, typer.Option(metavar="PATH", help="Restore it there instead.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a database; it is kept beside.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, change nothing.")] = False,
@@ -50,7 +117,7 @@ def restore(
 ) -> None:
     """Put a backup in the database's place. It is checked first; no server may run."""
     from postroom.app.config import load_settings
-    from postroom.cli.restoring import RestoreOptions, restore
+    from postroom.cli.restoring import RestoreOptions, named, restore
     from postroom.stores.postgres.errors import no_backup
 
     settings = load_settings(overrides={"data_dir": data_dir, "database": to})
@@ -58,7 +125,7 @@ def restore(
         raise no_backup()
     environment = places.environment()
     wish = RestoreOptions(
-        source=places.absolute(str(file), environment),
+        source=named(places.absolute(str(file), environment), settings),
         database=settings.database,
         force=force,
         dry_run=dry_run,
@@ -72,6 +139,27 @@ def restore(
 def _through_server(target: Path | None, data_dir: Path | None) -> dict[str, object]:
     server = Server.find(data_dir=data_dir, timeout=LONGEST_BACKUP)
     return server.admin("POST", "/admin/backup", {"target": None if target is None else str(target)})
+
+
+def _folder(data_dir: Path | None) -> Path:
+    from postroom.app.backups import folder_of
+    from postroom.app.config import load_settings
+
+    return folder_of(load_settings(overrides={"data_dir": data_dir}))
+
+
+def _made(found: dict[str, object]) -> str:
+    size, added = (f"{found[key]:,}" for key in ("bytes", "added"))
+    where = f"the backup is {show.line(found['path'])}"
+    return f"{where}\nit holds {size} bytes, of which {added} were written for it"
+
+
+def _line(one: dict[str, object]) -> str:
+    state = f"damaged: {one['fault']}" if one["fault"] else ("whole" if one["checked"] else "")
+    row = (
+        f"{show.line(one['name']):<40} {one['made_at']}  {one['size']:>15,} bytes  +{one['added']:,}  {state}"
+    )
+    return row.rstrip()
 
 
 def _told(document: dict[str, object]) -> str:

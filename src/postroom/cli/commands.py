@@ -10,18 +10,18 @@ from postroom.cli.help_text import GROUPS, GroupedCommands, examples
 
 _MODULES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("up", "mcp", "status", "doctor", "open", "version"), "server"),
-    **dict.fromkeys(("backup", "restore"), "backup"),
     "demo": "demo.command",
     "events": "events",
     "hook": "hook_command",
     "prune": "prune",
+    "restore": "backup",
     "support-bundle": "support",
     "top": "top",
     "watch": "watch",
 }
 """Where single commands are. Any other is a group, in the module of its name."""
-_GROUPS: Final[Mapping[str, str]] = {"config": "settings"}
-"""Where groups are that are not in the module of their name."""
+_GROUPS: Final[Mapping[str, str]] = {"backup": "backup.backups", "config": "settings.app"}
+"""Where groups are that are not `app` in the module of their name."""
 
 
 def tree(only: str = "") -> typer.Typer:
@@ -42,8 +42,10 @@ def tree(only: str = "") -> typer.Typer:
     )
     wanted = [only] if only in names else names
     parts = [
-        (_MODULES[name], None) if name in _MODULES else (_GROUPS.get(name, name), name) for name in wanted
+        (f"{_MODULES[name]}.app", None) if name in _MODULES else (_GROUPS.get(name, f"{name}.app"), name)
+        for name in wanted
     ]
-    for module, group in dict.fromkeys(parts):
-        app.add_typer(import_module(f"postroom.cli.{module}").app, name=group)
+    for place, group in dict.fromkeys(parts):
+        module, _, part = place.rpartition(".")
+        app.add_typer(getattr(import_module(f"postroom.cli.{module}"), part), name=group)
     return app

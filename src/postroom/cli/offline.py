@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 from postroom.app import places
-from postroom.app.backups import folder_of, newest_backup
+from postroom.app.backups import folder_of, keep_pages, newest_backup, stamp
 from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span, told_of_disk
 from postroom.app.config import Settings, load_settings
 from postroom.app.privacy import told_of_folders
@@ -19,10 +18,12 @@ from postroom.contracts.errors import InvalidPath, PostroomError, StateError, St
 from postroom.contracts.transactions import Outline
 from postroom.stores.postgres.errors import no_backup
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import connect, file_error, translated
-from postroom.stores.sqlite.copying import back_up
-from postroom.stores.sqlite.engine import identity_of_file, outline_of_file, refuse_missing
+from postroom.stores.sqlite.copying import back_up, remove_with_companions
+from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.looking import identity_of_file, outline_of_file
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -36,7 +37,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
     settings = load_settings(overrides={"data_dir": data_dir})
     if settings.database_url:
         raise no_backup()
-    chosen = target or _usual_target(settings, now)
+    chosen = target or folder_of(settings) / f"postroom-{stamp(now)}{page_backups.SUFFIX}"
     if chosen.exists():
         raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
     _require(settings.database)
@@ -44,11 +45,20 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise file_error(error, chosen.parent) from error
+    copy = chosen if target else chosen.with_suffix(".copy")
     with _owned(settings.database, now, "backup"):
         with translated(), closing(connect(settings.database)) as connection:
-            back_up(connection, chosen, is_read_back=True)
-        checked_schema(chosen, chosen)
-    return {"path": str(chosen), "bytes": chosen.stat().st_size}
+            back_up(connection, copy, is_read_back=True, is_kept=bool(target))
+        try:
+            checked_schema(copy, chosen)
+            if target is None:
+                made = keep_pages(copy, chosen, now=now)
+                return {"path": str(chosen), "bytes": made.size, "added": made.added}
+        finally:
+            if target is None:
+                remove_with_companions(copy)
+    size = chosen.stat().st_size
+    return {"path": str(chosen), "bytes": size, "added": size}
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -105,11 +115,6 @@ def _owned(database: Path, now: int, purpose: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _usual_target(settings: Settings, now: int) -> Path:
-    moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
-    return folder_of(settings) / f"postroom-{moment}.db"
 
 
 def _require(database: Path) -> None:

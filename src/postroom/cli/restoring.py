@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from postroom.app.backups import Backup, backups_in, folder_of
+from postroom.app.config import Settings
+from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     InvalidArgument,
     InvalidPath,
@@ -20,8 +23,9 @@ from postroom.contracts.errors import (
     StoreError,
 )
 from postroom.stores.migrations import shipped_migrations
+from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import connect, file_error, translated
-from postroom.stores.sqlite.copying import remove_with_companions, sync_folder
+from postroom.stores.sqlite.copying import refuse_faults, remove_with_companions, sync_folder
 from postroom.stores.sqlite.lock import OwnerLock
 
 _PIECE: Final = 4 * 1024 * 1024
@@ -74,7 +78,8 @@ def restore(wish: RestoreOptions, *, now: int, progress: Progress) -> Restored:
         SchemaTooNew: a newer postroom wrote the backup.
         InvalidArgument: the file is a live database and no backup.
     """
-    _refuse_live(wish.source)
+    if wish.source.suffix != page_backups.SUFFIX:
+        _refuse_live(wish.source)
     with _writing(wish.database):
         wish.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = OwnerLock(wish.database)
@@ -130,7 +135,9 @@ def _refuse_live(source: Path) -> None:
 
 
 def _copied(source: Path, target: Path, progress: Progress) -> int:
-    """Copy a file to the disk, readable by its owner alone, and return its size."""
+    """Put the database of a backup on the disk, readable by its owner alone, and return its size."""
+    if source.suffix == page_backups.SUFFIX:
+        return _assembled(source, target, progress)
     with _reading(source):
         opened = source.open("rb")
     with opened, _writing(target):
@@ -144,6 +151,68 @@ def _copied(source: Path, target: Path, progress: Progress) -> int:
             written.flush()
             os.fsync(written.fileno())
     return total
+
+
+def _assembled(source: Path, target: Path, progress: Progress) -> int:
+    with _reading(source):
+        total = page_backups.read(source).size
+    progress(f"reading {total} bytes of pages")
+    with _writing(target):
+        remove_with_companions(target)
+        target.touch(mode=0o600)
+        with target.open("wb") as written:
+            page_backups.assemble(source, written)
+            written.flush()
+            os.fsync(written.fileno())
+    return total
+
+
+def named(source: Path, settings: Settings) -> Path:
+    """Return the file of a backup that is told by its path, or by its name in the folder of backups."""
+    if source.exists():
+        return source
+    for name in (source.name, f"{source.name}{page_backups.SUFFIX}"):
+        if (inside := folder_of(settings) / name).exists():
+            return inside
+    return source
+
+
+def examined(folder: Path, *, check: bool, progress: Progress) -> list[dict[str, object]]:
+    """Return what is known of each backup of a folder, oldest first; with `check` all of it is read."""
+    return [_examined(one, check=check, progress=progress) for one in _by_age(folder)]
+
+
+def _examined(one: Backup, *, check: bool, progress: Progress) -> dict[str, object]:
+    fault = one.fault
+    if check and not fault:
+        progress(f"reading {one.path.name}")
+        try:
+            with _reading(one.path):
+                if one.path.suffix == page_backups.SUFFIX:
+                    page_backups.assemble(one.path)
+                else:
+                    refuse_faults(one.path)
+        except StoreError as error:
+            fault = error.message
+    return {
+        "name": one.path.name,
+        "made_at": iso(one.made_at),
+        "size": one.size,
+        "added": one.added,
+        "checked": check,
+        "fault": fault,
+    }
+
+
+def beyond(folder: Path, keep: int) -> list[Backup]:
+    """Return the backups of a folder but the newest that are whole as far as a look at them tells."""
+    found = _by_age(folder)
+    kept = [one for one in found if not one.fault][-keep:]
+    return [one for one in found if one not in kept]
+
+
+def _by_age(folder: Path) -> list[Backup]:
+    return sorted(backups_in(folder), key=lambda one: (one.made_at, one.path.name))
 
 
 def checked_schema(file: Path, shown: Path) -> int:

@@ -30,6 +30,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def checks_pages(self) -> bool:
+        """Whether each page has a checksum, so that one that was damaged is refused when it is read."""
+        ...
+
+    @property
     def grouping(self) -> tuple[int, int]:
         """How many commits were made, and how many changes they held."""
         ...
@@ -64,8 +69,8 @@ class Engine(Protocol):
         """Bring indexes up to date that are maintained after the commit."""
         ...
 
-    async def back_up(self, target: Path) -> None:
-        """Write a consistent copy of the database."""
+    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
+        """Write a consistent copy of the database; one that is not kept need not survive a power cut."""
         ...
 
     async def check(self) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StaleClaim, StoreCorrupt
+from postroom.contracts.errors import StaleClaim, StoreCorrupt, WrongStore
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.transactions import MAIL, Outline, Store, Transaction
 from postroom.log import get_logger
@@ -111,6 +111,8 @@ class SqlStore(Store):
         self._changes = changes or ChangeNotifier()
         self._seed = token_bytes(32)
         self._writes = count()
+        self._store_id: str | None = None
+        """Which store it was when that was looked at last."""
 
     @property
     @override
@@ -169,13 +171,17 @@ class SqlStore(Store):
     async def probe(self) -> None:
         now = self.clock.now()
 
-        def change(sql: SqlTransaction) -> Row | None:
+        def change(sql: SqlTransaction) -> tuple[Row | None, Row | None]:
             self.engine.take_room(sql)
-            return sql.one("store.probe", {"now": now})
+            return sql.one("store.probe", {"now": now}), sql.one("store.id")
 
-        row = await self.engine.write(change)
+        row, found = await self.engine.write(change)
         if row is None or row[0] != now:
             raise StoreCorrupt("the probe row did not read back as it was written", value=now)
+        store_id = None if found is None else found[0]
+        if self._store_id not in (None, store_id):
+            raise WrongStore(f"the database was store {self._store_id} and is {store_id or 'none'} now")
+        self._store_id = store_id
 
     @override
     def close(self) -> None:
@@ -233,18 +239,25 @@ class Stores(StoredMail):
         return self.store.engine.release
 
     @property
+    def checks_pages(self) -> bool:
+        """Whether each page has a checksum, so that one that was damaged is refused when it is read."""
+        return self.store.engine.checks_pages
+
+    @property
     def grouping(self) -> tuple[int, int]:
         """How many commits were made, and how many changes they held."""
         return self.store.engine.grouping
 
-    async def back_up(self, target: Path) -> None:
+    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
         """Write a consistent copy while work goes on, and read it back whole.
+
+        One that is not kept need not survive a power cut.
 
         Raises:
             StoreError: the copy could not be written or does not read back; the target is as it was.
             StateError: the engine makes no copies.
         """
-        await self.store.engine.back_up(target)
+        await self.store.engine.back_up(target, is_kept=is_kept)
 
     async def check(self) -> list[str]:
         """Read the whole database and return what is wrong with it; empty when nothing is."""

@@ -78,6 +78,11 @@ class CheckingEngine(Engine):
 
     @property
     @override
+    def checks_pages(self) -> bool:
+        return self.engine.checks_pages
+
+    @property
+    @override
     def grouping(self) -> tuple[int, int]:
         return self.engine.grouping
 
@@ -104,8 +109,8 @@ class CheckingEngine(Engine):
         await self.engine.settle()
 
     @override
-    async def back_up(self, target: Path) -> None:
-        await self.engine.back_up(target)
+    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
+        await self.engine.back_up(target, is_kept=is_kept)
 
     @override
     async def check(self) -> list[str]:

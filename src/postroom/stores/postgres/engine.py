@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from typing_extensions import override
@@ -79,6 +79,13 @@ class DatabaseClock:
         return self._offset
 
 
+class _About(NamedTuple):
+    """The schema, as the engine tells of it."""
+
+    identity: str
+    checks_pages: bool
+
+
 class PostgresEngine(Engine):
     """One schema of a database, for many processes and machines."""
 
@@ -87,7 +94,7 @@ class PostgresEngine(Engine):
         ownership: Ownership,
         writing: list[Connection],
         *,
-        identity: str,
+        about: _About,
         clock: Clock,
         readers: int,
         changes: ChangeNotifier,
@@ -101,7 +108,7 @@ class PostgresEngine(Engine):
         patient = replace(address, answer_within=WITHIN, settings={**address.settings, **SETTINGS})
         self.inspector = Readers(patient, count=1)
         self.notifications = Notifications(address, changes)
-        self._identity = identity
+        self._about = about
         self._release = writing[0].release
         self._clock = clock
 
@@ -140,7 +147,7 @@ class PostgresEngine(Engine):
             migrate(first, address, may_begin=may_begin)
             own_clock = DatabaseClock()
             own_clock.measure(first)
-            place = first.send(_PLACE)
+            place, checksums = first.send(_PLACE), first.send("SHOW data_checksums")
             first.wait()
             for number in range(1, _WRITERS):
                 writing.append(ownership.connect(number))  # noqa: PERF401 - what was opened before is closed
@@ -153,7 +160,7 @@ class PostgresEngine(Engine):
         return cls(
             ownership,
             writing,
-            identity=f"{place.rows[0][0]}/{address.schema}",
+            about=_About(f"{place.rows[0][0]}/{address.schema}", checksums.rows[0][0] == "on"),
             clock=clock or own_clock,
             readers=readers,
             changes=changes,
@@ -162,7 +169,7 @@ class PostgresEngine(Engine):
     @property
     @override
     def identity(self) -> str:
-        return self._identity
+        return self._about.identity
 
     @property
     @override
@@ -173,6 +180,11 @@ class PostgresEngine(Engine):
     @override
     def release(self) -> str:
         return self._release
+
+    @property
+    @override
+    def checks_pages(self) -> bool:
+        return self._about.checks_pages
 
     @property
     @override
@@ -199,7 +211,7 @@ class PostgresEngine(Engine):
         """Indexes are up to date with each commit."""
 
     @override
-    async def back_up(self, target: Path) -> None:
+    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
         raise no_backup()
 
     @override

@@ -14,6 +14,7 @@ from postroom.contracts.errors import (
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
+    WrongStore,
 )
 
 HELD_UP: Final = {"held_up": True}
@@ -29,12 +30,14 @@ _KINDS: tuple[tuple[tuple[str, ...], type[StoreError], str], ...] = (
     (("53100",), StoreFull, "the disk is full"),
     (("25006",), StoreReadOnly, "the database cannot be written"),
     (("XX001", "XX002"), StoreCorrupt, "the database does not read back"),
+    (("42P01", "3F000"), WrongStore, "a table of the schema is gone"),
     (("53", "57014"), StoreUnavailable, "PostgreSQL did not answer"),
 )
 _REMEDIES: Final = {
     StoreFull: "free space on the disk of the PostgreSQL server; start the server only if it does not run",
     StoreReadOnly: "connect to the server that may be written: this one is a standby or read-only",
     StoreCorrupt: "have the administrator of the PostgreSQL server restore a backup",
+    WrongStore: "stop the server and restore a backup of the schema with pg_restore",
     StoreUnavailable: "see that the PostgreSQL server runs and can be reached",
 }
 _CORRECT: Final = "correct database_url: postgresql://user:password@host:port/database"

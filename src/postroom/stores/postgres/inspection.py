@@ -35,7 +35,11 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
     That is: rows that cannot be read (with checksums, every damaged page), rows that break a CHECK or refer
     to nothing, and indexes that were not built to their end. An index that lacks a row is not found; for
     that PostgreSQL has `amcheck`.
+
+    Raises:
+        WrongStore: there are no tables.
     """
+    tx.one("store.id")  # a schema without tables has no faults, and is none
     faults = []
     for name, text in tx.all("outline.checks"):
         tx.connection.send("SAVEPOINT look")

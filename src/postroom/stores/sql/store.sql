@@ -19,6 +19,9 @@ ROLLBACK TO SAVEPOINT rehearsal;
 -- end_rehearsal
 RELEASE SAVEPOINT rehearsal;
 
+-- id
+SELECT store_id FROM store_identity WHERE id = 1;
+
 -- identity
 SELECT (SELECT store_id FROM store_identity),
        max((SELECT coalesce(max(id), 0) FROM messages), (SELECT indexed_to FROM search_index_progress)),

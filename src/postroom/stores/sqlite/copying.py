@@ -26,12 +26,13 @@ def back_up(
     target: Path,
     *,
     is_read_back: bool = False,
+    is_kept: bool = True,
     stop: threading.Event | None = None,
 ) -> None:
     """Write a consistent copy of the database to `target`, readable by its owner alone, whole or not at all.
 
     The connection is in no transaction. With `is_read_back` every table and index of the copy is read before
-    it appears. Once `stop` is set the copy ends soon.
+    it appears. One that is not kept need not survive a power cut. Once `stop` is set the copy ends soon.
 
     Raises:
         StoreError: the copy could not be written; what `target` was before, it is still.
@@ -43,9 +44,9 @@ def back_up(
     try:
         remove_with_companions(partial)
         partial.touch(mode=0o600)
-        _copy(connection, partial, stop)
+        _copy(connection, partial, stop, is_kept=is_kept)
         if is_read_back:
-            _refuse_faults(partial, target, stop)
+            refuse_faults(partial, target, stop)
         partial.replace(target)
         sync_folder(target.parent)
     except OSError as error:
@@ -79,8 +80,10 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _copy(connection: sqlite3.Connection, target: Path, stop: threading.Event) -> None:
+def _copy(connection: sqlite3.Connection, target: Path, stop: threading.Event, *, is_kept: bool) -> None:
     copy = sqlite3.connect(target)
+    if not is_kept:
+        copy.execute("PRAGMA synchronous = OFF")
     try:
         with translated():
             # A copy in several steps begins anew whenever another connection has written in between, and
@@ -100,8 +103,13 @@ def _refuse_to_go_on(stop: threading.Event) -> None:
         raise StoreUnavailable("the copy was broken off: the database is being closed")
 
 
-def _refuse_faults(file: Path, shown: Path, stop: threading.Event) -> None:
-    """Read the whole copy; nobody else writes it, so that it is opened without a log or a lock."""
+def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event | None = None) -> None:
+    """Read a whole copy, which nobody else writes, so that it is opened without a log or a lock.
+
+    Raises:
+        StoreCorrupt: it does not read back; `shown` is how the error names it.
+    """
+    shown, stop = shown or file, stop or threading.Event()
     with translated():
         connection = sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)
         try:

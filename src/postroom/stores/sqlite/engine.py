@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -12,12 +12,10 @@ from typing import TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StateError, StoreFull, StoreReadOnly, WrongStore
+from postroom.contracts.errors import StateError, StoreError, StoreFull, StoreReadOnly, WrongStore
 from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
-from postroom.stores import outline
 from postroom.stores.engine import Engine
-from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.migrations import missing_migrations, shipped_migrations
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.connection import (
@@ -30,7 +28,9 @@ from postroom.stores.sqlite.connection import (
 )
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.looking import outline_of
 from postroom.stores.sqlite.migrate import APPLIED, migrate
+from postroom.stores.sqlite.own_files import OwnFiles
 from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
@@ -82,15 +82,23 @@ class SqliteEngine(Engine):
         writer: Writer,
         readers: Readers | SharedReader,
         lock: OwnerLock | None = None,
+        files: OwnFiles | None = None,
     ) -> None:
         self.path = path
         self.writer = writer
         self.readers = readers
         self._clock = clock
         self._lock = lock
-        self._copier = Readers(path, count=1) if lock else None
+        self._files = files
+        self._copier = Readers(path, count=1, files=files) if lock else None
         """Of its own, so that a long copy keeps no reader waiting."""
         self._closing = threading.Event()
+        if self._copier is not None and files is not None:
+            # Open from now on: of a file that is deleted it is the only way to what was in it.
+            self._copier.begin(
+                lambda connection: connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+            )
+            files.when_changed = self._rescue
 
     @classmethod
     def open(
@@ -121,14 +129,14 @@ class SqliteEngine(Engine):
         lock = OwnerLock(path)
         lock.acquire(now=clock.now(), purpose=purpose)
         try:
-            writer = _open_writer(path, clock, log_reserve)
+            writer, files = _open_writer(path, clock, log_reserve)
         except StoreReadOnly as error:
             lock.release()
             raise read_only_error(error, path) from error
         except BaseException:
             lock.release()
             raise
-        return cls(path, clock, writer, Readers(path, count=readers), lock)
+        return cls(path, clock, writer, Readers(path, count=readers, files=files), lock, files)
 
     @classmethod
     def in_memory(cls, clock: Clock) -> "SqliteEngine":
@@ -150,6 +158,11 @@ class SqliteEngine(Engine):
     @override
     def release(self) -> str:
         return f"SQLite {sqlite3.sqlite_version}"
+
+    @property
+    @override
+    def checks_pages(self) -> bool:
+        return False  # the extension that does is in no build that Python comes with
 
     @property
     @override
@@ -177,12 +190,14 @@ class SqliteEngine(Engine):
                 pass
 
     @override
-    async def back_up(self, target: Path) -> None:
+    async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
         """Write a copy and read it back whole; one is made at a time, and `close` breaks it off."""
         if self._copier is None:
             raise StateError("a database in memory has no copies", remedy="keep it in a file")
         await self._copier.submit_free(
-            lambda connection: back_up(connection, target, is_read_back=True, stop=self._closing)
+            lambda connection: back_up(
+                connection, target, is_read_back=True, is_kept=is_kept, stop=self._closing
+            )
         )
 
     @override
@@ -215,10 +230,26 @@ class SqliteEngine(Engine):
             return
         self._copier.close()
         self.writer.close()
+        if self._files is not None:
+            self._files.close()
         self._lock.release()
 
+    def _rescue(self, target: Path) -> None:
+        """Save what is held of files that were taken away; `close` waits for it."""
 
-def _open_writer(path: Path, clock: Clock, log_reserve: int) -> Writer:
+        def copied(connection: sqlite3.Connection) -> None:
+            try:
+                back_up(connection, target, is_read_back=True)
+            except StoreError as error:
+                _LOG.error("store.not_rescued", code=error.code, reason=error.message)
+            else:
+                _LOG.error("store.rescued", file=str(target), remedy="stop the server and restore it")
+
+        assert self._copier is not None  # noqa: S101 - files that can be taken away have one
+        self._copier.begin(copied)
+
+
+def _open_writer(path: Path, clock: Clock, log_reserve: int) -> tuple[Writer, OwnFiles]:
     """Begin to write to the file; on a full disk one that can be read begins when there is room.
 
     Raises:
@@ -229,10 +260,12 @@ def _open_writer(path: Path, clock: Clock, log_reserve: int) -> Writer:
     except StoreFull as error:
         _refuse_unreadable(path, error)
         _LOG.error("store.read_only", code=error.code, reason=error.message, remedy=error.remedy)
-        return Writer(lambda: _open_newest(path, now=clock.now()), opens_at_once=False)
+        files = OwnFiles(path, clock)
+        return Writer(lambda: _open_newest(path, now=clock.now()), opens_at_once=False, files=files), files
     if log_reserve:
         _reserve_log(connection, path, log_reserve)
-    return Writer(lambda: connection)
+    files = OwnFiles(path, clock)
+    return Writer(lambda: connection, files=files), files
 
 
 def _refuse_unreadable(path: Path, error: StoreFull) -> None:
@@ -329,47 +362,3 @@ def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
     except sqlite3.Error as error:
         # Commits are slower without it and as durable; a full disk is told to the first caller who writes.
         _LOG.warning("store.log_not_reserved", reason=str(error))
-
-
-def outline_of(connection: sqlite3.Connection) -> Outline:
-    """Look at a database."""
-    return outline.outline_of(
-        SqliteTransaction(connection), lambda text: int(connection.execute(text).fetchone()[0])
-    )
-
-
-def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
-    """Look at a database that no server uses. Blocks.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-    with translated():
-        connection = connect(file, read_only=True)
-        try:
-            return look(connection)
-        finally:
-            connection.close()
-
-
-def outline_of_file(file: Path) -> Outline:
-    """Look at the shape of a database that no server uses. Blocks.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-    return look_into_file(file, outline_of)
-
-
-def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
-    """Look which store it is; None where its schema is older than that question. Blocks.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-
-    def look(connection: sqlite3.Connection) -> StoreIdentity | None:
-        is_told = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store_identity'").fetchone()
-        return identity_of(SqliteTransaction(connection), slugs) if is_told else None
-
-    return look_into_file(file, look)

@@ -4,13 +4,14 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
 from postroom.contracts.errors import StoreFull, StoreUnavailable
 from postroom.stores.sqlite.connection import connect, connect_unshared, translated
+from postroom.stores.sqlite.own_files import OwnFiles
 
 T = TypeVar("T")
 
@@ -18,8 +19,10 @@ T = TypeVar("T")
 class Readers:
     """Runs look-ups off the event loop, each in a read transaction."""
 
-    def __init__(self, path: Path, *, count: int = 2) -> None:
+    def __init__(self, path: Path, *, count: int = 2, files: OwnFiles | None = None) -> None:
+        """Where there are `files`, no connection is opened once they were changed by others."""
         self._path = path
+        self._files = files
         self._own = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="postroom-reader")
@@ -39,6 +42,14 @@ class Readers:
             StoreUnavailable: closed, or not answering in time.
         """
         return await self._handed_over(lambda: self._run_free(work))
+
+    def begin(self, work: Callable[[sqlite3.Connection], T]) -> "Future[T]":
+        """Have `work` done outside of a transaction, and wait for nothing.
+
+        Raises:
+            RuntimeError: closed.
+        """
+        return self._pool.submit(self._run_free, work)
 
     def close(self) -> None:
         """Finish what runs and close every connection; harmless when done twice."""
@@ -71,6 +82,8 @@ class Readers:
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
+            if self._files is not None:
+                self._files.refuse_changed()
             connection = connect(self._path, read_only=True)
             self._own.connection = connection
             self._connections.append(connection)

@@ -20,6 +20,7 @@ from postroom.contracts.errors import StoreError, StoreUnavailable
 from postroom.log import get_logger
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
 from postroom.stores.sqlite.connection import store_error
+from postroom.stores.sqlite.own_files import OwnFiles
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 
 _LOG = get_logger(__name__)
@@ -59,12 +60,20 @@ class Writer:
     _connection: sqlite3.Connection
     _transaction: SqliteTransaction
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], *, opens_at_once: bool = True) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        *,
+        opens_at_once: bool = True,
+        files: OwnFiles | None = None,
+    ) -> None:
         """Begin to write over the connection that `connect` gives; it is called on the thread.
 
-        Unless that is done at once, each change tries it, and fails with what it raises.
+        Unless that is done at once, each change tries it, and fails with what it raises. Where there are
+        `files`, nothing is written once they were changed by others.
         """
         self._connect = connect
+        self._files = files
         self.opens_at_once = opens_at_once
         self.pending = PendingChanges[SqliteTransaction]()
         self._chores: list[_Chore] = []
@@ -92,8 +101,10 @@ class Writer:
         self._transaction = SqliteTransaction(connection)
         self._chores = [
             _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
-            _Chore("checkpoint", CHECKPOINT_AFTER, _fold, connection.total_changes),
+            _Chore("checkpoint", CHECKPOINT_AFTER, self._fold, connection.total_changes),
         ]
+        if self._files is not None:
+            self._files.note()
         self._do_chores()
         return connection
 
@@ -121,6 +132,8 @@ class Writer:
 
     def _commit(self, group: list[_Change]) -> None:
         try:
+            if self._files is not None:
+                self._files.refuse_changed()
             self._connection.execute("BEGIN IMMEDIATE")
             if len(group) == 1:
                 self._run(group[0])
@@ -138,6 +151,8 @@ class Writer:
             failure = store_error(error)
             failure.__cause__ = error
             fail(group, failure)
+        except StoreError as error:  # of the files: nothing was begun
+            fail(group, error)
         if self._connection.in_transaction:
             self._undo()
 
@@ -179,11 +194,21 @@ class Writer:
                 elif not self.pending.is_empty:
                     break  # callers first; what is left stays due
 
+    def _fold(self, connection: sqlite3.Connection) -> bool:
+        try:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        finally:
+            if self._files is not None:
+                self._files.note_written()
+        return False
+
     def _do(self, chore: _Chore) -> bool:
         """Do one step of a chore; return whether some of it is left."""
         try:
+            if self._files is not None:
+                self._files.refuse_changed()
             return chore.run(self._connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, StoreError) as error:
             # Nobody waits for a chore and nothing is lost: it is done again when it is next due, and
             # whatever is wrong with the disk is told to the next caller who writes.
             if self._connection.in_transaction:
@@ -229,11 +254,6 @@ def _update_step(connection: sqlite3.Connection) -> bool:
     left = update_indexes(SqliteTransaction(connection))
     connection.execute("COMMIT")
     return left
-
-
-def _fold(connection: sqlite3.Connection) -> bool:
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-    return False
 
 
 def _what_undid(group: list[_Change]) -> StoreError:

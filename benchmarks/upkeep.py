@@ -1,0 +1,189 @@
+"""What looking after a large store costs: backups and their size, sends beside upkeep, starts."""
+
+import asyncio
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from benchmarks.application import PROJECT, fill, fresh_application, message_arguments
+from benchmarks.figures import Table, cpu_of, median, ms, size
+from benchmarks.starting import start
+from postroom.app.admin_service import AdminService
+from postroom.app.retention import Retention
+from postroom.app.wiring import Application
+from postroom.contracts.retention import KeepRule
+from postroom.http_api.operations import LagMeter
+
+LARGE = size(1_000_000, 2_000)
+ARCHIVED = size(50_000, 50)
+"""Messages of the examination: to write a million into Git takes hours."""
+DAYS = 10
+CHANGED = 0.02
+SENDS = size(1_000, 20)
+PAUSE = 0.005
+"""Seconds between two sends: a caller who waits for nothing else."""
+STARTS = size(5, 1)
+
+
+async def main(large: int = LARGE) -> None:
+    """Print the tables."""
+    async with fresh_application() as application:
+        await fill(application, large)
+        with tempfile.TemporaryDirectory(prefix="postroom-bench-") as name:
+            kept = Path(name, "large")
+            kept.mkdir()
+            await application.store.back_up(kept / "postroom.db")
+            await asyncio.to_thread(_starts, kept, Path(name, "empty"), large)
+        await _beside(application, large)
+        await _ten_days(application, large)
+    async with fresh_application(archive=True) as application:
+        await _examined(application)
+
+
+async def _send(application: Application) -> float:
+    began = time.perf_counter()
+    await application.mail.call("send_message", message_arguments("Sender", "Reader4"))
+    took = time.perf_counter() - began
+    await asyncio.sleep(PAUSE)
+    return took
+
+
+async def _against_nothing(
+    application: Application, table: Table, what: str, work: Callable[[], Awaitable[Any]]
+) -> None:
+    """Send before, beside and after the work."""
+    alone = [await _send(application) for _ in range(SENDS // 2)]
+    began, beside = time.perf_counter(), []
+    working = asyncio.ensure_future(work())
+    while not working.done():
+        beside.append(await _send(application))
+    await working
+    took = time.perf_counter() - began
+    alone += [await _send(application) for _ in range(SENDS // 2)]
+    table.add(
+        f"{what} ({took:.1f} s, {len(beside)} sends)",
+        f"p99 {ms(_p99(beside))}, median {ms(median(beside))}",
+        f"alone: p99 {ms(_p99(alone))}, median {ms(median(alone))}",
+        _p99(beside) / _p99(alone),
+        "p99 at most 1.5",
+    )
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
+
+
+async def _beside(application: Application, large: int) -> None:
+    table = Table(f"Sends beside upkeep of {large:,} messages")
+    backups = application.backups
+    await _against_nothing(application, table, "the first backup", lambda: backups.make("first"))
+    await _against_nothing(application, table, "the next backup", lambda: backups.make("next"))
+    admin = AdminService(application, LagMeter(), started_at=0)
+    await _against_nothing(application, table, "doctor", admin.doctor)
+    await _against_nothing(application, table, "status", admin.status)
+    rule = KeepRule(project=PROJECT, thread="t1", keep=timedelta(days=1), unread_stays=False)
+    retention = Retention(application.settings, application.store, [rule], runs=application.store.store)
+    await _against_nothing(application, table, "deletion of what no rule keeps", retention.messages)
+
+
+async def _examined(application: Application) -> None:
+    await fill(application, ARCHIVED)
+    [project] = await application.store.read(lambda tx: tx.projects(limit=2))
+    await application.archive.rebuild(project)
+    table = Table(f"Sends beside the examination of {ARCHIVED:,} messages and their archive")
+    admin = AdminService(application, LagMeter(), started_at=0)
+    await _against_nothing(application, table, "doctor --full", lambda: admin.doctor(full=True))
+
+
+async def _ten_days(application: Application, large: int) -> None:
+    """Back up each day; in between a fiftieth of the messages is read, and as many are new."""
+    folder = application.backups.folder
+    await asyncio.to_thread(shutil.rmtree, folder)
+    dice = random.Random("days")
+    table = Table(f"Backups of {large:,} messages on {DAYS} days, {CHANGED:.0%} changed in between")
+    for day in range(DAYS):
+        began, cpu = time.perf_counter(), time.process_time()
+        made = await application.backups.make(f"day-{day}")
+        took = time.perf_counter() - began
+        database = made.size
+        if day in (0, 1, DAYS - 1):
+            table.add(
+                f"day {day + 1}: {took:.1f} s, {time.process_time() - cpu:.1f} s of a processor",
+                f"{made.added / 1e6:.0f} MB written",
+                f"database {made.size / 1e6:.0f} MB",
+                made.added / made.size,
+            )
+        await _changed(application, large, int(large * CHANGED), dice)
+    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    table.add(
+        "all together", f"{total / 1e6:.0f} MB", f"{database / 1e6:.0f} MB", total / database, "under 1.5"
+    )
+
+
+async def _changed(application: Application, large: int, number: int, dice: random.Random) -> None:
+    """Write messages of today, and change as many of any day."""
+
+    def some(tx: Any, first: int, last: int) -> None:
+        project = tx.project(PROJECT)
+        sender = tx.agent(project.id, "Sender")
+        reader = tx.agent(project.id, "Reader4")
+        for one in range(first, last):
+            message = tx.insert_message(
+                project_id=project.id,
+                sender=sender,
+                thread_id=f"t{dice.randrange(5_000)}",
+                subject=f"Report {one} of today",
+                body_md=f"word{dice.randrange(9_973)} beside {dice.randbytes(100).hex()}",
+                importance="normal",
+                ack_required=False,
+                topic="",
+                broadcast=False,
+                reply_to=None,
+                now=1_800_000_000_000 + one,
+            )
+            tx.insert_recipient(message.id, reader, "to")
+
+    for first in range(0, number, 2_000):
+        await application.store.write(lambda tx, at=first: some(tx, at, min(at + 2_000, number)))
+    chosen = sorted(dice.sample(range(1, large + 1), number))
+    engine = application.store.store.engine
+    for first in range(0, number, 2_000):
+        few = ",".join(map(str, chosen[first : first + 2_000]))
+        await engine.write(
+            lambda sql, few=few: sql.connection.execute(
+                f"UPDATE recipients SET read_at = 1800000000000 WHERE message_id IN ({few})"
+            )
+        )
+    await application.store.settle()
+
+
+def _starts(kept: Path, empty: Path, large: int) -> None:
+    """Start servers over the large store and over an empty one, in turns."""
+    table = Table(f"Starting with {large:,} messages")
+    taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for _ in range(STARTS + 1):
+        for is_large, place in ((True, kept), (False, empty)):
+            taken[is_large].append(_start(place))
+    few, many = taken[False][1:] or taken[False], taken[True][1:] or taken[True]
+    for what, at in (("until it is ready", 0), ("processor time until then", 1)):
+        ours, against = (median([one[at] for one in values]) for values in (many, few))
+        table.add(what, ms(ours), f"empty: {ms(against)}", ours / against, "at most 1.3")
+
+
+def _start(folder: Path) -> tuple[float, float]:
+    (folder / "server.json").unlink(missing_ok=True)
+    began = time.perf_counter()
+    server = start(folder)
+    took, used = time.perf_counter() - began, cpu_of(server.pid)
+    server.terminate()
+    server.wait(timedelta(minutes=5).total_seconds())
+    return took, used
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,58 @@
+"""Looks at what kind of database a file is."""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from postroom.contracts.transactions import Outline
+from postroom.stores import outline
+from postroom.stores.identity import StoreIdentity, identity_of
+from postroom.stores.sqlite.connection import connect, translated
+from postroom.stores.sqlite.sql_transaction import SqliteTransaction
+
+T = TypeVar("T")
+
+
+def outline_of(connection: sqlite3.Connection) -> Outline:
+    """Look at a database."""
+    return outline.outline_of(
+        SqliteTransaction(connection), lambda text: int(connection.execute(text).fetchone()[0])
+    )
+
+
+def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
+    """Look at a database that no server uses. Blocks.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    with translated():
+        connection = connect(file, read_only=True)
+        try:
+            return look(connection)
+        finally:
+            connection.close()
+
+
+def outline_of_file(file: Path) -> Outline:
+    """Look at the shape of a database that no server uses. Blocks.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return look_into_file(file, outline_of)
+
+
+def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
+    """Look which store it is; None where its schema is older than that question. Blocks.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+
+    def look(connection: sqlite3.Connection) -> StoreIdentity | None:
+        is_told = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store_identity'").fetchone()
+        return identity_of(SqliteTransaction(connection), slugs) if is_told else None
+
+    return look_into_file(file, look)

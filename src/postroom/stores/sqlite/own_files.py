@@ -1,0 +1,110 @@
+"""Whether the files of an open database are still where they were, and nobody else has written to them.
+
+On Unix a file that is deleted or replaced can be written as before by whoever has it open, and is gone when
+that process ends. So each commit looks first: what was accepted before is still held, and nothing more is.
+"""
+
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import WrongStore
+from postroom.log import get_logger
+from postroom.stores.sqlite.connection import file_error
+
+_LOG = get_logger(__name__)
+_HEADER: Final = 100
+"""Bytes at the beginning of a database that tell its size, its schema and how often it was changed."""
+
+
+class OwnFiles:
+    """The database and its log as this process opened them."""
+
+    def __init__(self, path: Path, clock: Clock, *, platform: str = sys.platform) -> None:
+        """Hold the file open; `refuse_changed` finds nothing until `note` was called.
+
+        Raises:
+            StoreError: it cannot be opened.
+        """
+        self._path, self._log, self._clock = path, path.with_name(f"{path.name}-wal"), clock
+        self._sees_writes = platform != "win32"
+        """Windows may tell the time of a write only once the file is closed."""
+        try:
+            # Held to the end: closing it would end the locks that SQLite has on the file.
+            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except OSError as error:
+            raise file_error(error, path) from error
+        self._let_go = weakref.finalize(self, os.close, self._descriptor)
+        self._files: tuple[object, object] | None = None
+        self._written: tuple[int, int] | None = None
+        self._header = b""
+        self.rescued: Path | None = None
+        """Where what is held was to be saved when the files were found changed."""
+        self.when_changed: Callable[[Path], None] = lambda _: None
+        """Called once, with the file to save to what is held."""
+
+    def note(self) -> None:
+        """Take the files as they are now for ours, just opened."""
+        self._files = _which(self._path), _which(self._log)
+        self.note_written()
+
+    def note_written(self) -> None:
+        """Take what is in the file now for ours: after each checkpoint, which alone writes to it."""
+        self._written, self._header = self._last_written(), self._beginning()
+
+    def refuse_changed(self) -> None:
+        """Refuse files that were deleted, moved, replaced or written to by others.
+
+        Raises:
+            WrongStore: they were; what was committed before is saved to `rescued`, if it can still be read.
+        """
+        if self._files is None or not (reason := self._what_changed(*self._files)):
+            return
+        if self.rescued is None:
+            self.rescued = self._path.with_name(f"{self._path.name}.rescued.{self._clock.now()}")
+            _LOG.error("store.taken_away", reason=reason, rescued=str(self.rescued))
+            self.when_changed(self.rescued)
+        raise WrongStore(
+            f"{reason} while the server runs; nothing more is accepted",
+            value=str(self._path),
+            remedy=f"what was accepted before is saved as {self.rescued} if it could still be read: stop the "
+            f"server and `postroom restore --force {self.rescued}`, or an older backup",
+        )
+
+    def close(self) -> None:
+        """Let go of the file, once nobody has it open any more; harmless when done twice."""
+        self._let_go()
+
+    def _what_changed(self, database: object, log: object) -> str:
+        if (found := _which(self._path)) != database:
+            return f"{self._path} was {'deleted' if found is None else 'replaced'}"
+        if (found := _which(self._log)) != log:
+            return f"{self._log} was {'deleted' if found is None else 'replaced'}"
+        if self._sees_writes and self._last_written() != self._written:
+            if self._beginning() != self._header:
+                return f"{self._path} was written to by another program"
+            self._written = self._last_written()  # it was touched, and nothing else
+        return ""
+
+    def _beginning(self) -> bytes:
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        return os.read(self._descriptor, _HEADER)
+
+    def _last_written(self) -> tuple[int, int]:
+        found = os.fstat(self._descriptor)
+        return found.st_mtime_ns, found.st_size
+
+
+def _which(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from any other; None when there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_error(error, path) from error
+    return found.st_dev, found.st_ino

@@ -1,0 +1,330 @@
+"""Backups that share pages: each keeps those that changed since the one before, and a list of all of them.
+
+    backups/<name>.backup         a line of JSON, then hash and place of each page, then a hash of all that
+    backups/packs/<number>.pack   compressed blocks of pages, then an index; written once, shared by backups
+
+A page is compared with the page of the same number in the backup before: SQLite moves none. A place is the
+number of a pack and of a page in it. Whatever is written gets its name when it is whole and on the disk,
+packs before the backup that names them: a process that is killed leaves what was there before, and rubbish.
+"""
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+from postroom.contracts.errors import StateError, StoreError, StoreUnavailable
+from postroom.log import get_logger
+from postroom.stores.sqlite.connection import connect_unshared, translated
+from postroom.stores.sqlite.copying import PARTIAL, sync_folder
+from postroom.stores.sqlite.page_packs import (
+    BLOCK,
+    HASH,
+    PACKS,
+    Damaged,
+    NewPack,
+    Pack,
+    Packs,
+    Record,
+    digest_of,
+    rewrite,
+)
+
+_LOG = get_logger(__name__)
+SUFFIX: Final = ".backup"
+FORMAT: Final = 1
+_PLACE: Final = 8
+_RECORD: Final = HASH + _PLACE
+_SEAL: Final = 32
+_RECORDS: Final = 4096
+"""Pages of a list that are read at once."""
+MOST_PACKS: Final = 32
+"""Packs that a backup may need; the pages of the smallest of more are written again."""
+MOST_DEAD: Final = 0.1
+"""The part of a pack that no backup needs, beyond which it is written again without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What a backup says of itself."""
+
+    path: Path
+    made_at: int
+    page_size: int
+    pages: int
+    schema: int
+    store_id: str
+    added: int
+    """Bytes that were written for it: those that no backup before it had."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the database that it gives back."""
+        return self.page_size * self.pages
+
+
+class About(NamedTuple):
+    """What is said of a database that is backed up."""
+
+    made_at: int
+    schema: int
+    store_id: str
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Keep every other process from writing to a folder of backups for so long.
+
+    Raises:
+        StateError: another is at work there.
+    """
+    from filelock import FileLock, Timeout  # loaded where backups are made
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", mode=0o600, blocking=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise StateError(
+            f"another process makes or removes backups in {folder}", remedy="wait until it is done"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def about(copy: Path, made_at: int) -> About:
+    """Return what is to be said of a copy of a database.
+
+    Raises:
+        StoreError: it does not read.
+    """
+    with translated(), closing(connect_unshared(copy)) as connection:
+        [schema] = connection.execute("SELECT max(version) FROM schema_migrations").fetchone()
+        [is_told] = connection.execute(
+            "SELECT count(*) FROM sqlite_schema WHERE name = 'store_identity'"
+        ).fetchone()
+        row = connection.execute("SELECT store_id FROM store_identity").fetchone() if is_told else None
+        return About(made_at, schema, "" if row is None else row[0])
+
+
+def add(copy: Path, target: Path, about: About, *, stop: threading.Event | None = None) -> Listed:
+    """Keep a copy of a database as a backup that shares pages with those before, and read it back whole.
+
+    `copy` is written by nobody. The caller holds the lock of the folder. When a page that it would share
+    does not read back, it is written anew with all pages.
+
+    Raises:
+        OSError: it cannot be written; nothing changed.
+        StoreUnavailable: it was told to stop.
+    """
+    stop = stop or threading.Event()
+    folder = target.parent
+    _tidy(folder)
+    before = next((one for one in reversed(listed(folder)) if one.path != target), None)
+    try:
+        return _Writing(copy, target, about, before, stop).written()
+    except Damaged as error:
+        if before is None:
+            raise
+        _LOG.error("backup.damaged", reason=error.message, remedy="the next backup shares nothing with it")
+    return _Writing(copy, target, about, None, stop).written()
+
+
+def listed(folder: Path) -> list[Listed]:
+    """Return the backups of a folder that can be read, oldest first."""
+    found = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        with suppress(StoreError, OSError):
+            found.append(read(path))
+    return sorted(found, key=lambda one: (one.made_at, one.path.name))
+
+
+def read(path: Path) -> Listed:
+    """Return what a backup says of itself.
+
+    Raises:
+        Damaged: it is none, or cannot be read to its end.
+        OSError: it cannot be opened.
+    """
+    with path.open("rb") as file:
+        try:
+            told = json.loads(file.readline(4096))
+            if told.pop("format") != FORMAT:
+                raise Damaged(f"{path} has a format that this postroom does not know", value=str(path))
+            found = Listed(path=path, **told)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Damaged(f"{path} is no backup", value=str(path)) from error
+        left = os.fstat(file.fileno()).st_size - file.tell()
+        if left != found.pages * _RECORD + _SEAL:
+            raise Damaged(f"{path} is cut off", value=str(path))
+        return found
+
+
+def assemble(path: Path, target: IO[bytes] | None = None, *, stop: threading.Event | None = None) -> Listed:
+    """Write the database of a backup to `target`, or only read it; each page is compared with its hash.
+
+    Raises:
+        Damaged: something is not as it was written.
+        OSError: it cannot be read or written.
+        StoreUnavailable: it was told to stop.
+    """
+    found = read(path)
+    with Packs(path.parent / PACKS) as packs:
+        _read_back(found, packs, target, stop or threading.Event())
+    return found
+
+
+def sweep(folder: Path) -> int:
+    """Free what no backup of a folder needs any more, and return how many bytes that are.
+
+    The caller holds the lock of the folder.
+
+    Raises:
+        Damaged: a backup cannot be read, so that nobody knows what it needs; nothing was removed.
+        OSError: something cannot be removed.
+    """
+    _tidy(folder)
+    needed: dict[int, bytearray] = {}
+    for path in folder.glob(f"*{SUFFIX}"):
+        for record in records(read(path)):
+            marks = needed.setdefault(record.pack, bytearray())
+            if len(marks) <= record.number:
+                marks.extend(bytes(record.number + 1 - len(marks)))
+            marks[record.number] = 1
+    freed = 0
+    for path in (folder / PACKS).glob("*.pack"):
+        before = path.stat().st_size
+        marks = needed.get(int(path.stem, 16), bytearray())
+        alive, pack = sum(marks), Pack.open(path)
+        held = pack.pages - pack.skipped
+        if not alive:
+            path.unlink()
+            freed += before
+        elif held - alive > MOST_DEAD * held:
+            rewrite(path, marks)
+            freed += before - path.stat().st_size
+    return freed
+
+
+def records(found: Listed) -> Iterator[Record]:
+    """Yield the pages of a backup in order.
+
+    Raises:
+        Damaged: the list is not as it was written.
+    """
+    seal = blake2b(digest_size=_SEAL)
+    with found.path.open("rb") as file:
+        seal.update(file.readline())
+        left = found.pages
+        while left:
+            piece = file.read(min(left, _RECORDS) * _RECORD)
+            seal.update(piece)
+            left -= len(piece) // _RECORD
+            for at in range(0, len(piece), _RECORD):
+                place = int.from_bytes(piece[at + HASH : at + _RECORD], "big")
+                yield Record(piece[at : at + HASH], place >> 32, place & 0xFFFFFFFF)
+        if file.read() != seal.digest():
+            raise Damaged(f"the list of pages in {found.path} was changed", value=str(found.path))
+
+
+class _Writing:
+    """One backup that is being made."""
+
+    def __init__(
+        self, copy: Path, target: Path, about: About, before: Listed | None, stop: threading.Event
+    ) -> None:
+        self._copy, self._target, self._about, self._stop = copy, target, about, stop
+        with copy.open("rb") as file:
+            stored = int.from_bytes(file.read(18)[16:18], "big")  # bytes 16 and 17 of the file, 1 for 65536
+        self._page_size = 65536 if stored == 1 else stored
+        self._before = before if before and before.page_size == self._page_size else None
+        self._folder = target.parent / PACKS
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+
+    def written(self) -> Listed:
+        """Write pack and list, read all of it back, and give them their names."""
+        again = self._not_shared()
+        number = 1 + max((int(one.stem, 16) for one in self._folder.glob("*.pack")), default=0)
+        pack = self._folder / f"{number:08x}.pack"
+        partial, unlisted = (one.with_name(one.name + PARTIAL) for one in (pack, self._target))
+        try:
+            entries = bytearray()
+            with NewPack(partial, self._page_size) as new:
+                for digest, page, old in self._pages():
+                    if old is not None and old.digest == digest and old.pack not in again:
+                        place = old.pack << 32 | old.number
+                    else:
+                        place = number << 32 | new.add(page)
+                    entries += digest + place.to_bytes(_PLACE, "big")
+            self._list(unlisted, entries, partial.stat().st_size if new.pages else 0)
+            with Packs(self._folder, {number: partial}) as packs:
+                _read_back(read(unlisted), packs, None, self._stop)
+            if new.pages:
+                partial.replace(pack)
+                sync_folder(self._folder)
+            unlisted.replace(self._target)
+            sync_folder(self._target.parent)
+        finally:
+            partial.unlink(missing_ok=True)
+            unlisted.unlink(missing_ok=True)
+        return read(self._target)
+
+    def _not_shared(self) -> set[int]:
+        """Return the packs whose pages are written again: the smallest, where there are too many."""
+        if self._before is None:
+            return set()
+        used = Counter(one.pack for one in records(self._before))
+        return {pack for pack, _ in used.most_common()[MOST_PACKS - 1 :]}
+
+    def _pages(self) -> Iterator[tuple[bytes, bytes, Record | None]]:
+        former = iter(()) if self._before is None else records(self._before)
+        with self._copy.open("rb") as file:
+            while piece := file.read(self._page_size * BLOCK * 16):
+                _refuse_to_go_on(self._stop)
+                for at in range(0, len(piece), self._page_size):
+                    page = piece[at : at + self._page_size]
+                    yield digest_of(page), page, next(former, None)
+
+    def _list(self, path: Path, entries: bytearray, added: int) -> None:
+        told = {
+            "format": FORMAT,
+            **self._about._asdict(),
+            "page_size": self._page_size,
+            "pages": len(entries) // _RECORD,
+            "added": added + len(entries),
+        }
+        head = json.dumps(told).encode() + b"\n"
+        path.touch(mode=0o600)
+        with path.open("wb") as file:
+            for part in (head, entries, blake2b(head + entries, digest_size=_SEAL).digest()):
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _read_back(found: Listed, packs: Packs, target: IO[bytes] | None, stop: threading.Event) -> None:
+    for number, record in enumerate(records(found)):
+        if number % _RECORDS == 0:
+            _refuse_to_go_on(stop)
+        page = packs.page(record)
+        if target is not None:
+            target.write(page)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a process that was killed left half written."""
+    for left in (*folder.glob(f"*{SUFFIX}{PARTIAL}"), *(folder / PACKS).glob(f"*{PARTIAL}")):
+        left.unlink(missing_ok=True)
+
+
+def _refuse_to_go_on(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise StoreUnavailable("the backup was broken off: the server stops")
