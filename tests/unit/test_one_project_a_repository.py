@@ -221,7 +221,7 @@ async def test_what_is_no_repository_and_no_remote_makes_a_project_all_the_same(
     os.mkfifo(around / "pipe" / ".git" / "HEAD")
     (around / "pointer").mkdir()
     (around / "pointer" / ".git").write_text("gitdir: /nowhere\n")
-    names = ("long", "longer", "lines", "option", "escape", "loop", "pipe", "pointer")
+    names = ("long", "longer", "lines", "option", "escape", "loop", "pipe", "pointer", "x" * 300, "y/" * 900)
     found = {(await ensured(room, around / name))["id"] for name in names}
     assert len(found) == len(names)
 

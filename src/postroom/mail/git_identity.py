@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Final, TypeVar
 
 from postroom.contracts.mail import Project
@@ -63,7 +64,7 @@ def recognise(path: str, unread: Sequence[Project]) -> Recognition:
 def read_folder(path: str) -> RepositoryFolder:
     """Look at a folder; one that is not there is known by its path alone. Blocks: asks Git."""
     plain = RepositoryFolder(top=path)
-    if not Path(path).is_dir():
+    if not S_ISDIR(_mode(path)):
         return plain
     real = os.path.realpath(path)
     git = shutil.which("git")
@@ -117,8 +118,16 @@ def _agree(one: str, other: str) -> bool:
 
 
 def _has_repository(folder: Path) -> bool:
-    is_bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir()
-    return is_bare or any((one / ".git").exists() for one in (folder, *folder.parents))
+    is_bare = bool(_mode(folder / "HEAD")) and S_ISDIR(_mode(folder / "objects"))
+    return is_bare or any(_mode(one / ".git") for one in (folder, *folder.parents))
+
+
+def _mode(path: str | Path) -> int:
+    """Return what lies at a path, as `stat` tells; 0 when nothing does, or it cannot be looked at."""
+    try:
+        return Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return 0
 
 
 def _without(path: str, inner: str) -> str:
@@ -137,7 +146,7 @@ def _identity(git: str, folder: str, depth: int = 0) -> str:
         remote = hashlib.sha256(remote.encode(errors="surrogatepass")).hexdigest()
     elif remote and (origin := _local(remote, folder)):
         remote = origin
-        if Path(origin).is_dir() and depth < _LOCAL_ORIGINS:
+        if S_ISDIR(_mode(origin)) and depth < _LOCAL_ORIGINS:
             its = parts_of(_identity(git, origin, depth + 1))[0]
             is_bare = _ask(git, origin, "rev-parse", "--is-bare-repository") == "true"
             remote = its or (origin if is_bare else "")
@@ -160,7 +169,7 @@ def _local(remote: str, folder: str) -> str:
     """Return the folder that a remote of this machine names, or an empty string for one elsewhere."""
     if remote.startswith("file://"):
         return os.path.realpath(remote.removeprefix("file://"))
-    if _SCHEME.match(remote) or (_SCP.match(remote) and not os.path.lexists(Path(folder, remote))):
+    if _SCHEME.match(remote) or (_SCP.match(remote) and not _mode(Path(folder, remote))):
         return ""
     return os.path.realpath(Path(folder, remote))
 
