@@ -25,6 +25,7 @@ from postroom.contracts.mail import (
     Reservation,
     SearchHit,
     StoredAnswer,
+    ThreadFilter,
     ThreadHead,
 )
 from postroom.contracts.merging import MergingReads, MergingWrites
@@ -183,6 +184,15 @@ class RecordReads(
 
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
         """Return threads by their newest message, newest first, those older than message id `before`."""
+        ...
+
+    def wanted_threads(
+        self, project_id: int, wanted: ThreadFilter, *, limit: int, among: int, before: int | None = None
+    ) -> tuple[list[ThreadHead], int | None]:
+        """Return those of the newest `among` threads older than message id `before` that are wanted.
+
+        They come newest first; with them the message id below which to look on, None where nothing is left.
+        """
         ...
 
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:

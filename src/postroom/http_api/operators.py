@@ -20,7 +20,7 @@ from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.tokens import Grant
-from postroom.contracts.work import told
+from postroom.contracts.work import Work, told
 from postroom.http_api.operations import Operations
 from postroom.http_api.sessions import LoginService, own_address
 from postroom.mail.named_tokens import NamedTokens
@@ -251,6 +251,14 @@ class _Run(Asked, frozen=True):
     run: str
 
 
+def _done_to_a_run(act: Callable[[str], Awaitable[Work]]) -> Endpoint:
+    async def acted(request: Request) -> Response:
+        asked = await read_body(request, _Run)
+        return JSONResponse(told(await act(asked.run)))
+
+    return acted
+
+
 def run_routes(runs: WorkService) -> list[Route]:
     """Return the routes to runs: what agents are at, what waits and why, what was given up."""
 
@@ -268,6 +276,10 @@ def run_routes(runs: WorkService) -> list[Route]:
         output = await runs.output(work.run_id, whole=request.query_params.get("output") == "whole")
         return JSONResponse({**told(work), "output": output.text, "output_is_cut": output.is_cut})
 
+    async def floor(request: Request) -> Response:
+        slug = await runs.slug(request.query_params.get("project", ""))
+        return JSONResponse(told(await runs.floor(slug)))
+
     async def dead(_: Request) -> Response:
         return JSONResponse({"dead": [dict(one) for one in await runs.dead()]})
 
@@ -276,16 +288,15 @@ def run_routes(runs: WorkService) -> list[Route]:
         await runs.cancel(asked.run)
         return JSONResponse(told(await runs.named(asked.run)))
 
-    async def replayed(request: Request) -> Response:
-        asked = await read_body(request, _Run)
-        return JSONResponse(told(await runs.replay(asked.run)))
-
     return [
         operators("/admin/runs", {"GET": listed}),
         operators("/admin/runs/one", {"GET": shown}),
+        operators("/admin/floor", {"GET": floor}),
         operators("/admin/runs/dead", {"GET": dead}),
         operators("/admin/runs/cancel", {"POST": cancelled}),
-        operators("/admin/runs/replay", {"POST": replayed}),
+        operators("/admin/runs/hasten", {"POST": _done_to_a_run(runs.hasten)}),
+        operators("/admin/runs/discard", {"POST": _done_to_a_run(runs.discard)}),
+        operators("/admin/runs/replay", {"POST": _done_to_a_run(runs.replay)}),
     ]
 
 

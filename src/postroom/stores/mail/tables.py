@@ -34,6 +34,7 @@ from postroom.contracts.mail import (
     Reservation,
     SearchHit,
     StoredAnswer,
+    ThreadFilter,
     ThreadHead,
 )
 from postroom.contracts.outbox import OutboxTables
@@ -360,6 +361,30 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     @override
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
+
+    @override
+    def wanted_threads(
+        self, project_id: int, wanted: ThreadFilter, *, limit: int, among: int, before: int | None = None
+    ) -> tuple[list[ThreadHead], int | None]:
+        window: dict[str, object] = {"project_id": project_id, "before": before}
+        found = self._all(
+            ThreadHead,
+            "mail.threads_wanted",
+            **window,
+            among=among,
+            people_id=wanted.people_id,
+            agent_id=wanted.agent_id,
+            person_id=wanted.person_id,
+            unread=wanted.seen == "unread",
+            unacknowledged=wanted.seen == "unacknowledged",
+            any_importance=not wanted.importance,
+            importance=wanted.importance,
+            limit=limit + 1,
+        )
+        if len(found) > limit:
+            return found[:limit], found[limit - 1].last_id
+        row = self._tx.one("mail.threads_looked_at", {**window, "among": among - 1})
+        return found, int(row[0]) if row else None
 
     @override
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
