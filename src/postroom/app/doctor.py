@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from postroom.app.backups import BackupState
+from postroom.app.backups import told_of_backups
 from postroom.app.check_results import (
     CheckResult,
     backed_up_elsewhere,
@@ -19,6 +19,7 @@ from postroom.app.check_results import (
 )
 from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
+from postroom.app.repairs import Repair
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -54,6 +55,8 @@ class Doctor:
         self._full = full
         self._application = application
         self._chats = chats
+        self.repairs: list[Repair] = []
+        """What could be mended of what was found."""
 
     async def findings(self) -> list[CheckResult]:
         """Return what was found, part by part; one that cannot be looked at is told and ends nothing."""
@@ -82,7 +85,15 @@ class Doctor:
         return [CheckResult(part="store writes", state="ok", detail="a probe row was written and read back")]
 
     async def _store_reads(self) -> list[CheckResult]:
-        if faults := await self._application.store.check():
+        store = self._application.store
+        if faults := await store.check():
+            if indexes := await store.indexes_that_lack_rows():
+                self._can_mend(
+                    "store reads",
+                    f"write {', '.join(indexes)} again, which lack rows that their tables have: in one "
+                    "transaction, undone if anything is wrong afterwards; nothing else is written meanwhile",
+                    lambda: store.write_again(indexes),
+                )
             return [
                 CheckResult(
                     part="store reads",
@@ -93,6 +104,9 @@ class Doctor:
                 )
             ]
         return [CheckResult(part="store reads", state="ok", detail="every table and index was read")]
+
+    def _can_mend(self, name: str, does: str, perform: Callable[[], Awaitable[object]]) -> None:
+        self.repairs.append(Repair(name=name, does=does, perform=perform))
 
     async def _log(self) -> list[CheckResult]:
         failure = log_failure()
@@ -131,6 +145,8 @@ class Doctor:
         except ArchiveUnavailable as error:
             return broken("archive", error, about=project.slug)
         if faults:
+            if not written - stored:
+                self._mend_repository(project)
             return found("failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
         if unknown := written - stored:
             return found(
@@ -142,6 +158,11 @@ class Doctor:
         missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
         if missing:
             remedy = f"run `postroom rebuild archive {project.slug}`"
+            self._can_mend(
+                f"archive {project.slug}",
+                f"write what its archive lacks: {len(missing)} messages; what is there stays as it is",
+                lambda: application.archive.rebuild(project),
+            )
             return found("failed", f"{len(missing)} messages are missing", remedy)
         if self._full and (differing := await application.archive.differing(project)):
             return found(
@@ -151,6 +172,15 @@ class Doctor:
                 f"where the database is, `postroom rebuild archive {project.slug}`",
             )
         return found("ok", f"{len(written)} messages, {len(stored - written)} on their way")
+
+    def _mend_repository(self, project: Project) -> None:
+        archive = self._application.archive
+        aside = f"{project.slug}.git.damaged.{self._application.clock.now()}"
+        self._can_mend(
+            f"archive {project.slug}",
+            f"move its archive, with its history, to {aside}, and write another from the database",
+            lambda: archive.replace(project, aside),
+        )
 
     def _archived(self, slug: str) -> tuple[list[str], set[int]]:
         repository = self._application.archive.repository(slug)
@@ -322,44 +352,6 @@ def _git_found() -> CheckResult:
         return CheckResult(part="git", state="ok", detail="git was found")
     detail = "git was not found; mail works, the archive waits"
     return CheckResult(part="git", state="failed", detail=detail, remedy="install git")
-
-
-def told_of_backups(found: BackupState) -> CheckResult:
-    """Return how it stands with backups."""
-    state, detail, remedy = _backups_in_words(found)
-    facts = {
-        "interval_ms": found.interval_ms,
-        "age_ms": found.age_ms,
-        "tries_failed": found.tries,
-        "code": None if found.failure is None else found.failure.code,
-    }
-    return CheckResult(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
-
-
-def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
-    """Return the state, what it is, and what to do about it."""
-    newest = "there is none"
-    if found.newest is not None and found.age_ms is not None:
-        newest = f"the newest, {found.newest.path.name}, is {span(found.age_ms)} old"
-    if found.failure is not None:
-        detail = f"the last {found.tries} tries failed: {found.failure.message}; {newest}"
-        return "failed", detail, found.failure.remedy
-    if found.damaged:
-        detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
-        return (
-            "failed",
-            detail,
-            "`postroom backup prune` removes them; `postroom backup list --check` reads the others",
-        )
-    if found.is_overdue:
-        return "failed", newest, "see the log for why none was made, or run `postroom backup`"
-    if not found.interval_ms:
-        remedy = "set backup_interval, or have a timer of your own run `postroom backup`"
-        return "unknown", f"the timer is off; {newest}", remedy
-    if found.newest is None:
-        detail = f"{newest} yet; the server makes the first a minute after its start"
-        return "unknown", detail, "wait, or run `postroom backup`"
-    return "ok", newest, ""
 
 
 def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:

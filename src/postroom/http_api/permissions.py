@@ -132,7 +132,7 @@ _ADMINISTRATION: Final = (
         "GET /admin/status",
         "GET /admin/projects",
         "POST /admin/prune",
-        "GET /admin/doctor",
+        "GET POST /admin/doctor",
         "GET /admin/support-bundle",
         "POST /admin/backup",
         "POST DELETE /admin/agent-token",
