@@ -328,8 +328,7 @@ class Settings(BaseSettings):
         """Where the database is, without user and password."""
         if not self.database_url:
             return str(self.database)
-        place = self.database_url.partition("://")[2].partition("?")[0].rpartition("@")[2]
-        return f"postgresql://{place}, schema {self.database_schema}"
+        return shown_address(self.database_url, self.database_schema)
 
     @property
     def growing(self) -> Path:
@@ -411,6 +410,12 @@ def explain(settings: Settings) -> list[SettingLine]:
         )
         for name, field in Settings.model_fields.items()
     ]
+
+
+def shown_address(url: str, schema: str) -> str:
+    """Return where a schema of PostgreSQL is, without user and password."""
+    place = url.partition("://")[2].partition("?")[0].rpartition("@")[2]
+    return f"postgresql://{place}, schema {schema}"
 
 
 def _shown_value(settings: Settings, name: str) -> str:

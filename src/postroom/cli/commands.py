@@ -5,6 +5,7 @@ import typer
 from postroom.cli import (
     agents,
     backup,
+    database,
     events,
     gateway,
     guard,
@@ -54,6 +55,7 @@ app.add_typer(gateway.app, name="gateway")
 app.add_typer(runs.app, name="runs")
 app.add_typer(backup.app)
 app.add_typer(backup.backups, name="backup")
+app.add_typer(database.app, name="database")
 app.add_typer(support.app)
 app.add_typer(prune.app)
 app.add_typer(rebuild.app, name="rebuild")

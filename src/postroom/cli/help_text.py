@@ -16,6 +16,7 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
         "restore",
         "prune",
         "rebuild",
+        "database",
         "tokens",
         "config",
         "support-bundle",

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
-from postroom.contracts.errors import SchemaTooNew, StoreCorrupt
+from postroom.contracts.errors import SchemaTooNew, StateError, StoreCorrupt, WrongStore
 
+UNFINISHED: Final = 2**31 - 1
+"""Stands among the applied steps while a copy into the database is not finished; no release knows it."""
 _FILE: Final = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 
 
@@ -42,7 +44,13 @@ def missing_migrations(applied: Mapping[int, str], known: Sequence[Migration]) -
     Raises:
         SchemaTooNew: the database has steps that this postroom does not know.
         StoreCorrupt: a step that was applied differs from the one shipped.
+        WrongStore: a copy into the database is not finished.
     """
+    if UNFINISHED in applied:
+        raise WrongStore(
+            "a copy into this database is not finished",
+            remedy="run the same `postroom database copy` again: it goes on where it was",
+        )
     newest = max((step.version for step in known), default=0)
     if applied and max(applied) > newest:
         raise SchemaTooNew(
@@ -56,3 +64,18 @@ def missing_migrations(applied: Mapping[int, str], known: Sequence[Migration]) -
                 remedy="install the postroom release that made this database, or restore a backup",
             )
     return [step for step in known if step.version not in applied]
+
+
+def refuse_old(applied: Mapping[int, str], engine: str) -> None:
+    """Refuse a database that lacks a step of this release, or that this release does not know.
+
+    Raises:
+        StateError: it lacks a step.
+        SchemaTooNew, StoreCorrupt, WrongStore: as of `missing_migrations`.
+    """
+    if missing := missing_migrations(applied, shipped_migrations(engine)):
+        raise StateError(
+            f"the database is of an older release: it lacks schema step {missing[0].version}",
+            value=missing[0].version,
+            remedy="start `postroom up` of this release on it once, then stop it",
+        )

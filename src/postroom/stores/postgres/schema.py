@@ -47,7 +47,7 @@ def migrate(
     """
     steps = shipped_migrations("postgres") if steps is None else steps
     connection.begin()
-    applied = _applied(connection)
+    applied = applied_steps(connection)
     missing = missing_migrations(applied, steps)
     connection.undo()
     if not (applied or may_begin):
@@ -70,7 +70,7 @@ def _migrated(connection: Connection, schema: str, steps: Sequence[Migration]) -
     if not found.rows:  # with IF NOT EXISTS the right to create one would be needed even so
         connection.send(f"CREATE SCHEMA {quoted(schema)}")
     connection.send(_LEDGER)
-    missing = missing_migrations(_applied(connection), steps)
+    missing = missing_migrations(applied_steps(connection), steps)
     for step in missing:
         connection.run_script(step.sql)
         connection.send(_RECORD, (step.version, step.name, step.checksum))
@@ -79,7 +79,8 @@ def _migrated(connection: Connection, schema: str, steps: Sequence[Migration]) -
     return [step.version for step in missing]
 
 
-def _applied(connection: Connection) -> dict[int, str]:
+def applied_steps(connection: Connection) -> dict[int, str]:
+    """Return the checksum of each step that was applied, by number; none where there is no schema."""
     found = connection.send(_HAS_LEDGER)
     connection.wait()
     if not found.rows[0][0]:

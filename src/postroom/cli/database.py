@@ -1,0 +1,91 @@
+"""`postroom database copy`: the whole store from one engine to the other."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from postroom.app import places
+from postroom.cli import show
+from postroom.cli.help_text import examples
+from postroom.cli.options import AsJson, DataDir
+from postroom.contracts.clock import SystemClock
+from postroom.contracts.errors import InvalidArgument
+
+app = typer.Typer(
+    help="Move the store to another database.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("database copy --to postgresql://postroom@db.example/mail"),
+)
+
+_POSTGRES: Final = ("postgresql://", "postgres://")
+_SQLITE: Final = "sqlite:"
+
+
+@app.callback()
+def database() -> None:
+    """Move the store to another database."""
+
+
+@app.command()
+def copy(
+    to: Annotated[str, typer.Option(metavar="DATABASE", help="postgresql://..., or sqlite:PATH.")],
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="DATABASE", help="The same.", show_default="that of the settings"),
+    ] = "",
+    schema: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The schema on PostgreSQL.", show_default="that of the settings"),
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check both sides, and write nothing.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the store to an empty database of the other engine, and compare every row.
+
+    No server may use either side. Ids, tokens and cursors stay, so that clients go on as before. A copy that
+    was cut off goes on when the same command is given again; until it is finished no server opens the target.
+    The source is not changed.
+    """
+    from postroom.app.config import load_settings
+    from postroom.cli.moving import checked, copied
+
+    settings = load_settings(overrides={"data_dir": data_dir})
+    chosen = schema or settings.database_schema
+    usual = settings.database_url or f"{_SQLITE}{settings.database}"
+    sides = [_named(one, chosen) for one in (source or usual, to)]
+    with show.progress() as tell:
+        do = checked if dry_run else copied
+        found = do(*sides, now=SystemClock().now(), progress=tell)
+    show.answer(found, as_json=as_json, text=lambda: _told(found))
+
+
+def _named(text: str, schema: str) -> "Path | tuple[str, str]":
+    """Return the file, or the address and the schema, that a database is named by.
+
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    if text.startswith(_POSTGRES):
+        return text, schema
+    path = text.removeprefix(_SQLITE)
+    if not text.startswith(_SQLITE) or not path:
+        raise InvalidArgument(
+            "a database is named as postgresql://..., or as sqlite: with the path of its file",
+            remedy="for example --to postgresql://postroom@db.example/mail",
+        )
+    return places.absolute(path, places.environment())
+
+
+def _told(found: dict[str, Any]) -> str:
+    rows, names = found["rows"], (show.line(found["from"]), show.line(found["to"]))
+    counted = f"{sum(rows.values())} rows of {len(rows)} tables"
+    if not found["done"]:
+        return f"{counted} would be copied from {names[0]} to {names[1]}; {found['target']}"
+    return (
+        f"{counted} were copied from {names[0]} to {names[1]}, and every one compared\n"
+        "next: set the new database in the settings and start the server; keep the old database until you "
+        "are sure, and start no server on it: what is written to one of them is not in the other"
+    )

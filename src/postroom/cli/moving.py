@@ -1,0 +1,88 @@
+"""Opens both sides of a copy between engines, and copies."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from postroom.app.config import shown_address
+from postroom.contracts.errors import InvalidArgument, MissingExtra
+from postroom.stores.moving import Side, Table, copy, is_continued
+from postroom.stores.sqlite import moving as sqlite
+
+Place = Path | tuple[str, str]
+"""A file, or the address and the schema of a PostgreSQL database."""
+Progress = Callable[[str], None]
+
+
+class _Sides(NamedTuple):
+    source: Side
+    target: Side
+    tables: list[Table]
+
+
+def copied(source: Place, target: Place, *, now: int, progress: Progress) -> dict[str, object]:
+    """Copy a store and return what was copied, as plain JSON data.
+
+    Raises:
+        PostroomError: as of `postroom.stores.moving.copy`, and of what opens the sides.
+    """
+    with _opened(source, target, now=now, writes=True) as sides:
+        done = copy(*sides, progress)
+        return {
+            "from": sides.source.name,
+            "to": sides.target.name,
+            "rows": dict(done.rows),
+            "went_on": done.went_on,
+            "done": True,
+        }
+
+
+def checked(source: Place, target: Place, *, now: int, progress: Progress) -> dict[str, object]:
+    """Return what would be copied; nothing is written.
+
+    Raises:
+        PostroomError: a copy would be refused.
+    """
+    with _opened(source, target, now=now, writes=False) as (origin, place, tables):
+        goes_on = is_continued(origin, place, tables)
+        rows = {}
+        for table in tables:
+            progress(f"counting {table.name}")
+            rows[table.name] = origin.count(table)
+        told = "a copy that was cut off would go on" if goes_on else "the target is empty"
+        return {"from": origin.name, "to": place.name, "rows": rows, "target": told, "done": False}
+
+
+@contextmanager
+def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator[_Sides]:
+    """Open both sides; one is a file.
+
+    Raises:
+        InvalidArgument: both are of one engine.
+        MissingExtra: the driver of PostgreSQL is not installed.
+    """
+    if isinstance(source, Path) == isinstance(target, Path):
+        raise InvalidArgument(
+            "both databases are of the same engine",
+            remedy="`postroom backup` and `postroom restore` copy SQLite; `pg_dump` copies PostgreSQL",
+        )
+    try:
+        from postroom.stores.postgres import moving as postgres
+    except ImportError as error:
+        raise MissingExtra(
+            "PostgreSQL needs the driver psycopg, which is not installed",
+            value="psycopg",
+            remedy="pip install 'postroom[postgres]'",
+        ) from error
+    is_target = isinstance(target, Path)
+    path = target if isinstance(target, Path) else source
+    dsn, schema = source if isinstance(target, Path) else target  # type: ignore[misc]
+    name = shown_address(dsn, schema)
+    assert isinstance(path, Path)  # noqa: S101 - one of them is
+    with (
+        sqlite.opened(path, now=now, is_target=is_target, writes=writes) as file,
+        postgres.opened(dsn, schema=schema, name=name, is_target=not is_target, writes=writes) as server,
+    ):
+        tables = sqlite.shared_tables(now)
+        yield _Sides(server, file, tables) if is_target else _Sides(file, server, tables)

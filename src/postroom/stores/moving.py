@@ -1,0 +1,188 @@
+"""Copies a store from one engine to the other: every table, row by row, ids and cursors kept.
+
+    marked as unfinished ─▶ copied, table by table ─▶ compared, row by row ─▶ indexes filled ─▶ mark removed
+
+Rows go in the order of their keys, some thousand a transaction: a copy that was cut off goes on behind the
+last key that the target has. As long as the mark is there no server opens it. The source is only read.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final, Protocol
+
+from postroom.contracts.errors import StateError, StoreCorrupt
+from postroom.stores.sql_transaction import Row
+
+AT_ONCE: Final = 2_000
+AT_ONCE_WITH_BYTES: Final = 20
+"""Rows of a transaction; those that hold files are few."""
+LEFT_OUT: Final = ("schema_migrations", "search_index_progress", "sqlite_", "messages_fts", "threads")
+"""How the names of tables begin that are not copied: ledger, counters, and indexes, which are filled anew."""
+_ALWAYS_THERE: Final = ("probe", "store_identity")
+"""Tables of which a store that was just made may have a row."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table, the same on both engines."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    """Columns by which each row is another; rows are read in their order, that of bytes."""
+    has_bytes: bool
+
+    @property
+    def at_once(self) -> int:
+        """How many rows are read and written together."""
+        return AT_ONCE_WITH_BYTES if self.has_bytes else AT_ONCE
+
+    def key_of(self, row: Row) -> Row:
+        """Return what a row is told from others by."""
+        return tuple(row[self.columns.index(name)] for name in self.key)
+
+
+class Side(Protocol):
+    """A store that nobody else uses meanwhile. A source is only read."""
+
+    name: str
+    """The database, as people name it: without a password."""
+
+    def store_id(self) -> str:
+        """Return the id of the store; empty when it has none."""
+        ...
+
+    def newest_message(self) -> int:
+        """Return the highest number that a message was ever given."""
+        ...
+
+    def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
+        """Return rows behind a key, in the order of their keys."""
+        ...
+
+    def last_key(self, table: Table) -> Row | None:
+        """Return the key of the last row."""
+        ...
+
+    def count(self, table: Table) -> int:
+        """Return how many rows there are."""
+        ...
+
+    def copied_from(self) -> str | None:
+        """Return the id of the store whose copy is not finished here; None where none is."""
+        ...
+
+    def mark(self, store_id: str, tables: Sequence[Table]) -> None:
+        """Empty some tables and note that a copy begins, in one transaction."""
+        ...
+
+    def put(self, table: Table, rows: Sequence[Row]) -> None:
+        """Write rows, in one transaction.
+
+        Raises:
+            InvalidRecord: the engine cannot hold a value.
+        """
+        ...
+
+    def finish(self, newest_message: int) -> None:
+        """Fill the indexes, let numbers go on behind those that were given, and remove the mark."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What was copied."""
+
+    rows: Mapping[str, int]
+    """By table, as they were compared at the end."""
+    went_on: bool
+    """Whether an earlier copy had been cut off."""
+
+
+def copy(source: Side, target: Side, tables: Sequence[Table], progress: Progress) -> Copied:
+    """Copy a store into an empty one, or go on with a copy that was cut off.
+
+    Raises:
+        StateError: the target holds something else; nothing was changed.
+        StoreCorrupt: a row is not the same on both sides in the end; the target stays marked as unfinished.
+        InvalidRecord: a value cannot be held by the other engine; the target stays marked.
+    """
+    went_on = is_continued(source, target, tables)
+    if not went_on:
+        target.mark(source.store_id(), [one for one in tables if one.name in _ALWAYS_THERE])
+    for table in tables:
+        for done in _copied(source, target, table):
+            progress(f"copying {table.name}: {done} rows")
+    counted = {}
+    for table in tables:
+        for done in _compared(source, target, table):
+            progress(f"comparing {table.name}: {done} rows")
+            counted[table.name] = done
+    progress("filling the indexes")
+    target.finish(source.newest_message())
+    return Copied(rows=counted, went_on=went_on)
+
+
+def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
+    """Say whether a copy of this store was cut off in the target; else the target is empty.
+
+    Raises:
+        StateError: the target holds something else, or the source has no id.
+    """
+    if not (store_id := source.store_id()):
+        raise StateError(
+            f"{source.name} has no id yet",
+            remedy="start `postroom up` of this release on it once, then stop it",
+        )
+    unfinished = target.copied_from()
+    if unfinished == store_id:
+        return True
+    if unfinished is not None:
+        raise StateError(
+            f"{target.name} holds the unfinished copy of another store",
+            value=unfinished,
+            remedy="copy that one to its end, or name an empty database",
+        )
+    filled = [one.name for one in tables if one.name not in _ALWAYS_THERE and target.count(one)]
+    if filled:
+        raise StateError(
+            f"{target.name} is not empty: there are rows in {', '.join(filled[:3])}",
+            value=filled,
+            remedy="name an empty database, or another schema",
+        )
+    return False
+
+
+def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
+    after, done = target.last_key(table), 0
+    while rows := source.rows(table, after, table.at_once):
+        target.put(table, rows)
+        after = table.key_of(rows[-1])
+        done += len(rows)
+        yield done
+
+
+def _compared(source: Side, target: Side, table: Table) -> Iterator[int]:
+    """Yield how many rows are the same so far.
+
+    Raises:
+        StoreCorrupt: one is not.
+    """
+    after, same = None, 0
+    while True:
+        ours, theirs = (side.rows(table, after, table.at_once) for side in (source, target))
+        if ours != theirs:
+            at = next(one or other for one, other in zip_longest(ours, theirs) if one != other)
+            raise StoreCorrupt(
+                f"a row of {table.name} is not the same in {source.name} and {target.name}",
+                value=[str(part)[:80] for part in table.key_of(at)],
+                remedy="the source was changed since the copy began: drop the target and copy again",
+            )
+        same += len(ours)
+        yield same
+        if not ours:
+            return
+        after = table.key_of(ours[-1])

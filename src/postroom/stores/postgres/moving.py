@@ -1,0 +1,167 @@
+"""A schema of PostgreSQL as one side of a copy between engines (`postroom.stores.moving`)."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Final
+
+from postroom.contracts.errors import InvalidRecord, StateError
+from postroom.stores.mail import search_index
+from postroom.stores.migrations import UNFINISHED, refuse_old
+from postroom.stores.moving import Table
+from postroom.stores.postgres.connection import Address, Connection, quoted
+from postroom.stores.postgres.ownership import Ownership
+from postroom.stores.postgres.schema import applied_steps, migrate
+from postroom.stores.postgres.sql_transaction import PostgresTransaction
+from postroom.stores.postgres.values import encoded
+from postroom.stores.sql_transaction import Row
+from postroom.stores.statements import Statement
+
+_WITHIN: Final = timedelta(hours=6)
+_SETTINGS: Final = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0"}
+_MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES ($1, $2, '', 0)"
+_NUMBERED: Final = """
+SELECT table_name, column_name FROM information_schema.columns
+ WHERE table_schema = $1::text AND is_identity = 'YES' ORDER BY 1
+"""
+_GO_ON: Final = (
+    "SELECT setval(pg_get_serial_sequence($1::text, $2::text), greatest({least}, 1), {least} > 0)"
+    " FROM (SELECT coalesce(max({column}), 0) AS newest FROM {table}) AS found"
+)
+
+
+class PostgresSide:
+    """A schema over one connection; `opened` gives one."""
+
+    def __init__(self, connection: Connection, schema: str, name: str, *, is_made: bool) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._is_made = is_made
+        self.name = name
+
+    def store_id(self) -> str:
+        """Return the id of the store; empty when it has none."""
+        found = self._all("SELECT store_id FROM store_identity")
+        return str(found[0][0]) if found else ""
+
+    def newest_message(self) -> int:
+        """Return the highest number that a message was ever given."""
+        sequence = "CAST(pg_get_serial_sequence('messages', 'id') AS regclass)"
+        [[newest]] = self._all(f"SELECT coalesce(pg_sequence_last_value({sequence}), 0)")
+        return int(newest)
+
+    def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
+        """Return rows behind a key, in the order of their keys."""
+        key, count = ", ".join(table.key), len(table.key)
+        marks = ", ".join(f"${place}" for place in range(1, count + 1))
+        behind = "" if after is None else f"WHERE ({key}) > ({marks})"
+        text = f"SELECT {', '.join(table.columns)} FROM {table.name} {behind} ORDER BY {key} LIMIT {limit}"  # noqa: S608
+        return self._all(text, () if after is None else after, name=f"rows.{table.name}.{after is None}")
+
+    def last_key(self, table: Table) -> Row | None:
+        """Return the key of the last row."""
+        order = ", ".join(f"{name} DESC" for name in table.key)
+        found = self._all(f"SELECT {', '.join(table.key)} FROM {table.name} ORDER BY {order} LIMIT 1")  # noqa: S608
+        return found[0] if found else None
+
+    def count(self, table: Table) -> int:
+        """Return how many rows there are."""
+        if not self._is_made:
+            return 0
+        [[found]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
+        return int(found)
+
+    def copied_from(self) -> str | None:
+        """Return the id of the store whose copy is not finished here; None where none is."""
+        if not self._is_made:
+            return None
+        found = self._all("SELECT name FROM schema_migrations WHERE version = $1", (UNFINISHED,))
+        return str(found[0][0]) if found else None
+
+    def mark(self, store_id: str, tables: Sequence[Table]) -> None:
+        """Empty some tables and note that a copy begins, in one transaction."""
+        with self._transaction() as connection:
+            for table in tables:
+                connection.send(f"DELETE FROM {table.name}")  # noqa: S608
+            connection.send(_MARK, (UNFINISHED, store_id))
+
+    def put(self, table: Table, rows: Sequence[Row]) -> None:
+        """Write rows, in one transaction.
+
+        Raises:
+            InvalidRecord: a text holds NUL or half a character; it names the row.
+        """
+        marks = ", ".join(f"${place}" for place in range(1, len(table.columns) + 1))
+        text = (
+            f"INSERT INTO {table.name} ({', '.join(table.columns)}) OVERRIDING SYSTEM VALUE VALUES ({marks})"  # noqa: S608
+        )
+        statement = _statement(f"put.{table.name}", text)
+        bound = [_bound(table, row) for row in rows]
+        with self._transaction() as connection:
+            for values in bound:
+                connection.send_named(statement, values)
+
+    def finish(self, newest_message: int) -> None:
+        """Fill the indexes, let numbers go on behind those that were given, and remove the mark."""
+        with self._transaction() as connection:
+            search_index.fill(PostgresTransaction(connection))
+            for table, column in self._all(_NUMBERED, (self._schema,)):
+                least = f"greatest(newest, {newest_message})" if table == "messages" else "newest"
+                text = _GO_ON.format(least=least, column=column, table=table)
+                connection.send(text, (f"{quoted(self._schema)}.{table}", column))
+            connection.send("DELETE FROM schema_migrations WHERE version = $1", (UNFINISHED,))
+
+    def _all(self, text: str, values: Sequence[object] = (), *, name: str = "") -> list[Row]:
+        if name:
+            answer = self._connection.send_named(_statement(name, text), list(map(encoded, values)))
+        else:
+            answer = self._connection.send(text, values)
+        self._connection.wait()
+        return answer.rows
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        self._connection.begin()
+        try:
+            yield self._connection
+            self._connection.send("COMMIT")
+            self._connection.wait()
+        except BaseException:
+            self._connection.undo()
+            raise
+
+
+@contextmanager
+def opened(dsn: str, *, schema: str, name: str, is_target: bool, writes: bool) -> Iterator[PostgresSide]:
+    """Open a schema for a copy, and keep every server from it meanwhile.
+
+    A target is made, where one `writes`.
+
+    Raises:
+        StoreHeld: a server, or another process, uses it.
+        StateError: there is no such source, or it is older than this release.
+        ConfigError, SchemaTooNew, StoreReadOnly, StoreUnavailable: as of `PostgresStore.open`.
+    """
+    address = Address(dsn=dsn, schema=schema, answer_within=_WITHIN, settings=_SETTINGS)
+    with closing(Ownership(address, alone=True).connect(0)) as connection:
+        applied = applied_steps(connection)
+        if is_target and writes and UNFINISHED not in applied:
+            migrate(connection, address)
+            applied = applied_steps(connection)
+        elif not is_target and not applied:
+            raise StateError(f"there is no store in {name}", value=schema, remedy="name the right schema")
+        elif applied and not (is_target and UNFINISHED in applied):
+            refuse_old(applied, "postgres")
+        yield PostgresSide(connection, schema, name, is_made=bool(applied))
+
+
+def _bound(table: Table, row: Row) -> list[bytes | None]:
+    try:
+        return list(map(encoded, row))
+    except InvalidRecord as error:
+        key = [str(part)[:80] for part in table.key_of(row)]
+        raise InvalidRecord(f"{error.message}, in the row {key} of {table.name}", value=key) from error
+
+
+def _statement(name: str, text: str) -> Statement:
+    return Statement(name=f"moving.{name}", text=text, parameters=(), lists=frozenset())

@@ -1,0 +1,180 @@
+"""A SQLite file as one side of a copy between engines (`postroom.stores.moving`)."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.errors import StateError
+from postroom.stores.migrations import UNFINISHED, refuse_old
+from postroom.stores.moving import LEFT_OUT, Table
+from postroom.stores.sql_transaction import Row
+from postroom.stores.sqlite.connection import connect, translated
+from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.migrate import migrate
+from postroom.stores.statements import statements
+
+_MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES (?, ?, '', 0)"
+
+
+class SqliteSide:
+    """An open file; `opened` gives one."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self._connection = connection
+        self.name = name
+
+    def steps(self) -> dict[int, str]:
+        """Return the checksum of each schema step that was applied, by number."""
+        if not self._all("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'"):
+            return {}
+        return {row[0]: row[1] for row in self._all("SELECT version, checksum FROM schema_migrations")}
+
+    def tables(self) -> list[Table]:
+        """Return every table that both engines have, those that others refer to first."""
+        found = {
+            name: self._table(name)
+            for (name,) in self._all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+            if not name.startswith(LEFT_OUT)
+        }
+        ordered: dict[str, Table] = {}
+        while left := found.keys() - ordered.keys():
+            ready = [name for name in sorted(left) if self._refers_to(name) <= ordered.keys() | {name}]
+            ordered |= {name: found[name] for name in ready}
+        return list(ordered.values())
+
+    def store_id(self) -> str:
+        """Return the id of the store; empty when it has none."""
+        found = self._all("SELECT store_id FROM store_identity")
+        return str(found[0][0]) if found else ""
+
+    def newest_message(self) -> int:
+        """Return the highest number that a message was ever given."""
+        [[newest]] = self._all("SELECT coalesce(max(id), 0) FROM messages")
+        [[indexed]] = self._all("SELECT indexed_to FROM search_index_progress")
+        return max(int(newest), int(indexed))
+
+    def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
+        """Return rows behind a key, in the order of their keys."""
+        key, marks = ", ".join(table.key), ", ".join("?" * len(table.key))
+        behind = "" if after is None else f"WHERE ({key}) > ({marks})"
+        text = f"SELECT {', '.join(table.columns)} FROM {table.name} {behind} ORDER BY {key} LIMIT ?"  # noqa: S608
+        return self._all(text, (*(after or ()), limit))
+
+    def last_key(self, table: Table) -> Row | None:
+        """Return the key of the last row."""
+        order = ", ".join(f"{name} DESC" for name in table.key)
+        found = self._all(f"SELECT {', '.join(table.key)} FROM {table.name} ORDER BY {order} LIMIT 1")  # noqa: S608
+        return found[0] if found else None
+
+    def count(self, table: Table) -> int:
+        """Return how many rows there are."""
+        [[found]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
+        return int(found)
+
+    def copied_from(self) -> str | None:
+        """Return the id of the store whose copy is not finished here; None where none is."""
+        found = self._all("SELECT name FROM schema_migrations WHERE version = ?", (UNFINISHED,))
+        return str(found[0][0]) if found else None
+
+    def mark(self, store_id: str, tables: Sequence[Table]) -> None:
+        """Empty some tables and note that a copy begins, in one transaction."""
+        with self._transaction():
+            for table in tables:
+                self._connection.execute(f"DELETE FROM {table.name}")  # noqa: S608
+            self._connection.execute(_MARK, (UNFINISHED, store_id))
+
+    def put(self, table: Table, rows: Sequence[Row]) -> None:
+        """Write rows, in one transaction."""
+        marks = ", ".join("?" * len(table.columns))
+        text = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({marks})"  # noqa: S608
+        with self._transaction():
+            self._connection.executemany(text, rows)
+
+    def finish(self, newest_message: int) -> None:
+        """Fill the indexes, let numbers go on behind those that were given, and remove the mark."""
+        with self._transaction():
+            for name in ("mail.index_search", "mail.index_threads", "mail.indexed"):
+                self._connection.execute(statements("sqlite")[name].text, {"newest": newest_message})
+            self._connection.execute("DELETE FROM schema_migrations WHERE version = ?", (UNFINISHED,))
+
+    def _all(self, text: str, values: Sequence[object] = ()) -> list[Row]:
+        with translated():
+            return self._connection.execute(text, values).fetchall()
+
+    def _table(self, name: str) -> Table:
+        columns = self._all("SELECT name, type, pk FROM pragma_table_info(?) ORDER BY cid", (name,))
+        key = [column for column, _, place in sorted(columns, key=lambda one: one[2]) if place]
+        if not key:  # no primary key: the first of its unique keys whose columns always have a value
+            unique = 'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial ORDER BY name'
+            [first, *_] = self._all(unique, (name,))
+            of_index = "SELECT name FROM pragma_index_info(?) ORDER BY seqno"
+            key = [column for (column,) in self._all(of_index, first)]
+        return Table(
+            name=name,
+            columns=tuple(column for column, _, _ in columns),
+            key=tuple(key),
+            has_bytes=any(kind == "BLOB" for _, kind, _ in columns),
+        )
+
+    def _refers_to(self, name: str) -> set[str]:
+        return {other for (other,) in self._all('SELECT "table" FROM pragma_foreign_key_list(?)', (name,))}
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with translated():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+
+@contextmanager
+def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[SqliteSide]:
+    """Open a file for a copy, and keep every server from it meanwhile. A target is made, where one `writes`.
+
+    Raises:
+        StoreHeld: a server uses it.
+        StateError: there is no such source, or it is older than this release.
+        SchemaTooNew: a newer postroom wrote it.
+    """
+    if not path.exists():
+        if not is_target:
+            raise StateError(f"there is no database at {path}", value=str(path), remedy="name the right file")
+        if not writes:
+            with closing(_new(":memory:", now)) as connection:
+                yield SqliteSide(connection, str(path))
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = OwnerLock(path)
+    lock.acquire(now=now, purpose="copy")
+    try:
+        with translated(), closing(connect(path)) as connection:
+            side = SqliteSide(connection, str(path))
+            applied = side.steps()
+            if UNFINISHED not in applied or not is_target:
+                if is_target and writes:
+                    migrate(connection, path, now=now)
+                else:
+                    refuse_old(applied, "sqlite")
+            connection.execute("PRAGMA foreign_keys = OFF")
+            yield side
+    finally:
+        lock.release()
+
+
+def shared_tables(now: int) -> list[Table]:
+    """Return every table that both engines have, those that others refer to first."""
+    with closing(_new(":memory:", now)) as connection:
+        return SqliteSide(connection, "").tables()
+
+
+def _new(path: str, now: int) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    migrate(connection, Path(path), now=now)
+    return connection

@@ -1,0 +1,253 @@
+"""A store that is moved to the other engine, and back: every row is as it was, and work goes on with the next number."""
+
+import asyncio
+import json
+import sqlite3
+import tarfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from e2e.commands import run_here
+from e2e.running import plain_environment
+from mail_room import Room, a_room, furnish
+from migrations.copying import tables_of
+from postroom.cli import moving as sides
+from postroom.contracts.errors import InvalidRecord, StateError, StoreCorrupt, StoreHeld, WrongStore
+from postroom.stores import moving
+from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.moving import shared_tables
+from postroom.stores.store import Stores
+from postroom.testing import ManualClock
+
+FIRST_BUILD = Path(__file__).with_name("first_build") / "data.tar.xz"
+Postgres = tuple[str, str]
+
+
+@pytest.fixture
+def file(tmp_path: Path, clock: ManualClock) -> Path:
+    """A store with mail, reservations and an agent at work."""
+    path = tmp_path / "postroom.db"
+    with closing(SqliteStore.open(path, clock=clock, purpose="test")) as store:
+        asyncio.run(_fill(a_room(store, clock)))
+        asyncio.run(store.identify("11" * 16))
+    return path
+
+
+async def _fill(room: Room) -> None:
+    await furnish(room)
+    for number in range(25):
+        await room.send(
+            "Ada", "Ben", "Cyd", body_md=f"The lamp {number} is lit; ünïcode, tabs\tand \\slashes 'too'."
+        )
+    await room.call("acknowledge_message", agent_name="Ben", message_id=4)
+
+
+@pytest.fixture
+def schema(postgres_dsn: str, a_schema: str) -> Postgres:
+    return postgres_dsn, a_schema
+
+
+def copied(source: sides.Place, target: sides.Place, told: Callable[[str], None] = lambda _: None) -> Any:
+    return sides.copied(source, target, now=7, progress=told)
+
+
+def rows_of(file: Path) -> dict[str, Any]:
+    """Return all rows by table but those of an index, which is filled anew."""
+    return {name: found for name, found in tables_of(file).items() if name != "threads"}
+
+
+def opened(place: sides.Place, clock: ManualClock) -> Stores:
+    if isinstance(place, Path):
+        return SqliteStore.open(place, clock=clock, purpose="test")
+    return PostgresStore.open(place[0], schema=place[1], clock=clock)
+
+
+async def _searched(room: Room) -> list[str]:
+    await room.store.settle()
+    hits = (await room.call("search_messages", query="lamp unicode", limit=100))["hits"]
+    return [one["subject"] + str(one["id"]) for one in hits]
+
+
+def goes_on(place: sides.Place, clock: ManualClock) -> tuple[list[str], int]:
+    """Return what is found, and the number of the next message."""
+    with closing(opened(place, clock)) as store:
+        room = a_room(store, clock)
+        return asyncio.run(_searched(room)), asyncio.run(room.send("Ada", "Ben"))
+
+
+def test_there_and_back_every_row_is_as_it_was_and_numbers_go_on(
+    file: Path, schema: Postgres, clock: ManualClock, tmp_path: Path
+) -> None:
+    before, back = rows_of(file), tmp_path / "back.db"
+    there = copied(file, schema)
+    again = copied(schema, back)
+    assert there["rows"] == again["rows"] == {name: len(rows) for name, (_, rows) in before.items()}
+    assert rows_of(file) == rows_of(back) == before
+    assert goes_on(schema, clock) == goes_on(back, clock) == goes_on(file, clock)
+    assert tables_of(file)["threads"] == tables_of(back)["threads"]
+    with closing(opened(back, clock)) as store:
+        assert asyncio.run(store.check()) == []
+
+
+def test_runs_chats_and_files_of_a_real_server_are_moved_too(
+    schema: Postgres, clock: ManualClock, tmp_path: Path
+) -> None:
+    with tarfile.open(FIRST_BUILD) as packed:
+        packed.extractall(tmp_path, filter="tar")
+    file, back = tmp_path / "data" / "postroom.db", tmp_path / "back.db"
+    with closing(opened(file, clock)) as store:
+        asyncio.run(store.identify("22" * 16))
+    before = rows_of(file)
+    copied(file, schema)
+    copied(schema, back)
+    assert rows_of(back) == before
+    filled = {name for name, (_, rows) in before.items() if rows}
+    assert filled >= {
+        "runs",
+        "run_messages",
+        "blobs",
+        "chat_sessions",
+        "inbound_messages",
+        "outbox",
+        "events",
+    }
+
+
+def test_a_number_that_was_given_is_given_to_no_other_message_after_a_move(
+    file: Path, schema: Postgres, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Also when that message was deleted, which only the index remembers."""
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE search_index_progress SET indexed_to = 500")
+    copied(file, schema)
+    copied(schema, tmp_path / "back.db")
+    assert [goes_on(place, clock)[1] for place in (schema, tmp_path / "back.db")] == [501, 501]
+
+
+@pytest.mark.parametrize("direction", ["there", "back"])
+def test_a_copy_that_is_cut_off_anywhere_goes_on_and_no_server_opens_it_meanwhile(
+    direction: str,
+    file: Path,
+    schema: Postgres,
+    clock: ManualClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(moving, "AT_ONCE", 5)
+    source: sides.Place = file
+    target: sides.Place = schema
+    if direction == "back":
+        copied(file, schema)
+        source, target = schema, tmp_path / "back.db"
+    calls = 0
+    while True:
+        left = calls
+
+        def told(_: str) -> None:
+            nonlocal left
+            if not left:
+                raise KeyboardInterrupt
+            left -= 1
+
+        try:
+            assert copied(source, target, told)["went_on"] is (calls > 0)
+            break
+        except KeyboardInterrupt:
+            calls += 13
+        with pytest.raises(WrongStore, match="is not finished"):
+            opened(target, clock)
+    assert calls > 30
+    assert goes_on(target, clock) == goes_on(source, clock)
+
+
+def test_a_source_that_changed_after_a_cut_is_noticed_and_the_target_stays_shut(
+    file: Path, schema: Postgres, clock: ManualClock
+) -> None:
+    def cut(_: str) -> None:
+        if _.startswith("comparing"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copied(file, schema, cut)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE messages SET subject = 'another' WHERE id = 3")
+    with pytest.raises(StoreCorrupt, match="messages is not the same") as caught:
+        copied(file, schema)
+    assert caught.value.value == ["3"]
+    with pytest.raises(WrongStore):
+        opened(schema, clock)
+
+
+def test_a_text_that_postgresql_cannot_hold_is_named_and_the_copy_goes_on_once_it_is_mended(
+    file: Path, schema: Postgres
+) -> None:
+    for text in ("a\0b", "ab"):
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute("UPDATE messages SET subject = ? WHERE id = 3", (text,))
+        if "\0" in text:
+            with pytest.raises(InvalidRecord, match=r"holds NUL, in the row \['3'\] of messages"):
+                copied(file, schema)
+        else:
+            assert copied(file, schema)["went_on"]
+
+
+def test_what_cannot_be_a_side_of_a_copy_is_refused_and_nothing_is_changed(
+    file: Path, schema: Postgres, clock: ManualClock, tmp_path: Path
+) -> None:
+    with closing(opened(schema, clock)) as store:
+        with pytest.raises(StoreHeld):
+            copied(file, schema)
+        asyncio.run(a_room(store, clock).open())
+    with pytest.raises(StateError, match="is not empty: there are rows in "):
+        copied(file, schema)
+    with closing(opened(file, clock)), pytest.raises(StoreHeld):
+        copied(file, schema)
+    with pytest.raises(StateError, match="there is no database at"):
+        copied(tmp_path / "none.db", schema)
+    with pytest.raises(StateError, match="there is no store in"):
+        copied((schema[0], f"{schema[1]} none"), tmp_path / "back.db")
+    assert not (tmp_path / "none.db").exists()
+    assert len(tables_of(file)["messages"][1]) == 27
+
+
+def test_the_command_says_what_it_would_do_does_it_and_shows_no_password(
+    file: Path, schema: Postgres, tmp_path: Path
+) -> None:
+    environment = plain_environment(tmp_path)
+    dsn = schema[0].replace("postgres@", "postgres:hunter2@")
+    words = ("database", "copy", "--from", f"sqlite:{file}", "--to", dsn, "--schema", schema[1])
+    trial = run_here(*words, "--dry-run", environment=environment)
+    assert "would be copied" in trial.stdout
+    assert trial.stdout.endswith("; the target is empty\n"), trial.stderr
+    with psycopg.connect(schema[0]) as session:
+        found = session.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema[1]]).fetchall()
+        assert found == []
+    done = run_here(*words, "--json", environment=environment)
+    told = json.loads(done.stdout)
+    assert (told["done"], told["rows"]["messages"]) == (True, 27), done.stderr
+    refused = run_here(*words, "--json", environment=environment)
+    assert refused.returncode != 0
+    assert "hunter2" not in trial.stdout + trial.stderr + done.stdout + done.stderr + refused.stdout
+    same = run_here(
+        "database", "copy", "--from", f"sqlite:{file}", "--to", f"sqlite:{file}2", environment=environment
+    )
+    assert "both databases are of the same engine" in same.stderr
+
+
+def test_every_text_of_a_key_is_ordered_by_bytes_on_postgresql(schema: Postgres, clock: ManualClock) -> None:
+    """As SQLite orders it: a copy goes by the order of keys."""
+    opened(schema, clock).close()
+    with psycopg.connect(schema[0]) as session:
+        found = session.execute(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = %s"
+            " AND data_type = 'text' AND collation_name IS DISTINCT FROM 'C'",
+            [schema[1]],
+        ).fetchall()
+    keys = {(table.name, name) for table in shared_tables(1) for name in table.key}
+    assert keys.isdisjoint(found)
