@@ -375,6 +375,15 @@ async def records_are_counted(store: MailStore, clock: ManualClock) -> None:
     stored = {"projects": 1, "agents": 3, "messages": 1, "live_reservations": 1, "outbox": 1}
     assert counts == {**stored, "runners": 0, "unread": 1}
 
+    def recalled_and_deleted(tx: MailWrites) -> None:
+        recalled, deleted, _ = (put_message(tx, here.ada, [here.ben]) for _ in range(3))
+        tx.mark_recalled(recalled.id, clock.now())
+        tx.delete_messages(here.project.id, [deleted.id], now=clock.now())
+
+    await store.write(recalled_and_deleted)
+    counts = await store.read(lambda tx: tx.counts())
+    assert (counts["messages"], counts["unread"]) == (3, 2), "of messages that are there"
+
 
 PROMISES = (
     a_change_sees_its_own_writes,
