@@ -10,6 +10,7 @@ FIELDS: Final[tuple[str, ...]] = tuple(
 STEERING: Final = frozenset(
     [*map(chr, range(0x0A)), *map(chr, range(0x0B, 0x20)), *map(chr, range(0x7F, 0xA0))]
     + [chr(code) for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xE0000, 0xE0080))]
+    + [chr(code) for code in (0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0xE0100, 0xE01F0))]
 ) - {"\t"}
 """What no prompt, no mail of ours and no terminal is given."""
 

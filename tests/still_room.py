@@ -12,11 +12,17 @@ from postroom.contracts.timeline import Attempt
 from postroom.contracts.work import (
     Floor,
     GivenAnswer,
+    HealthFact,
+    Held,
     OpenQuestion,
     Output,
+    OwedMessage,
     QueuedRun,
     QueueState,
+    ReservationConflict,
+    Stretch,
     Waiting,
+    Waits,
     Work,
     WorkCounts,
 )
@@ -27,6 +33,19 @@ from web_samples import HOSTILE, HOUR, MINUTE
 
 LONG = "Agent-with-a-name-of-sixty-four-characters-without-a-place-to-1"
 WORD = "everything_in_one_word_" * 20
+
+
+def held(number: int, holder: str, pattern: str) -> Held:
+    """Return a reservation that ends in an hour."""
+    return Held(
+        id=number,
+        holder=holder,
+        pattern=pattern,
+        exclusive=True,
+        reason=WORD,
+        created_at=0,
+        expires_at=HOUR,
+    )
 
 
 class StillRoom:
@@ -139,6 +158,49 @@ class StillRoom:
             given_up=[one for one in works if one.can_replay],
             waiting=await self.waiting(slug),
             last_lines={"r1": "\n".join(HOSTILE[:4]), "r3": WORD},
+            conflicts=[
+                ReservationConflict(
+                    first=held(1, "GreenLake", "src/**"), second=held(2, LONG, "src/" + WORD)
+                ),
+                ReservationConflict(
+                    first=held(2, LONG, "src/" + WORD), second=held(3, HOSTILE[0], HOSTILE[1])
+                ),
+            ],
+            holds={"greenlake": [held(1, "GreenLake", "src/**")] * 5, "bluefox": [held(4, "BlueFox", WORD)]},
+            waits=[
+                Waits(
+                    names=("Ana", "GreenLake", LONG, "BlueFox"),
+                    run_id="r3",
+                    state="asks",
+                    messages=(self._messages[0], 999_999, self._messages[-1]),
+                ),
+                Waits(names=(HOSTILE[0], LONG), run_id="r6", state="failed", messages=self._messages[:1]),
+                Waits(names=("Ana", "GreenLake"), run_id="r1", state="at work", messages=self._messages[:1]),
+            ],
+            owed=[
+                OwedMessage(
+                    id=self._messages[0],
+                    subject=subject,
+                    sender="Ana",
+                    ack_required=number == 0,
+                    created_at=self._now - HOUR,
+                    missing=("GreenLake", LONG, *HOSTILE[:4]),
+                    readers=8,
+                )
+                for number, subject in enumerate((WORD, HOSTILE[0], ""))
+            ],
+            last_hour={
+                "greenlake": [
+                    Stretch(run_id="r0", began_at=self._now - 2 * HOUR, ended_at=began, outcome=outcome)
+                    for began, outcome in ((self._now - 50 * MINUTE, "done"), (self._now - MINUTE, "failed"))
+                ]
+                + [Stretch(run_id="r1", began_at=self._now - 9 * MINUTE, ended_at=None, outcome="")]
+            },
+            health=[
+                HealthFact(name="channels", state="failed", text="chats 1 of 2 connected"),
+                HealthFact(name="backups", state="unknown", text="no backup yet"),
+                HealthFact(name="server", state="ok", text="Server well, up 6 d 4 h"),
+            ],
         )
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from dispatch_room import done
 from postroom.app.tokens import token_check
 from postroom.contracts.agent_events import TextDelta
-from postroom.contracts.errors import Unauthorized
+from postroom.contracts.errors import Overloaded, Unauthorized
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.store import MailStore
 from postroom.http_api.guard import Credentials, Guard, GuardRules
@@ -54,6 +54,7 @@ class Talking(FakeAgents):
         self.output: list[str] = []
         self.question = "May I?"
         self.failing = {"Fay"}
+        self.overloaded = set[str]()
         self.asking = {"Ash"}
         self.told: list[str] = []
 
@@ -64,6 +65,8 @@ class Talking(FakeAgents):
             await sink.emit(TextDelta(delta=text))
         if name in self.failing:
             raise Unauthorized("the key is not known")
+        if name in self.overloaded:
+            raise Overloaded("come back later")
         if name in self.asking and not activation.decisions:
             asked = {"project_key": PROJECT, "agent_name": name, "run_id": activation.run_id}
             await self._mail.call("ask_person", {**asked, "question": self.question})

@@ -47,8 +47,11 @@ ROUTE_WORDS: Final = {
     "that wait for the next one. `?project=` for one project.",
     "/admin/runs/one": "One run and the end of what it has put out. `?run=` names it, or its dispatch.",
     "/admin/runs/cancel": 'Ends a run that is queued or at work. Body: `{"run": "..."}`.',
-    "/admin/runs/replay": 'Has a run that was given up tried again. Body: `{"run": "..."}`.',
-    "/admin/runs/dead": "The runs that were given up and wait for somebody, oldest first, up to 500.",
+    "/admin/runs/discard": 'Discards a dead letter; its run stays failed. Body: `{"run": "..."}`.',
+    "/admin/runs/hasten": 'Has a queued run that is tried again later tried now. Body: `{"run": "..."}`.',
+    "/admin/runs/replay": 'Has a dead letter tried again. Body: `{"run": "..."}`.',
+    "/admin/floor": "What the control room of a project shows. `?project=` names it.",
+    "/admin/runs/dead": "The dead letters, failed runs that wait for somebody, oldest first, up to 500.",
     "/admin/schedules": "What is sent again and again (`GET`, `?project=` for one project); keeps a schedule "
     '(`POST`), body: `{"name": "...", "project": "...", "sender": "...", "to": ["..."], "subject": "...", '
     '"body": "...", "cron": "0 9 * * MON"}`, and if you like `every_seconds` in place of `cron`, `zone`, '
@@ -65,6 +68,8 @@ ROUTE_WORDS: Final = {
     "/watch": "Waits up to 30 s for messages after a cursor; behind `postroom watch`.",
     "/admin/prune": "Deletes the messages that no `[[keep]]` rule keeps any more. Body: "
     '`{"dry_run": true}` only counts them. See [operating](../operating.md#retention).',
+    "/admin/projects/merge": "Makes one project of two. Body: "
+    '`{"source": "...", "target": "...", "dry_run": false}`. See [mail](../mail.md#merging-two-projects).',
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
     "/health/detailed": "Readiness, and the gateway: its channels, where the lines are that were accepted, "
@@ -102,6 +107,8 @@ ROUTE_WORDS: Final = {
     "/p/{slug}/threads": "Its threads, newest first.",
     "/p/{slug}/t/{thread_id}": "A thread, in order.",
     "/p/{slug}/m/{message_id}": "A message.",
+    "/p/{slug}/reservations/decide": "Ends a reservation, or has those that overlap shared "
+    "(`POST`), by a form of the control room, from people who have logged in.",
     "/p/{slug}/m/{message_id}/mark": "Takes that a person has read a message, or acknowledges it "
     "(`POST`), by a form of its page, from people who have logged in.",
     "/p/{slug}/m/{message_id}/source": "A message's text as it was written, to be stored.",

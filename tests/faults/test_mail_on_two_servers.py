@@ -9,6 +9,7 @@ import pytest
 
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.contracts.errors import PostroomError
+from postroom.mail.merging import merge
 from postroom.services.following import Following
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
@@ -105,3 +106,18 @@ async def test_a_call_that_is_repeated_at_another_server_is_done_once(rooms: lis
         assert not any(isinstance(one, PostroomError) for one in sent), sent
         assert sent[0] == sent[1]
     assert await _inbox(rooms[1], HARBOR, "Ben") == 10
+
+
+async def test_what_waits_for_a_project_that_another_server_merges_is_done_in_the_other(
+    rooms: list[Room],
+) -> None:
+    first, second = rooms
+    await first.open("Zoe", project="/yard/tree")
+    sent = [second.send("Zoe", "Zoe", project_key="/yard/tree", subject=f"{one}") for one in range(30)]
+    merging = first.store.write(lambda tx: merge(tx, "/yard/tree", HARBOR))
+    ids = [one for one in await asyncio.gather(*sent, merging) if isinstance(one, int)]
+    found = await second.store.read(lambda tx: tx.messages(ids))
+    home = await second.store.read(lambda tx: tx.project(HARBOR))
+    assert home is not None
+    assert {one.project_id for one in found.values()} == {home.id}
+    assert len(await second.inbox("Zoe", limit=50)) == 30

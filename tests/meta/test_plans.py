@@ -40,11 +40,14 @@ BY_TYPE = {
     "bytea": "'x'::bytea",
     "tsvector": "to_tsvector('simple', 'w' || i)",
 }
-READS_ALL = {"mail.backlog", "chats.requests", "store.identity"}
+READS_ALL = {
+    *("mail.backlog", "chats.requests", "store.identity"),
+    *("merging.size", "merging.move_aliases", "merging.move_tokens"),  # an operator merges projects, once
+}
 """Count, or list few rows, for a page that somebody looks at."""
 SCANS_IF_FREE = {
     *("chats.counts", "chats.purge", "chats.sessions", "dispatches.count_by_status"),
-    "chats.unused_pieces",
+    *("chats.unused_pieces", "merging.archived_message"),
     "dispatches.forget_commands",  # what an owner that died has left, which are few
     *("mail.counts", "mail.purge_answers", "mail.purge_client_sessions", "mail.reservations_by_id"),
     *("threads.open_runs", "threads.runs", "threads.threads", "project_log.projects_reached"),

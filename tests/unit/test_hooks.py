@@ -496,6 +496,7 @@ async def test_a_file_in_a_worktree_is_that_of_the_main_tree(room: Room, tmp_pat
     inside = nested / "src"
     inside.mkdir()
     assert (await ask(room, "PreToolUse", cwd=str(inside), agent="Ben", paths=["app.py"]))[0] == "deny"
+    await room.call("ensure_project", human_key=str(tree), git_identity="a project of its own")
     await room.open(project=str(tree))
     assert (await ask(room, "PreToolUse", cwd=str(tree), agent="Ben", paths=["src/app.py"]))[0] == "allow"
 

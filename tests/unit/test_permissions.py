@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -23,6 +24,7 @@ from postroom.app.tokens import new_named_token
 from postroom.app.wiring import Application, Declared
 from postroom.contracts.tokens import SCOPES
 from postroom.http_api.permissions import Permission, Who, close, table
+from postroom.http_api.rest.document import EVENTS
 from postroom.mail.context import token_hash
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.resources import RESOURCES
@@ -49,6 +51,42 @@ class Room:
             headers = {**self.shown[caller], **more.pop("headers", {})}
             answer = await client.request(method, path, headers=headers, **more)
         return answer.status_code
+
+    async def begin(self, caller: str, path: str, query: str = "", *, accept: str = "*/*") -> int:
+        """Return the status with which an answer begins, and leave: a stream has no end."""
+        begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        headers = {"Host": BASE.partition("://")[2], "Accept": accept, **self.shown[caller]}
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "server": ("127.0.0.1", 8765),
+            "client": ("127.0.0.1", 1),
+        }
+
+        asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive() -> dict[str, Any]:
+            if (message := next(asked, None)) is not None:
+                return message
+            await asyncio.wait({begun})
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start" and not begun.done():
+                begun.set_result(message["status"])
+
+        serving = asyncio.ensure_future(self.site.app(scope, receive, send))
+        await asyncio.wait({serving, begun}, return_when=asyncio.FIRST_COMPLETED)
+        serving.cancel()
+        await asyncio.wait({serving})
+        return begun.result()
 
 
 def routes_of(found: Any, below: str = "") -> Iterator[tuple[str, frozenset[str]]]:
@@ -123,8 +161,8 @@ async def test_each_address_has_a_row_and_each_row_an_address(room: Room) -> Non
 async def test_each_row_of_the_table_is_answered_as_it_says(room: Room) -> None:
     wrong = []
     for row in table():
-        if row.who is Who.PROVED_THERE or "events" in row.path:
-            continue  # channels: below; the stream: with its project
+        if row.who is Who.PROVED_THERE or row.path == EVENTS:
+            continue  # both below
         path = re.sub(r"\{[^}]*\}", "x", row.path)
         operation = OPERATIONS.get(row.path.removeprefix("/v1/"))
         for method in sorted(row.methods - {"OPTIONS"}):
@@ -148,12 +186,25 @@ async def test_each_row_of_the_table_is_answered_as_it_says(room: Room) -> None:
     assert wrong == []
 
 
+async def test_the_stream_of_events_begins_for_whom_the_table_says(room: Room) -> None:
+    [row] = [one for one in table() if one.path == EVENTS]
+    query = f"project_key={quote(HARBOR, safe='')}"
+    for accept in ("application/json", "text/event-stream"):
+        begun = [await room.begin(caller, EVENTS, query, accept=accept) for caller in CALLERS]
+        assert tuple("in" if status == 200 else str(status) for status in begun) == answers(row)
+
+
 async def test_no_token_of_ours_is_worth_anything_at_a_channel(room: Room) -> None:
     for row in table():
-        if row.who is Who.PROVED_THERE and row.path != "/chat/events":
+        if row.who is Who.PROVED_THERE:
             for method in row.methods:
                 path = re.sub(r"\{[^}]*\}", "x", row.path)
-                answers = {caller: await room.ask(caller, method, path, content=b"{}") for caller in CALLERS}
+                if method == "GET":
+                    answers = {caller: await room.begin(caller, path) for caller in CALLERS}
+                else:
+                    answers = {
+                        caller: await room.ask(caller, method, path, content=b"{}") for caller in CALLERS
+                    }
                 assert len(set(answers.values())) == 1, (row.path, answers)
 
 

@@ -3,9 +3,6 @@
 import asyncio
 import hashlib
 import re
-import subprocess
-from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +10,8 @@ from hypothesis import strategies as st
 
 from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts.errors import InvalidArgument, InvalidName, InvalidPath, UnknownProject
-from postroom.mail import service
-from postroom.mail.git_identity import read_git_identity
+from postroom.mail import git_identity
+from postroom.mail.git_identity import RepositoryFolder
 from postroom.mail.projects import checked_path, slug_of, spelling
 
 room = room_in_memory
@@ -136,6 +133,9 @@ async def test_the_slug_reads_like_the_path(room: Room) -> None:
     assert made["human_key"] == "/tmp/concurrent-test"
 
 
+WINDOWS, MOUNTED = "C:\\work\\app", "/mnt/c/work/app"
+
+
 async def test_ensuring_a_project_ten_times_at_once_gives_one(room: Room) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(room.call("ensure_project", human_key=HARBOR)) for _ in range(10)]
@@ -206,27 +206,15 @@ async def test_an_empty_or_endless_project_key_is_refused(room: Room) -> None:
     await room.refused(InvalidPath, "ensure_project", human_key="")
 
 
-def _git(monkeypatch: pytest.MonkeyPatch, identities: Mapping[str, str]) -> list[str]:
-    asked: list[str] = []
-
-    def read(path: str) -> str:
-        asked.append(path)
-        return identities.get(path, "")
-
-    monkeypatch.setattr(service, "read_git_identity", read)
-    return asked
-
-
-WINDOWS, MOUNTED = "C:\\work\\app", "/mnt/c/work/app"
-
-
 @pytest.mark.parametrize("opening", ["ensure_project", "start_session"])
 async def test_another_spelling_of_a_folder_is_the_same_project_when_git_says_so(
     room: Room, monkeypatch: pytest.MonkeyPatch, opening: str
 ) -> None:
-    asked = _git(monkeypatch, {WINDOWS: "git@host:app#abc", MOUNTED: "git@host:app#abc"})
+    def read(path: str) -> RepositoryFolder:
+        return RepositoryFolder(top=path, identity="host/app#abc")
+
+    monkeypatch.setattr(git_identity, "read_folder", read)
     made = await room.call("ensure_project", human_key=WINDOWS)
-    assert asked == [], "Git is asked only when a spelling is known"
     if opening == "ensure_project":
         again = await room.call("ensure_project", human_key=MOUNTED, idempotency_key="k")
         repeated = await room.call("ensure_project", human_key=MOUNTED, idempotency_key="k")
@@ -239,31 +227,19 @@ async def test_another_spelling_of_a_folder_is_the_same_project_when_git_says_so
         assert (await room.call("show_project", project_key=key))["id"] == made["id"]
 
 
-@pytest.mark.parametrize(
-    "identities",
-    [{}, {WINDOWS: "a#1"}, {MOUNTED: "a#1"}, {WINDOWS: "a#1", MOUNTED: "a#2"}],
-    ids=["no Git", "the known one only", "the new one only", "another repository"],
-)
-async def test_another_spelling_is_its_own_project_when_git_does_not_say_so(
-    room: Room, monkeypatch: pytest.MonkeyPatch, identities: dict[str, str]
-) -> None:
-    _git(monkeypatch, identities)
+async def test_another_spelling_is_its_own_project_when_nothing_says_that_it_is_the_same(room: Room) -> None:
     made = await room.call("ensure_project", human_key=WINDOWS)
     other = await room.call("ensure_project", human_key=MOUNTED)
     assert other["id"] != made["id"]
     assert other["slug"] != made["slug"]
 
 
-async def test_a_caller_that_knows_the_git_identity_may_say_it(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = _git(monkeypatch, {})
+async def test_a_caller_may_say_itself_what_belongs_together(room: Room) -> None:
     made = await room.call("ensure_project", human_key=WINDOWS, git_identity="r#1")
     same = await room.call("ensure_project", human_key=MOUNTED, git_identity="r#1")
     other = await room.call("ensure_project", human_key="/mnt/c/WORK/APP", git_identity="r#2")
     assert same["id"] == made["id"]
     assert other["id"] != made["id"]
-    assert asked == []
 
 
 async def test_a_session_that_is_refused_makes_no_project(room: Room) -> None:
@@ -272,30 +248,3 @@ async def test_a_session_that_is_refused_makes_no_project(room: Room) -> None:
         InvalidName, "start_session", project_key=SHORE, program="p", model="m", name="no name"
     )
     assert (await room.call("health_check"))["projects"] == before
-
-
-def _git_in(folder: Path, *words: str) -> None:
-    settings_of_ours = ("-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", "-C", str(folder), *settings_of_ours, *words], check=True, capture_output=True)
-
-
-def test_a_repository_is_known_by_its_remote_and_first_commit_wherever_it_lies(tmp_path: Path) -> None:
-    one = tmp_path / "one"
-    one.mkdir()
-    assert read_git_identity(str(one)) == ""
-    _git_in(one, "init", "-q")
-    assert read_git_identity(str(one)) == "", "a repository without a commit has no identity"
-    _git_in(one, "commit", "-q", "--allow-empty", "-m", "first")
-    alone = read_git_identity(str(one))
-    assert re.fullmatch(r"#[0-9a-f]{40,64}", alone)
-    _git_in(one, "remote", "add", "origin", "git@example.org:app.git")
-    _git_in(one, "commit", "-q", "--allow-empty", "-m", "second")
-    moved = one.rename(tmp_path / "moved")
-    assert read_git_identity(str(moved)) == f"git@example.org:app.git{alone}"
-    assert read_git_identity(str(tmp_path / "nowhere")) == ""
-    assert read_git_identity("C:\\work\\app") == ""
-
-
-def test_without_git_no_folder_has_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert read_git_identity(str(tmp_path)) == ""

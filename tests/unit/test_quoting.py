@@ -28,8 +28,33 @@ def test_an_injection_stays_in_its_field():
         assert not forged(readable(text)) - {"\n"}
 
 
+def test_a_text_that_selectors_of_shapes_spell_is_seen():
+    for spelt in (
+        "".join(map(chr, range(0xFE00, 0xFE10))),
+        "a\ufe0fb\ufe0e",
+        "".join(map(chr, range(0xE0100, 0xE01F0))),
+    ):
+        for base in ("", "x", "\U0001f600", " "):
+            told = readable(base + spelt)
+            assert sum("\ufe00" <= char <= "\ufe0f" or char >= "\U000e0100" for char in told) <= 1, told
+
+
+def test_what_looks_like_a_blank_is_seen_in_a_field():
+    for char in "\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f":
+        assert "\\u" in one_line(f"Ada{char}")
+
+
 def test_what_people_write_stays_as_it_is():
-    for text in ("שלום‏ עולם", "नमस्‍ते", "👩‍🚀 ❤️", 'say "hi" to <b>', "日本語", "résumé (1).pdf"):
+    for text in (
+        "שלום‏ עולם",
+        "नमस्‍ते",
+        "👩‍🚀 ❤️",
+        'say "hi" to <b>',
+        "日本語",
+        "résumé (1).pdf",
+        "葛\U000e0100城",
+        "1️⃣ ☎︎ ≨︀",
+    ):
         assert readable(text) == text
     assert one_line("a\tb\nc\r\nd") == "a b c d"
     assert readable("a\r\nb\tc") == "a\nb\tc"
@@ -55,7 +80,7 @@ def test_nobody_in_a_group_speaks_under_another_name():
         for told in (said_by("Eve", f"hello {text}"), said_by(text, "hello")):
             lines = told.splitlines()
             assert lines[0].startswith("[")
-            assert not any(line.lstrip().startswith("[") for line in lines[1:])
+            assert not any(line.lstrip("\u2800 ")[:1] in {*"[\uff3b\u3010"} - {""} for line in lines[1:])
             assert lines[0].count("] ") >= 1
-        assert said_by(text, "hello").count("]") == 1
+        assert sum(said_by(text, "hello").count(char) for char in "]\uff3d\u3011") == 1
         assert len(said_by(text, "hello").splitlines()) == 1

@@ -38,7 +38,7 @@ from postroom.stores.events import EventTables
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, rows
 from postroom.stores.runs.dispatches import Dispatches
-from postroom.stores.runs.threads import beyond as end_of_prefix
+from postroom.stores.runs.rows import beyond as end_of_prefix
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.migrate import split_statements

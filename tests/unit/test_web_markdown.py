@@ -12,7 +12,7 @@ from web_samples import HOSTILE
 
 TAGS = {
     *("p", "br", "hr", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "pre", "code"),
-    *("em", "strong", "s", "a", "div", "table", "thead", "tbody", "tr", "th", "td"),
+    *("em", "strong", "s", "a", "div", "table", "thead", "tbody", "tr", "th", "td", "span"),
 }
 REL = "noopener noreferrer nofollow"
 
@@ -52,6 +52,8 @@ def allowed(tag, attribute, value):
         return (tag, value) in {
             ("div", "wide"),
             ("pre", "plain"),
+            ("li", "task"),
+            *(("span", mark) for mark in ("added", "removed", "place")),
             *((cell, f"align-{way}") for cell in ("th", "td") for way in ("center", "right")),
         }
     return tag == "ol" and attribute == "start" and value.isdigit()
@@ -115,13 +117,45 @@ def test_markdown_is_rendered(subtests: pytest.Subtests) -> None:
             f'<p><a href="https://ok.example/c.png" rel="{REL}">picture</a></p>\n',
         ),
         ("[there](src/app.py)", f'<p><a rel="{REL}">there</a></p>\n'),
-        ("https://ok.example", "<p>https://ok.example</p>\n"),
+        (
+            "see https://ok.example/?q=1&r=2, www.ok.example, main.py and ana@ok.example",
+            f'<p>see <a href="https://ok.example/?q=1&amp;r=2" rel="{REL}">https://ok.example/?q=1&amp;r=2</a>, '
+            "www.ok.example, main.py and ana@ok.example</p>\n",
+        ),
+        (
+            "- [ ] open\n- [x] *done*\n- [y] no box\n- [z](https://ok.example)",
+            '<ul dir="auto">\n<li class="task">☐ open</li>\n<li class="task">☑ <em>done</em></li>\n'
+            f'<li>[y] no box</li>\n<li><a href="https://ok.example" rel="{REL}">z</a></li>\n</ul>\n',
+        ),
+        (
+            "```diff\n--- a\n+++ b\n@@ -1 +1 @@\n c\n-<d>\n+e\n\n```",
+            '<pre tabindex="0"><code>--- a\n+++ b\n<span class="place">@@ -1 +1 @@\n</span> c\n'
+            '<span class="removed">-&lt;d&gt;\n</span><span class="added">+e\n</span>\n</code></pre>\n',
+        ),
+        ("```\n+e\n```", '<pre tabindex="0"><code>+e\n</code></pre>\n'),
         ("3. c", '<ol start="3" dir="auto">\n<li>c</li>\n</ol>\n'),
         ("> q", '<blockquote dir="auto">\n<p>q</p>\n</blockquote>\n'),
         ("a <b>bold</b>", "<p>a &lt;b&gt;bold&lt;/b&gt;</p>\n"),
     ]:
         with subtests.test(body=body, html=html):
             assert to_html(body) == html
+
+
+def test_only_a_picture_that_came_with_the_message_is_shown_in_its_place():
+    came = {"a plot.png": "/previews/ab?message=1"}
+    assert to_html("![a **plot**](a%20plot.png)", came) == (
+        '<p><img src="/previews/ab?message=1" alt="a plot"></p>\n'
+    )
+    for body in ("![x](other.png)", "![x](/previews/ab?message=1)", "![x](https://evil.example/a.png)"):
+        assert "<img" not in to_html(body, came)
+    assert "<img" not in to_html("<img src='/previews/ab?message=1'>", came)
+
+
+async def test_the_same_text_with_another_picture_is_another_body():
+    pages = Markdown()
+    for address in ("/previews/a", "/previews/b"):
+        shown = await pages.render({1: "![](a.png)"}, {1: {"a.png": address}})
+        assert f'src="{address}"' in shown[1].html
 
 
 def test_a_table_is_wrapped_and_aligned_by_classes():
@@ -157,7 +191,7 @@ async def test_a_body_at_the_limit_is_rendered():
 
 async def test_equal_bodies_are_rendered_once_and_remembered(monkeypatch):
     rendered = []
-    monkeypatch.setattr(markdown, "to_html", lambda text: rendered.append(text) or f"<p>{text}</p>")
+    monkeypatch.setattr(markdown, "to_html", lambda text, pictures: rendered.append(text) or f"<p>{text}</p>")
     pages = Markdown()
     first = await pages.render({1: "same", 2: "same", 3: "other"})
     again = await pages.render({7: "same"})
@@ -168,7 +202,7 @@ async def test_equal_bodies_are_rendered_once_and_remembered(monkeypatch):
 
 async def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(monkeypatch):
     rendered = []
-    monkeypatch.setattr(markdown, "to_html", lambda text: rendered.append(text[0]) or text)
+    monkeypatch.setattr(markdown, "to_html", lambda text, pictures: rendered.append(text[0]) or text)
     pages = Markdown(remembered=30)
     for message in ("a", "b", "c", "a", "d", "a", "b"):
         assert (await pages.render({1: message * 10}))[1].html == message * 10
@@ -184,7 +218,9 @@ async def test_a_body_larger_than_all_that_may_be_remembered_is_rendered_and_not
 @pytest.mark.parametrize(("size", "elsewhere"), [(INLINE_LIMIT, False), (INLINE_LIMIT + 1, True)])
 async def test_much_markdown_is_rendered_off_the_loop(monkeypatch, size, elsewhere):
     threads = []
-    monkeypatch.setattr(markdown, "to_html", lambda text: threads.append(threading.current_thread()) or text)
+    monkeypatch.setattr(
+        markdown, "to_html", lambda text, pictures: threads.append(threading.current_thread()) or text
+    )
     await Markdown().render({1: "a" * (size - 1), 2: "b"})
     assert {thread is not threading.main_thread() for thread in threads} == {elsewhere}
 
@@ -193,7 +229,7 @@ async def test_two_pages_are_rendered_one_after_the_other(monkeypatch):
     running, most = 0, 0
     guard = threading.Lock()
 
-    def slow(text):
+    def slow(text, pictures):
         nonlocal running, most
         with guard:
             running += 1

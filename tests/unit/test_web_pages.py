@@ -14,11 +14,13 @@ from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMess
 from postroom.contracts.mail import Attachment
 from postroom.contracts.records import replace
 from postroom.contracts.waking import MessageRun
+from postroom.mail.operations import ALL_OPERATIONS
 from postroom.stores.sqlite import SqliteStore
 from postroom.web import reading
 from postroom.web.files import asset_link
 from postroom.web.pages import page_routes
 from postroom.web.serving import error_page
+from postroom.web.threads import THREADS
 from web_samples import HOSTILE, HOUR, MINUTE, NOW, Writer, picture
 
 GONE = "the recalled words"
@@ -304,8 +306,8 @@ async def test_no_page_needs_more_than_the_content_policy_allows(client, world, 
 
 
 async def test_parts_of_a_page_are_the_same_html(client, world):
-    whole = await client.get("/p/orchard/threads")
-    parts = await client.get("/p/orchard/threads?part=main,tabs")
+    whole = await client.get("/p/orchard/search?q=claim")
+    parts = await client.get("/p/orchard/search?q=claim&part=main,tabs")
     assert parts.headers["postroom-after"] == whole.headers["postroom-after"] != "0"
     seen = Page(parts.text)
     assert [one["data-part"] for one in seen.all("div") if "data-part" in one] == ["main", "tabs"]
@@ -316,7 +318,7 @@ async def test_parts_of_a_page_are_the_same_html(client, world):
     assert rows == [one for one in shown.all("li") if one.get("class") == "row"]
     assert set(seen.links()) <= set(shown.links())
     for name in ("nothing", "a.b", "main,,tabs", "title" * 20):
-        assert (await client.get(f"/p/orchard/threads?part={name}")).status_code == 400
+        assert (await client.get(f"/p/orchard/search?q=claim&part={name}")).status_code == 400
 
 
 @pytest.mark.parametrize("address", PAGES)
@@ -344,7 +346,8 @@ async def test_hidden_copies_are_on_no_page(client, world):
     assert "No message to be shown" in inbox.text
     assert f"/p/orchard/m/{world.claim}" not in inbox.links()
     for address, answer in (await every_page(client)).items():
-        if address in ("/p/orchard", "/p/orchard/agents") or hidden in address:
+        # These list the agents of the project.
+        if address in ("/p/orchard", "/p/orchard/agents", "/p/orchard/threads") or hidden in address:
             continue
         assert hidden not in answer.text, address
 
@@ -497,14 +500,14 @@ async def test_long_lists_are_paged_and_each_row_is_there_once(client, store):
         write = Writer(writes)
         project = write.project("long", "/long")
         agents = [write.agent(project, f"Agent{n}") for n in range(2 * reading.AGENTS + 5)]
-        for n in range(2 * reading.THREADS + 5):
+        for n in range(2 * THREADS + 5):
             write.send(agents[0], f"Thread {n}", "text", to=(agents[1],), thread=f"t{n}")
         for n in range(2 * reading.PROJECTS + 3):
             write.project(f"other-{n}", f"/other/{n}")
 
     await store.write(put)
     threads = await walk(client, "/p/long/threads")
-    assert numbers(threads, r">Thread (\d+)<") == list(range(2 * reading.THREADS + 5))[::-1]
+    assert numbers(threads, r">Thread (\d+)<") == list(range(2 * THREADS + 5))[::-1]
     agents = await walk(client, "/p/long/agents")
     assert numbers(agents, r"/agents/Agent(\d+)") == list(range(2 * reading.AGENTS + 5))
     projects = await walk(client, "/")
@@ -816,9 +819,7 @@ async def test_a_message_is_given_as_it_was_written(client, world):
         ("/p/none/threads", 404),
         ("/p/none/search?q=a", 404),
         ("/p/orchard/t/none", 404),
-        ("/p/orchard/t/", 404),
         ("/p/orchard/agents/Nobody", 404),
-        ("/p/orchard/agents/", 404),
         ("/p/orchard/m/999999", 404),
         ("/p/orchard/m/99999999999999999999", 404),
         ("/p/orchard/m/-1", 404),
@@ -841,6 +842,35 @@ async def test_a_wrong_address_is_answered_in_the_look_of_the_other_pages(client
     assert str(status) in seen.text
     assert not seen.all("script")
     assert "/" in seen.links()
+
+
+async def test_an_address_that_ends_in_a_slash_leads_to_the_same_without_it(client, store, world):
+    for address, leads_to in [
+        ("/p/orchard/", "/p/orchard"),
+        ("/p/orchard/agents/", "/p/orchard/agents"),
+        ("/p/orchard/threads//?show=unread&agent=a%2F", "/p/orchard/threads?show=unread&agent=a%2F"),
+        ("/p/orchard/t/claims/", "/p/orchard/t/claims"),
+        ("/p//evil.example/", "/p//evil.example"),
+        ("/p/", "/"),
+    ]:
+        answer = await client.get(address)
+        assert (answer.status_code, answer.headers.get("location")) == (308, leads_to), address
+    assert (await client.get("/p/orchard/t/ends%2F")).status_code == 404  # the slash is the name's own
+    assert (await client.get("/")).status_code == 200
+
+
+async def test_no_page_names_a_tool_as_the_remedy_of_a_wrong_address(client, world):
+    for address in (
+        "/p/none",
+        "/p/orchard/t/none",
+        "/p/orchard/agents/Nobody",
+        "/p/orchard/m/99",
+        "/p/orchard/m/x",
+    ):
+        seen = await page(client, address, status=404)
+        named = [one.name for one in ALL_OPERATIONS if one.name in seen.text]
+        assert not named, address
+        assert "look " in seen.text, address
 
 
 async def test_a_store_that_does_not_answer_is_said_to_be_unavailable(client, store):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
 from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
@@ -37,6 +38,7 @@ from postroom.http_api.operations import (
     store_check,
 )
 from postroom.mail.context import token_hash
+from postroom.mail.merging import merge, plan_of
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
 from postroom.services.runners import declared_runners
@@ -96,6 +98,22 @@ class AdminService:
         """Return every project: its slug and its path."""
         found = await self._application.store.read(all_projects)
         return [{"slug": one.slug, "human_key": one.human_key} for one in found]
+
+    async def merge_projects(self, source: str, target: str, *, dry_run: bool) -> Mapping[str, object]:
+        """Make one project of two, or say what that would do."""
+        application = self._application
+        if dry_run:
+            plan = await application.store.read(lambda tx: plan_of(tx, source, target))
+        else:
+            plan = await application.store.write(lambda tx: merge(tx, source, target))
+        return {
+            "dry_run": dry_run,
+            "from": {"slug": plan.source.slug, "human_key": plan.source.human_key},
+            "into": {"slug": plan.target.slug, "human_key": plan.target.human_key},
+            **to_builtins(plan.size),
+            "threads_joined": list(plan.threads),
+            "refusals": list(plan.refusals),
+        }
 
     async def ready(self) -> Readiness:
         """Look at every part the server needs."""

@@ -220,6 +220,10 @@ class Settings(BaseSettings):
     owner: Annotated[str, _word()] = Field(
         default="local", description="Owner of new projects; projects of one owner may write to each other."
     )
+    projects_by: Literal["repository", "folder"] = Field(
+        default="repository",
+        description="Whether all folders of one Git repository are one project, or each folder is its own.",
+    )
     max_subject_chars: Count = Field(default=512, ge=1, le=10_000, description="Longest subject.")
     max_body_bytes: Count = Field(default=_MIB, ge=1, le=64 * _MIB, description="Longest message, in bytes.")
     max_attachment_bytes: Count = Field(

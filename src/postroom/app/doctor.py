@@ -30,7 +30,7 @@ from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.operations import CheckState
 from postroom.mail.archive import layout
-from postroom.mail.outgoing import ARCHIVE
+from postroom.mail.outgoing import ARCHIVE, records_of
 from postroom.mail.waking.runners import read_runner
 from postroom.services.runners import DeclaredRunner, declared_runners
 from postroom.stores.sqlite import sqlite_release
@@ -154,7 +154,7 @@ class Doctor:
                 f"{len(unknown)} messages are not in the database: it is older than the archive",
                 "after restoring a backup, move the repository away and run `postroom rebuild archive`",
             )
-        on_their_way = {row.payload["record"] for row in waiting}
+        on_their_way = {record for row in waiting for record in records_of(row.payload)}
         missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
         if missing:
             remedy = f"run `postroom rebuild archive {project.slug}`"

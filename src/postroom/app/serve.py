@@ -24,6 +24,7 @@ from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
+from postroom.app.health import ServerHealth
 from postroom.app.keep_config import load_keep_rules
 from postroom.app.logs import configure_logs
 from postroom.app.privacy import keep_private
@@ -32,7 +33,7 @@ from postroom.app.wiring import Application, Declared
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
-from postroom.http_api.operations import LagMeter, measure_lag
+from postroom.http_api.operations import FreshReadiness, LagMeter, measure_lag
 from postroom.http_api.operators import hook_routes, people_routes
 from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths
@@ -85,7 +86,8 @@ class Site:
             from postroom.app.gateway_service import GatewayService  # loaded where there are chats
 
             chats = GatewayService(application.gateway)
-        self._operator = AdminService(application, self._meter, started_at=clock.now(), chats=chats)
+        self._started_at = clock.now()
+        self._operator = AdminService(application, self._meter, started_at=self._started_at, chats=chats)
         is_operator = token_check(token)
         sessions = Sessions(derived_key(token, "page-session"), clock)
         self.codes = LoginCodes(clock)
@@ -111,7 +113,15 @@ class Site:
         application, settings = self._application, self._application.settings
         questions, runs = (
             QuestionService(application.runs, application.clock),
-            WorkService(application.runs, application.mail),
+            WorkService(
+                application.runs,
+                application.mail,
+                ServerHealth(
+                    application,
+                    FreshReadiness(self._operator.ready, application.clock),
+                    started_at=self._started_at,
+                ),
+            ),
         )
         return [
             Route(settings.mcp_path, self._mcp),

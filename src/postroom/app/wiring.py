@@ -291,6 +291,7 @@ def rules_of(settings: Settings) -> Rules:
     return Rules(
         verified=settings.verified,
         owner=settings.owner,
+        projects_by=settings.projects_by,
         max_subject_chars=settings.max_subject_chars,
         max_body_bytes=settings.max_body_bytes,
         max_attachment_bytes=settings.max_attachment_bytes,

@@ -12,6 +12,7 @@ from postroom.cli import (
     hook_command,
     mail,
     people,
+    projects,
     prune,
     questions,
     rebuild,
@@ -57,6 +58,7 @@ app.add_typer(backup.app)
 app.add_typer(backup.backups, name="backup")
 app.add_typer(database.app, name="database")
 app.add_typer(support.app)
+app.add_typer(projects.app, name="projects")
 app.add_typer(prune.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")

@@ -14,6 +14,7 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
         "doctor",
         "backup",
         "restore",
+        "projects",
         "prune",
         "rebuild",
         "database",

@@ -46,7 +46,7 @@ def runs() -> None:
 @app.command("list")
 def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the runs of agents. Those at work, queued and asking, and those that ended lately."""
-    asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
+    asked = "" if project is None else "?" + urlencode({"project": project_key(project or ".")})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
     rows = [
         (one["run_id"], _agent(one), one["state"], _since(one), one["why"])
@@ -103,14 +103,64 @@ def cancel(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def replay(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Try a run that was given up again. It is a new run on the same messages."""
+    """Try a dead letter again. It is a new run on the same messages."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/replay", {"run": run})
     show.answer(found, as_json=as_json, text=lambda: f"it is tried again as run {show.line(found['run_id'])}")
 
 
 @app.command()
+def hasten(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Try a queued run now that would be tried again later."""
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/hasten", {"run": run})
+    show.answer(found, as_json=as_json, text=lambda: f"run {show.line(found['run_id'])} is {found['state']}")
+
+
+@app.command()
+def discard(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Discard a dead letter. Its run stays failed, and waits for nobody any more."""
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/discard", {"run": run})
+    show.answer(found, as_json=as_json, text=lambda: f"run {show.line(found['run_id'])} is left as it is")
+
+
+@app.command()
+def overview(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show what the control room of a project shows. What needs a person, who is on what, what waits."""
+    asked = urlencode({"project": project_key(project or ".")})
+    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/floor?{asked}")
+    show.answer(found, as_json=as_json, text=lambda: _overview(found))
+
+
+def _overview(found: Mapping[str, Any]) -> str:
+    """Return the control room as lists of lines, those that are empty left out."""
+    lists = {
+        "THE SERVER": [one["text"] for one in found["health"]],
+        "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
+        "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
+        "TWO HOLD THE SAME FILE": [
+            ", and ".join(f"{held['holder']} {held['pattern']}" for held in (one["first"], one["second"]))
+            for one in found["conflicts"]
+        ],
+        "WHO IS ON WHAT": [f"{one['run_id']}  {_agent(one)}: {_stands(one)}" for one in found["works"]],
+        "WHO WAITS FOR WHOM": [f"{' -> '.join(one['names'])}: {one['state']}" for one in found["waits"]],
+        "MAIL THAT WAITS FOR ITS READER": [
+            f"#{one['message']} for {_agent(one)}: {one['why']}" for one in found["waiting"]
+        ],
+        "UNREAD AND UNACKNOWLEDGED": [
+            f"#{one['id']} {one['subject']}: not yet {', '.join(one['missing'])}" for one in found["owed"]
+        ],
+    }
+    return "\n\n".join(
+        "\n".join([head, *(f"  {show.line(row)}" for row in rows)]) for head, rows in lists.items() if rows
+    )
+
+
+def _stands(run: Mapping[str, Any]) -> str:
+    return f"{run['state']}, {run['why']}" if run["why"] else str(run["state"])
+
+
+@app.command()
 def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the dead letters: runs that were given up, oldest first, and why."""
+    """List the dead letters: failed runs that wait for somebody, oldest first, and why."""
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/runs/dead")
     rows = [
         (one["run_id"], one["thread_id"], one["since"], one["error"] or "")
@@ -119,7 +169,7 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(("ID", "THREAD", "SINCE", "WHY"), rows, none="no run was given up"),
+        text=lambda: show.table(("ID", "THREAD", "SINCE", "WHY"), rows, none="there is no dead letter"),
     )
 
 

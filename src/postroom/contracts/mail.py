@@ -6,7 +6,7 @@ decided in the mail room; the tables repeat the invariants.
 
 from dataclasses import dataclass
 
-from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind
+from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, ThreadsSeen
 from postroom.contracts.records import Record
 
 URGENT: tuple[Importance, ...] = ("high", "urgent")
@@ -158,6 +158,19 @@ class ThreadHead(Record, frozen=True, kw_only=True):
     last_id: int
     last_at: int
     last_sender: str
+
+
+class ThreadFilter(Record, frozen=True, kw_only=True):
+    """Which threads are wanted: those with a message that is all of this. Recalled messages are none."""
+
+    seen: ThreadsSeen = "any"
+    """Unread, or not acknowledged where that is asked for: by those named here, or by any reader."""
+    importance: tuple[Importance, ...] = ()
+    agent_id: int = 0
+    """Who wrote it or got it openly; 0 for anybody. The same of `person_id`."""
+    person_id: int = 0
+    people_id: int = 0
+    """The project of people: what they wrote to a project is looked at too."""
 
 
 class SearchHit(Record, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from postroom.contracts.choices import ContactStatus
 
 EventKind = Literal[
     "project.made",
+    "project.merged",
     "agent.registered",
     "agent.changed",
     "agent.retired",

@@ -11,19 +11,39 @@ from typing import Final
 
 LONGEST_QUOTED: Final = 64
 
-_STEERS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f"
+_STEERS: Final = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u17b4\u17b5\u2028-\u202e\u2066-\u2069\u3164\ud800-\udfff\uffa0"
+    "\U000e0000-\U000e007f"
+)
 """Control characters, breaks of lines other than a newline, what turns the direction of what follows, halves
-of characters, and the alphabet that no font shows."""
+of characters, characters without a shape, and the alphabet that no font shows."""
+_STRAY_SELECTOR: Final = (
+    "(?<![#*0-9\xa9\xae\u203c-\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
+    "|(?<![\u2200-\u22ff\u2a00-\u2aff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+    "[\ufe00-\ufe0d\U000e0100-\U000e01ef]"
+)
+"""What chooses among shapes behind a character that has only one: not a picture, an operator or an ideograph.
+These, of which there are 256, would spell a text that no font shows."""
 _HIDDEN: Final = (
-    "\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f\u2060-\u206f\ufeff"
+    "\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u180b-\u180f\u200b\u200e\u200f\u2060-\u206f\u2800\ufeff"
     "\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
 )
 """What else has no shape. The two joiners stay: words and pictures are spelt with them."""
-_IN_TEXT: Final = re.compile(f"[{_STEERS}]")
-_IN_LINE: Final = re.compile(f"[{_STEERS}{_HIDDEN}]")
+_IN_TEXT: Final = re.compile(f"[{_STEERS}]|{_STRAY_SELECTOR}")
+_IN_LINE: Final = re.compile(f"[{_STEERS}{_HIDDEN}]|{_STRAY_SELECTOR}")
 _BLANKS: Final = re.compile(r"[\n\t]")
 _BACKTICKS: Final = re.compile(r"`+")
-_BRACKETS: Final = str.maketrans("[]", "()")
+_OPENING: Final = (
+    "[\uff3b\u2045\u2772\u27e6\u298b\u298d\u298f\u2997\u3010\u3014\u3016\u3018\u301a\ufe39\ufe3b\ufe47\ufe5d"
+)
+"""Square brackets, and what looks like them."""
+_CLOSING: Final = (
+    "]\uff3d\u2046\u2773\u27e7\u298c\u298e\u2990\u2998\u3011\u3015\u3017\u3019\u301b\ufe3a\ufe3c\ufe48\ufe5e"
+)
+_BRACKETS: Final = str.maketrans(_OPENING + _CLOSING, "(" * len(_OPENING) + ")" * len(_CLOSING))
+_BLANK: Final = "\u115f\u1160\u2800"
+"""Looks like a blank and is none."""
+_SPEAKS: Final = re.compile(rf"[\s{_BLANK}\u200b-\u200f\u2060-\u206f\ufeff]*[\{_OPENING}]")
 _QUOTES: Final = str.maketrans({'"': "'", "`": "'", "<": "(", ">": ")"})
 
 _ESCAPES: Final = re.compile(
@@ -77,7 +97,7 @@ def in_code_fence(text: str) -> str:
 def said_by(name: str, text: str) -> str:
     """Return what one of several people in a chat said, behind a name; no line looks like another's."""
     first, *more = readable(text).split("\n")
-    rest = (f"\\{line}" if line.lstrip().startswith("[") else line for line in more)
+    rest = (f"\\{line}" if _SPEAKS.match(line) else line for line in more)
     return "\n".join([f"[{one_line(name).translate(_BRACKETS)}] {first}", *rest])
 
 

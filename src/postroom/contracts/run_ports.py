@@ -279,11 +279,21 @@ class DispatchStore(_RunPort):
         return await self._look(lambda runs: runs.dispatches.claimed(thread_id))
 
     async def list_by_status(
-        self, status: RunDispatchStatus, *, limit: int = 100, after: tuple[int, str] | None = None
+        self,
+        status: RunDispatchStatus,
+        *,
+        limit: int = 100,
+        after: tuple[int, str] | None = None,
+        thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches of all threads, by last change then id, behind `after` (`updated_at`, id)."""
+        """Return dispatches of threads whose ids begin so, all without, behind `after` (`updated_at`, id).
+
+        They come by their last change, then by id.
+        """
         return await self._look(
-            lambda runs: runs.dispatches.by_status(status, limit=page(limit), after=after)
+            lambda runs: runs.dispatches.by_status(
+                status, limit=page(limit), after=after, thread_prefix=thread_prefix
+            )
         )
 
     async def unreconciled_dispatches(self, *, limit: int = 100) -> tuple[RunDispatch, ...]:
@@ -315,6 +325,10 @@ class DispatchStore(_RunPort):
     async def count_by_status(self) -> dict[RunDispatchStatus, int]:
         """Count all dispatches; for gauges, at long intervals."""
         return await self._look(lambda runs: runs.dispatches.count_by_status())
+
+    async def hasten(self, dispatch_id: str) -> RunDispatch | None:
+        """Have a queued dispatch that is due later be due at once; None when it is none."""
+        return await self._change_of(dispatch_id, lambda runs: runs.dispatches.hasten(dispatch_id))
 
     async def discard(self, dispatch_id: str) -> RunDispatch | None:
         """Remove a dead letter for good; None when it is none."""

@@ -68,6 +68,8 @@ class RunQuery:
     """Which runs, by run id; `after` is the last run id seen."""
 
     thread_id: str | None = None
+    thread_prefix: str = ""
+    """How the ids of their threads begin, where no thread is named."""
     statuses: tuple[RunStatus, ...] = ()
     id_prefix: str = ""
     after: str = ""

@@ -132,9 +132,14 @@ class DispatchTables(Protocol):
         ...
 
     def by_status(
-        self, status: RunDispatchStatus, *, limit: int, after: tuple[int, str] | None
+        self,
+        status: RunDispatchStatus,
+        *,
+        limit: int,
+        after: tuple[int, str] | None,
+        thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches by last change, then id."""
+        """Return dispatches of threads whose ids begin so, by last change, then id."""
         ...
 
     def unreconciled(self, limit: int) -> tuple[RunDispatch, ...]:
@@ -201,8 +206,16 @@ class DispatchTables(Protocol):
         """Count a thread's queued dispatches, no further than `at_most`."""
         ...
 
+    def count_dead(self, thread_prefix: str, at_most: int) -> int:
+        """Count the dead letters of threads whose ids begin so, no further than `at_most`."""
+        ...
+
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
         """Count all dispatches, by walking an index: for gauges, at long intervals."""
+        ...
+
+    def hasten(self, dispatch_id: str) -> RunDispatch | None:
+        """Have a queued dispatch that is due later be due at once; None when it is none."""
         ...
 
     def discard(self, dispatch_id: str) -> RunDispatch | None:
@@ -293,6 +306,10 @@ class ThreadTables(Protocol):
 
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
         """Return runs by run id."""
+        ...
+
+    def count_open(self, thread_prefix: str) -> int:
+        """Count the runs that are not done of threads whose ids begin so."""
         ...
 
     def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:

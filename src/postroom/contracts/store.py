@@ -25,8 +25,10 @@ from postroom.contracts.mail import (
     Reservation,
     SearchHit,
     StoredAnswer,
+    ThreadFilter,
     ThreadHead,
 )
+from postroom.contracts.merging import MergingReads, MergingWrites
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
 from postroom.contracts.retention import RetentionReads, RetentionWrites
@@ -45,6 +47,14 @@ class ProjectReads(Protocol):
 
     def projects_spelled(self, spelling: str) -> list[Project]:
         """Return the projects whose path has this spelling, oldest first."""
+        ...
+
+    def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
+        """Return the projects with this identity, remote or first commit; what is empty matches nothing."""
+        ...
+
+    def projects_unidentified(self, *, limit: int) -> list[Project]:
+        """Return projects of whose repository nothing is known, the newest first."""
         ...
 
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
@@ -176,6 +186,15 @@ class RecordReads(
         """Return threads by their newest message, newest first, those older than message id `before`."""
         ...
 
+    def wanted_threads(
+        self, project_id: int, wanted: ThreadFilter, *, limit: int, among: int, before: int | None = None
+    ) -> tuple[list[ThreadHead], int | None]:
+        """Return those of the newest `among` threads older than message id `before` that are wanted.
+
+        They come newest first; with them the message id below which to look on, None where nothing is left.
+        """
+        ...
+
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
         """Return a project's messages by id, those after `after`."""
         ...
@@ -268,7 +287,7 @@ class RecordReads(
         ...
 
 
-class MailReads(RecordReads, ProjectReads, Protocol):
+class MailReads(RecordReads, ProjectReads, MergingReads, Protocol):
     """Look-ups within one consistent view. Absence is None or an empty list."""
 
 
@@ -413,7 +432,7 @@ class RecordWrites(
         ...
 
 
-class MailWrites(RecordWrites, MailReads, ProjectWrites, Protocol):
+class MailWrites(RecordWrites, MailReads, ProjectWrites, MergingWrites, Protocol):
     """Look-ups and changes within one transaction."""
 
 

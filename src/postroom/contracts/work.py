@@ -66,8 +66,12 @@ class Work:
     """How many questions it waits on, or has had answered."""
     parent_run_id: str | None = None
     """The run that it tries again."""
+    cost_micros: int = 0
+    """Money in millionths of a currency, as far as its runner tells."""
     can_cancel: bool = False
     can_replay: bool = False
+    can_hasten: bool = False
+    """Whether it is to be tried again at an instant, and may be tried before."""
 
     @property
     def failed_attempts(self) -> int:
@@ -125,6 +129,73 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HealthFact:
+    """One thing about the server that people look at, in a few words."""
+
+    name: str
+    state: Literal["ok", "failed", "unknown"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A live reservation."""
+
+    id: int
+    holder: str
+    pattern: str
+    exclusive: bool
+    reason: str
+    created_at: int
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationConflict:
+    """Two live reservations of different agents that overlap, one of them exclusive."""
+
+    first: Held
+    """It was made first."""
+    second: Held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwedMessage:
+    """A message that some of its readers have not read, or not acknowledged where it asks for that."""
+
+    id: int
+    subject: str
+    sender: str
+    ack_required: bool
+    created_at: int
+    missing: tuple[str, ...]
+    readers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Who waits for whom: each wrote to the next, who has an open run on it."""
+
+    names: tuple[str, ...]
+    run_id: str
+    """The run at the end of the chain."""
+    state: WorkState
+    messages: tuple[int, ...]
+    """The message that each wrote to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """An attempt of an agent's run within the last hour."""
+
+    run_id: str
+    began_at: int
+    ended_at: int | None
+    outcome: str
+    """How it ended; "" while it is at work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
     """What goes on in a project now, seen in one consistent view of the store."""
 
@@ -138,12 +209,26 @@ class Floor:
     """Messages that wait for the next run of their reader."""
     last_lines: Mapping[str, str] = field(default_factory=dict)
     """The last lines that an open run, or one given up, has put out, by run id."""
+    conflicts: Sequence[ReservationConflict] = ()
+    holds: Mapping[str, Sequence[Held]] = field(default_factory=dict)
+    """What each agent holds, by its name in small letters."""
+    waits: Sequence[Waits] = ()
+    owed: Sequence[OwedMessage] = ()
+    """The newest first."""
+    last_hour: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
+    """By the names of agents in small letters."""
+    health: Sequence[HealthFact] = ()
+    """How the server is: what is wrong first."""
 
 
-def told(record: OpenQuestion | GivenAnswer | Work | Waiting) -> dict[str, object]:
+def told(record: OpenQuestion | GivenAnswer | Work | Waiting | Floor) -> dict[str, object]:
     """Return a record as plain JSON data, its instants as ISO 8601."""
-    plain = asdict(record)
-    return {
-        name: iso(value) if isinstance(value, int) and name.endswith(_INSTANTS) else value
-        for name, value in plain.items()
-    }
+    return {name: _plain(name, value) for name, value in asdict(record).items()}
+
+
+def _plain(name: str, value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _plain(key, one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain("", one) for one in value]
+    return iso(value) if isinstance(value, int) and name.endswith(_INSTANTS) else value

@@ -135,6 +135,17 @@ class Inspection:
             status=MailboxDispatchStatus.RUNNING,
         )
 
+    async def hasten(self, dispatch_id: str) -> None:
+        """Have a queued dispatch that is due later tried at once.
+
+        Raises:
+            IllegalTransition: it is not queued, or it is due already.
+        """
+        if await self._core.dispatches.hasten(dispatch_id) is None:
+            raise IllegalTransition(
+                f"dispatch {dispatch_id} waits for no instant", value=dispatch_id, remedy="look why it waits"
+            )
+
     async def discard(self, dispatch_id: str) -> RunDispatch:
         """Remove a dead letter for good; its run keeps the error.
 

@@ -310,6 +310,15 @@ class Mailbox:
         """
         return await self._inspection.why_not(dispatch_id)
 
+    async def hasten(self, dispatch_id: str) -> None:
+        """Have a queued dispatch that is due later tried at once.
+
+        Raises:
+            IllegalTransition: it is not queued, or it is due already.
+        """
+        self._refuse_closed()
+        await self._inspection.hasten(dispatch_id)
+
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
         """Return what was given up and waits for somebody, oldest first, behind the last one seen."""
         return await self._inspection.dead_letters(after=after)

@@ -75,6 +75,15 @@ class Operations(Protocol):
         """Return every project: its slug and its path."""
         ...
 
+    async def merge_projects(self, source: str, target: str, *, dry_run: bool) -> Mapping[str, object]:
+        """Make one project of two, or say what that would do; all in one change, which may take long.
+
+        Raises:
+            UnknownProject, InvalidArgument: these are not two projects.
+            StateError: something stands against it; nothing was changed.
+        """
+        ...
+
     async def support_bundle(self) -> Mapping[str, str]:
         """Return what may be shown to others, as texts by the names of their files; may take long."""
         ...

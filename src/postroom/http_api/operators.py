@@ -20,7 +20,7 @@ from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.tokens import Grant
-from postroom.contracts.work import told
+from postroom.contracts.work import Work, told
 from postroom.http_api.operations import Operations
 from postroom.http_api.sessions import LoginService, own_address
 from postroom.mail.named_tokens import NamedTokens
@@ -104,6 +104,12 @@ class _Repair(Asked, frozen=True):
     dry_run: bool = False
 
 
+class _Merge(Asked, frozen=True):
+    source: str
+    target: str
+    dry_run: bool = False
+
+
 class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
@@ -140,6 +146,12 @@ async def _repair(operations: Operations, request: Request) -> Response:
 async def _prune(operations: Operations, request: Request) -> Response:
     wanted = await read_body(request, _Prune)
     return JSONResponse(dict(await operations.prune(dry_run=wanted.dry_run)))
+
+
+async def _merge(operations: Operations, request: Request) -> Response:
+    wanted = await read_body(request, _Merge)
+    done = operations.merge_projects(wanted.source, wanted.target, dry_run=wanted.dry_run)
+    return JSONResponse(dict(await done))
 
 
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
@@ -180,6 +192,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),
+        operators("/admin/projects/merge", {"POST": partial(_merge, operations)}),
         operators("/admin/prune", {"POST": partial(_prune, operations)}),
         operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
     ]
@@ -248,6 +261,14 @@ class _Run(Asked, frozen=True):
     run: str
 
 
+def _done_to_a_run(act: Callable[[str], Awaitable[Work]]) -> Endpoint:
+    async def acted(request: Request) -> Response:
+        asked = await read_body(request, _Run)
+        return JSONResponse(told(await act(asked.run)))
+
+    return acted
+
+
 def run_routes(runs: WorkService) -> list[Route]:
     """Return the routes to runs: what agents are at, what waits and why, what was given up."""
 
@@ -265,6 +286,10 @@ def run_routes(runs: WorkService) -> list[Route]:
         output = await runs.output(work.run_id, whole=request.query_params.get("output") == "whole")
         return JSONResponse({**told(work), "output": output.text, "output_is_cut": output.is_cut})
 
+    async def floor(request: Request) -> Response:
+        slug = await runs.slug(request.query_params.get("project", ""))
+        return JSONResponse(told(await runs.floor(slug)))
+
     async def dead(_: Request) -> Response:
         return JSONResponse({"dead": [dict(one) for one in await runs.dead()]})
 
@@ -273,16 +298,15 @@ def run_routes(runs: WorkService) -> list[Route]:
         await runs.cancel(asked.run)
         return JSONResponse(told(await runs.named(asked.run)))
 
-    async def replayed(request: Request) -> Response:
-        asked = await read_body(request, _Run)
-        return JSONResponse(told(await runs.replay(asked.run)))
-
     return [
         operators("/admin/runs", {"GET": listed}),
         operators("/admin/runs/one", {"GET": shown}),
+        operators("/admin/floor", {"GET": floor}),
         operators("/admin/runs/dead", {"GET": dead}),
         operators("/admin/runs/cancel", {"POST": cancelled}),
-        operators("/admin/runs/replay", {"POST": replayed}),
+        operators("/admin/runs/hasten", {"POST": _done_to_a_run(runs.hasten)}),
+        operators("/admin/runs/discard", {"POST": _done_to_a_run(runs.discard)}),
+        operators("/admin/runs/replay", {"POST": _done_to_a_run(runs.replay)}),
     ]
 
 

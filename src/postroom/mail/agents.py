@@ -1,5 +1,6 @@
 """Operations on projects and agents."""
 
+from collections.abc import Mapping
 from typing import TypedDict
 
 from postroom.contracts.errors import AgentRetired, NameTaken, NotPermitted, StateError
@@ -17,6 +18,7 @@ from postroom.mail.commands import (
     Whois,
 )
 from postroom.mail.context import ReadContext, WriteContext
+from postroom.mail.git_identity import completed, parts_of, same_repository
 from postroom.mail.identity import (
     acting,
     check_token,
@@ -94,30 +96,61 @@ def ensure_project(context: WriteContext, asked: EnsureProject) -> ProjectView:
 
 def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -> Project:
     path = checked_path(human_key)
+    read = context.recognition
+    identity = git_identity or (read.folder.identity if read is not None else "")
     is_run = context.caller.agent_id is not None
+    _note_identities(context, {} if is_run or read is None else read.identities)
     if project := context.projects.project(path):
-        if git_identity and not project.git_identity and not is_run:
-            context.tx.set_git_identity(project.id, git_identity)
+        _note_identities(context, {project.id: identity} if not (project.git_identity or is_run) else {})
         return project
+    top = path if git_identity or read is None else read.folder.top
+    known = _same_folder(context) or _same_repository(context, identity, is_said=bool(git_identity))
+    if known is not None:
+        context.projects.add_project_alias(known.id, path)
+        if (whole := completed(known.git_identity, identity)) != known.git_identity:
+            context.tx.set_git_identity(known.id, whole)
+        return known
     if is_run:
         raise NotPermitted(
             "a run makes no projects",
             value=path,
             remedy="work in a project that there is; another is made by `postroom` outside of a run",
         )
-    spelled = spelling(path)
-    for known in context.projects.projects_spelled(spelled):
-        if git_identity and known.git_identity == git_identity:
-            context.projects.add_project_alias(known.id, path)
-            return known
-    return context.projects.insert_project(
-        slug=free_slug(context.projects, path),
-        human_key=path,
-        spelling=spelled,
-        git_identity=git_identity,
+    made = context.projects.insert_project(
+        slug=free_slug(context.projects, top),
+        human_key=top,
+        spelling=spelling(top),
+        git_identity=identity,
         owner=context.rules.owner,
         now=context.now,
     )
+    if path != top:
+        context.projects.add_project_alias(made.id, path)
+    return made
+
+
+def _note_identities(context: WriteContext, identities: Mapping[int, str]) -> None:
+    """Keep what the repositories of projects are known by, where that was not known."""
+    for project_id, identity in identities.items():
+        if identity:
+            context.tx.set_git_identity(project_id, identity)
+
+
+def _same_folder(context: WriteContext) -> Project | None:
+    """Return the project of the folder around, or of what the folder is a link or a worktree of."""
+    read = context.recognition
+    folders = () if read is None else (read.folder.top, *read.folder.others)
+    return next(filter(None, map(context.projects.project, folders)), None)
+
+
+def _same_repository(context: WriteContext, identity: str, *, is_said: bool) -> Project | None:
+    """Return the project of the same repository; what a caller said itself has to be equal."""
+    if not identity:
+        return None
+    remote, root = ("", "") if is_said else parts_of(identity)
+    found = context.projects.projects_of_repository(identity, remote=remote, root=root)
+    same = same_repository(identity, [(one, one.git_identity) for one in found])
+    return same if same is None or not is_said or same.git_identity == identity else None
 
 
 def register_agent(context: WriteContext, asked: RegisterAgent) -> AgentView:
@@ -206,7 +239,7 @@ def _free_name(context: WriteContext, project: Project) -> str:
 def start_session(context: WriteContext, asked: StartSession) -> SessionView:
     """Make project and agent if need be, reserve paths and show the head of the inbox."""
     known = context.projects.project(asked.project_key)
-    project = known or _project_of(context, asked.project_key)
+    project = _project_of(context, asked.project_key if known is None else known.human_key)
     agent = _registered(context, project, asked)
     reserved = None
     if asked.reserve_paths:

@@ -10,6 +10,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 from postroom.contracts.mail import Agent, Attachment, Message, Project
 from postroom.contracts.store import ProjectReads, ProjectWrites, RecordReads, RecordWrites
 from postroom.contracts.tokens import Grant
+from postroom.mail.git_identity import Recognition
 
 Records = TypeVar("Records", bound=RecordReads, covariant=True)
 Projects = TypeVar("Projects", bound=ProjectReads, covariant=True)
@@ -23,6 +24,8 @@ class Rules:
     """Whether a call must carry the token of the agent that it names."""
     owner: str = "local"
     """Who owns the projects made here; mail between projects of one owner needs no approval."""
+    projects_by: Literal["repository", "folder"] = "repository"
+    """Whether the folders of one Git repository are one project."""
     max_subject_chars: int = 512
     max_body_bytes: int = 1 << 20
     max_attachment_bytes: int = 10 << 20
@@ -95,6 +98,8 @@ class OperationContext(Generic[Records, Projects]):
     caller: Caller
     dice: random.Random
     loaded: Sequence[LoadedAttachment] = ()
+    recognition: Recognition | None = None
+    """What was read of the folder that the command names as a project's."""
     waking: Waking | None = None
     """Wakes readers in this change; without one they are found later."""
 

@@ -23,6 +23,8 @@ class Location:
 
     path: str
     floor: str = ""
+    top: str = ""
+    """The working tree that it lies in; empty when it is in none."""
 
 
 def locations_of(path: str, base: str) -> tuple[Location, ...]:
@@ -36,9 +38,10 @@ def locations_of(path: str, base: str) -> tuple[Location, ...]:
     locations: dict[Location, None] = {}
     for one in dict.fromkeys((written, os.path.realpath(written))):
         worktree, main = _worktree_of(Path(one))
-        locations[Location(path=one, floor=worktree)] = None
+        top = worktree or _top_of(Path(one))
+        locations[Location(path=one, floor=worktree, top=top)] = None
         if worktree:
-            locations[Location(path=main + one[len(worktree) :])] = None
+            locations[Location(path=main + one[len(worktree) :], top=main)] = None
     return tuple(locations)
 
 
@@ -50,8 +53,16 @@ def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Proje
                 iter(projects.projects_spelled(spelling(folder))), None
             )
             if project is not None:
-                return project, location.path[len(folder) :].replace("\\", "/").strip("/")
+                root = _root(projects, project, folder, location)
+                return project, location.path[len(root) :].replace("\\", "/").strip("/")
     return None
+
+
+def _root(projects: ProjectReads, project: Project, folder: str, location: Location) -> str:
+    """Return where the paths of a project begin: at the working tree, when the folder is one within."""
+    around = projects.project(location.top) if location.top and folder != project.human_key else None
+    is_within = around is not None and around.id == project.id and folder.startswith(location.top)
+    return location.top if is_within else folder
 
 
 def _upwards(location: Location) -> Iterator[str]:
@@ -73,6 +84,10 @@ def _worktree_of(path: Path) -> tuple[str, str]:
             return str(folder), str(Path(common).parent)
         break
     return "", ""
+
+
+def _top_of(path: Path) -> str:
+    return next((str(one) for one in (path, *path.parents) if os.path.lexists(one / ".git")), "")
 
 
 def _pointed_at(file: Path, lead: str, base: Path) -> str | None:

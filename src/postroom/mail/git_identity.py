@@ -1,31 +1,193 @@
-"""By what a folder's repository is known wherever it lies: its remote and its first commit."""
+"""By what the repository of a folder is known wherever it lies: its remote and its first commit.
 
+A worktree, a clone, a link and a folder within say the same. What cannot be learned is left empty: a shallow
+clone does not have its first commit, and a copy need not have a remote.
+"""
+
+import os
+import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, TypeVar
 
-TIMEOUT_SECONDS = 5
+from postroom.contracts.mail import Project
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
+
+TIMEOUT_SECONDS: Final = 15
+"""Finding the first of a million commits takes Git some 8 s."""
+_LOCAL_ORIGINS: Final = 3
+"""Clones of clones on this machine that are followed to what the first was cloned from."""
+_SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SCP: Final = re.compile(r"^(?:[^@/:]+@)?([^/:]{2,}):(?!//)(.*)$")
+K = TypeVar("K")
 
 
-def read_git_identity(path: str) -> str:
-    """Return `<remote>#<root commit>` of the repository at `path`, or an empty string when there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryFolder:
+    """A folder of this machine, as Git and the disk know it."""
+
+    top: str
+    """The folder of its working tree, spelled as the folder was; the folder itself where there is none."""
+    others: tuple[str, ...] = ()
+    """Other folders that hold the same: where links lead, and the main working tree."""
+    identity: str = ""
+    """`<remote>#<first commit>`, either of them empty when it is not known; empty without a repository."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recognition:
+    """What was read for a folder that is to be a project's: its repository, and those of older projects."""
+
+    folder: RepositoryFolder
+    identities: Mapping[int, str]
+    """By project, where the store did not know it yet."""
+
+
+def recognise(path: str, unread: Sequence[Project]) -> Recognition:
+    """Read a folder, and what the store does not know yet of the folders of projects. Blocks."""
+    folder = read_folder(path)
+    known = ((one.id, read_folder(one.human_key).identity) for one in unread) if folder.identity else ()
+    return Recognition(folder=folder, identities={number: identity for number, identity in known if identity})
+
+
+def read_folder(path: str) -> RepositoryFolder:
+    """Look at a folder; one that is not there is known by its path alone. Blocks: asks Git."""
+    plain = RepositoryFolder(top=path)
+    if not Path(path).is_dir():
+        return plain
+    real = os.path.realpath(path)
     git = shutil.which("git")
-    if git is None or not Path(path).is_dir():
+    if git is None or not _has_repository(Path(real)):
+        return RepositoryFolder(top=path, others=() if real == path else (real,))
+    asked = (
+        "rev-parse",
+        "--path-format=absolute",
+        "--is-bare-repository",
+        "--git-common-dir",
+        "--show-prefix",
+    )
+    is_bare, common, prefix = [*_ask(git, path, *asked).split("\n"), "", "", ""][:3]
+    if not common:
+        return plain
+    inner = prefix.rstrip("/")
+    top, real_top = _without(path, inner), _without(real, inner)
+    main = str(Path(common).parent) if is_bare == "false" and Path(common).name == ".git" else real_top
+    others = tuple(dict.fromkeys(one for one in (real_top, main) if one != top))
+    return RepositoryFolder(top=top, others=others, identity=_identity(git, real_top))
+
+
+def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
+    """Return which of the known identities is that of the same repository.
+
+    An equal one is. Without it one that contradicts in nothing is, when no other does neither: two forks stay
+    apart, and a copy that fits both is of neither.
+    """
+    listed = list(known)
+    if equal := next((key for key, one in listed if one == identity), None):
+        return equal
+    alike = [key for key, one in listed if _agree(identity, one)]
+    return alike[0] if len(alike) == 1 else None
+
+
+def parts_of(identity: str) -> tuple[str, str]:
+    """Return the remote and the first commit of an identity."""
+    remote, _, root = identity.rpartition("#")
+    return remote, root
+
+
+def completed(known: str, read: str) -> str:
+    """Return a known identity with what it lacked, as far as another one of the same repository tells it."""
+    pairs = zip(parts_of(known), parts_of(read), strict=True)
+    return "#".join(a or b for a, b in pairs) if _agree(known, read) else known
+
+
+def _agree(one: str, other: str) -> bool:
+    pairs = list(zip(parts_of(one), parts_of(other), strict=True))
+    return any(a and a == b for a, b in pairs) and all(a == b or not a or not b for a, b in pairs)
+
+
+def _has_repository(folder: Path) -> bool:
+    is_bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir()
+    return is_bare or any((one / ".git").exists() for one in (folder, *folder.parents))
+
+
+def _without(path: str, inner: str) -> str:
+    """Return the folder in which `inner` is the path; where a link leads inside, what the link leads to."""
+    native = inner.replace("/", os.sep)
+    for one in (path, os.path.realpath(path)):
+        if not native or one.endswith(f"{os.sep}{native}"):
+            return one[: len(one) - len(native)].rstrip(os.sep) if native else one
+    return path
+
+
+def _identity(git: str, folder: str, depth: int = 0) -> str:
+    """Return remote and first commit; a clone of a working tree here has the remote of that one."""
+    remote = _ask(git, folder, "config", "--get", "remote.origin.url")
+    if remote and (origin := _local(remote, folder)):
+        remote = origin
+        if Path(origin).is_dir() and depth < _LOCAL_ORIGINS:
+            its = parts_of(_identity(git, origin, depth + 1))[0]
+            is_bare = _ask(git, origin, "rev-parse", "--is-bare-repository") == "true"
+            remote = its or (origin if is_bare else "")
+    elif remote:
+        remote = plain_remote(remote)
+    return identity if (identity := f"{remote}#{_root(git, folder)}") != "#" else ""
+
+
+def plain_remote(url: str) -> str:
+    """Return a remote in the one form that its spellings share: `host/path`, without user and password."""
+    rest = _SCHEME.sub("", url)
+    if rest == url and (scp := _SCP.match(url)):
+        rest = f"{scp[1]}/{scp[2].lstrip('/')}"
+    host, slash, path = rest.partition("/")
+    host = re.sub(r":\d*$", "", host.rpartition("@")[2]).casefold()
+    return f"{host}{slash}{path.rstrip('/').removesuffix('.git')}"
+
+
+def _local(remote: str, folder: str) -> str:
+    """Return the folder that a remote of this machine names, or an empty string for one elsewhere."""
+    if remote.startswith("file://"):
+        return os.path.realpath(remote.removeprefix("file://"))
+    if _SCHEME.match(remote) or (_SCP.match(remote) and not Path(folder, remote).exists()):
         return ""
-    remote = _ask(git, path, "config", "--get", "remote.origin.url")
-    roots = _ask(git, path, "rev-list", "--max-parents=0", "HEAD").split()
-    return f"{remote}#{roots[-1]}" if roots else ""
+    return os.path.realpath(Path(folder, remote))
+
+
+def _root(git: str, folder: str) -> str:
+    """Return the oldest first commit of all branches; empty where history was cut off or has not begun."""
+    if _ask(git, folder, "rev-parse", "--is-shallow-repository") == "true":
+        return ""
+    branches = ("--branches", "--remotes=origin")
+    head = ("HEAD",) if _ask(git, folder, "rev-parse", "--verify", "--quiet", "HEAD") else ()
+    return "".join(_ask(git, folder, "rev-list", "--max-parents=0", *branches, *head).split()[-1:])
 
 
 def _ask(git: str, path: str, *words: str) -> str:
+    """Return what Git says, without what the folder's settings could have it run or fetch."""
+    environment = {
+        "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
+        "HOME": str(Path.home()),  # holds which folders of others the person trusts
+        "LC_ALL": "C",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
     try:
         done = subprocess.run(  # noqa: S603 - fixed words; the path is an argument, not a command
-            [git, "--no-optional-locks", "-C", path, *words],
+            [git, "-c", "protocol.allow=never", "-c", "core.fsmonitor=false", "-C", path, *words],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=TIMEOUT_SECONDS,
+            env=environment,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        _LOG.warning("project.git_not_asked", path=path, words=words[0], error=type(error).__name__)
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,7 +1,7 @@
 """Effects that follow a change: rows of the outbox, stored with it and performed by the relay."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from postroom.contracts.mail import Attachment, Message
 from postroom.contracts.messages import Json
@@ -24,6 +24,23 @@ def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project
 
 DELETION: Final = "deletion"
 """The record that says which files are to be taken out."""
+
+
+RECORDS: Final = "records"
+"""The record that stands for many, each named as one is."""
+MOVED: Final = "moved"
+"""The record that says which project is another one's now."""
+
+
+def records_of(payload: Mapping[str, Any]) -> list[str]:
+    """Return the records, each `<kind>:<id>`, that a row of the outbox has the archive write."""
+    match payload["record"]:
+        case "records":
+            return list(payload["records"])
+        case "deletion" | "moved":
+            return []
+        case one:
+            return [one]
 
 
 def deletion_to_archive(

@@ -209,6 +209,15 @@ class OneProject(ProjectWrites):
         return [one for one in self._all.projects_spelled(spelling) if one.id == self._project_id]
 
     @override
+    def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
+        found = self._all.projects_of_repository(identity, remote=remote, root=root)
+        return [one for one in found if one.id == self._project_id]
+
+    @override
+    def projects_unidentified(self, *, limit: int) -> list[Project]:
+        return []
+
+    @override
     def counts(self) -> dict[str, int]:
         raise NotPermitted("a token that is bound to a project counts nothing", remedy=UNBOUND)
 

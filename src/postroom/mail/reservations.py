@@ -262,36 +262,77 @@ def force_release_file_reservation(context: WriteContext, asked: ForceReleaseRes
         raise InvalidArgument(
             "a reason is required", value=asked.reason, remedy="say why the holder must give way"
         )
-    known = context.tx.reservation(asked.reservation_id)
+    return reservation_view(
+        end_reservation(context, project, asked.reservation_id, home=project, by=agent, reason=asked.reason)
+    )
+
+
+def end_reservation(
+    context: WriteContext, project: Project, reservation_id: int, *, home: Project, by: Agent, reason: str
+) -> Reservation:
+    """End a reservation of a project for an agent, or a person, of the project `home`; its holder is told.
+
+    Raises:
+        UnknownReservation, StateError: the project has no such reservation, or it has ended.
+    """
+    known = live_reservation(context, project, reservation_id)
+    ended = context.tx.release_reservation(known.id, now=context.now, by=by.name, reason=reason)
+    to_archive(context, "reservation", known.id, project.id)
+    _tell_holder(context, project, known, reason, home=home, by=by)
+    return ended
+
+
+def share_reservation(context: WriteContext, project: Project, reservation_id: int) -> None:
+    """Let others hold the same: an exclusive reservation is a shared one from now on.
+
+    Raises:
+        UnknownReservation, StateError: the project has no such reservation, or it has ended.
+    """
+    known = live_reservation(context, project, reservation_id)
+    context.tx.extend_reservation(
+        known.id,
+        expires_at=known.expires_at,
+        ttl=known.ttl,
+        exclusive=False,
+        reason=known.reason,
+        now=context.now,
+    )
+    to_archive(context, "reservation", known.id, project.id)
+
+
+def live_reservation(context: WriteContext, project: Project, reservation_id: int) -> Reservation:
+    """Return a live reservation of a project.
+
+    Raises:
+        UnknownReservation, StateError: the project has no such reservation, or it has ended.
+    """
+    known = context.tx.reservation(reservation_id)
     if known is None or known.project_id != project.id:
         raise UnknownReservation(
-            f"project {project.slug} has no reservation {asked.reservation_id}", value=asked.reservation_id
+            f"project {project.slug} has no reservation {reservation_id}", value=reservation_id
         )
     if known.released_at is not None or known.expires_at <= context.now:
         raise StateError(
             f"reservation {known.id} has ended", value=known.id, remedy="reserve the path; nobody holds it"
         )
-    ended = context.tx.release_reservation(known.id, now=context.now, by=agent.name, reason=asked.reason)
-    to_archive(context, "reservation", known.id, project.id)
-    _tell_holder(context, project, agent, known, asked.reason)
-    return reservation_view(ended)
+    return known
 
 
 def _tell_holder(
-    context: WriteContext, project: Project, agent: Agent, known: Reservation, reason: str
+    context: WriteContext, project: Project, known: Reservation, reason: str, *, home: Project, by: Agent
 ) -> None:
     """Write to a holder who is another; one who does not take the message finds the reason in the record."""
     holder = context.tx.agents_by_id([known.agent_id])[known.agent_id]
     addressees = [Addressee(project=project, agent=holder, kind="to")]
-    if holder.id == agent.id or refusals(context, project, agent, addressees):
+    if holder.id == by.id or refusals(context, home, by, addressees):
         return
     what = f"`{known.pattern}` (id {known.id})"
     notice = NewMessage(
-        project=project,
-        sender=agent,
+        project=home,
+        sender=by,
         addressees=addressees,
         subject=f"Your reservation of {known.pattern} was ended"[: context.rules.max_subject_chars],
-        body_md=f"{agent.name} ended your reservation of {what}.\n\nReason: {reason}",
+        body_md=f"{by.name} ended your reservation of {what}.\n\nReason: {reason}",
         importance="high",
     )
     post(context, notice, bad=[], skipped=[])

@@ -42,7 +42,7 @@ from postroom.mail.context import (
     WriteContext,
     token_hash,
 )
-from postroom.mail.git_identity import read_git_identity
+from postroom.mail.git_identity import Recognition, recognise
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.notifying import MailChanges
 from postroom.mail.operations import OPERATIONS, Operation
@@ -52,11 +52,14 @@ from postroom.mail.projects import (
     find_project,
     home_of,
     lock_projects_of,
-    spelling,
 )
 from postroom.mail.tracing import message_trace
 
 T = TypeVar("T")
+_UNREAD = 1_000
+"""Projects of unknown repositories that are read, at most, before a folder becomes a project."""
+_LISTS_ON = 60_000
+"""For how long, in ms, a token that replaced itself may list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
@@ -119,6 +122,8 @@ class Mail:
         self._keep_token = keep_token
         self._waker = waker
         self._rotating = asyncio.Lock()
+        self._replaced: dict[str, int] = {}
+        """Until when tokens that replaced themselves may list tools, by hash."""
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
         """Perform the operation of this name on plain arguments and return its plain answer.
@@ -192,6 +197,10 @@ class Mail:
                 raise TokenRequired(f"{name} has a token; only it or the operator may replace it", value=name)
             token, path = await asyncio.to_thread(self._keep_token, slug, name)
             await self.issue_token(slug, name, token_hash(token))
+            if caller.agent_token is not None:
+                now = self.clock.now()
+                self._replaced = {one: until for one, until in self._replaced.items() if until > now}
+                self._replaced[token_hash(caller.agent_token)] = now + _LISTS_ON
         return {"agent": name, "token_file": path}
 
     async def slug(self, project_key: str) -> str:
@@ -208,8 +217,14 @@ class Mail:
         return await self.store.read(lambda tx: tx.traces([name]).get(name))
 
     async def knows_token(self, token: str) -> bool:
-        """Whether a token belongs to some agent."""
+        """Whether a token belongs to some agent.
+
+        One that replaced itself a moment ago still does: clients list tools before they show the answer that
+        says where the new one is. No operation takes it.
+        """
         hashed = token_hash(token)
+        if self._replaced.get(hashed, 0) > self.clock.now():
+            return True
         return await self.store.read(lambda tx: tx.agent_by_token(hashed) is not None)
 
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
@@ -275,6 +290,7 @@ class Mail:
         caller: Caller,
         loaded: Sequence[LoadedAttachment] = (),
         waking: Waking | None = None,
+        recognition: Recognition | None = None,
     ) -> OperationContext[Any, Any]:
         """Return what the operations of a caller work with."""
         bound = caller.grant.project_id if caller.grant is not None else None
@@ -286,6 +302,7 @@ class Mail:
             caller=caller,
             dice=self._dice,
             loaded=loaded,
+            recognition=recognition,
             waking=waking,
         )
 
@@ -301,10 +318,11 @@ class Mail:
             if before is not None:
                 return before
         loaded = await self._prepared(command, caller) if is_slow else ()
+        recognition = await self._recognition(command, caller) if is_slow else None
 
         def change(tx: MailWrites, waking: Waking | None = None) -> Any:
             lock_projects_of(tx, command)
-            context = self.context(tx, caller, loaded, waking)
+            context = self.context(tx, caller, loaded, waking, recognition)
             if caller.agent_token is not None:
                 refuse_unknown_token(context)
             if place is None:
@@ -349,16 +367,17 @@ class Mail:
 
     async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
         """Do the slow look-ups that must not happen inside a transaction."""
-        if isinstance(command, EnsureProject | StartSession) and _is_bound(caller):
-            return ()  # it makes no projects, and no names for them
-        if isinstance(command, EnsureProject) and not command.git_identity:
-            await self._recognise(command.human_key)
-        elif isinstance(command, StartSession):
-            await self._recognise(command.project_key)
-        elif isinstance(command, SendMessage | ReplyMessage) and command.attachments:
+        if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
             root = await self._root_for(command, caller)
             return await asyncio.to_thread(load_attachments, command.attachments, root=root, rules=self.rules)
         return ()
+
+    async def _recognition(self, command: Command, caller: Caller) -> Recognition | None:
+        if _is_bound(caller):
+            return None  # it makes no projects, and no names for them
+        if isinstance(command, EnsureProject) and not command.git_identity:
+            return await self._recognised(command.human_key)
+        return await self._recognised(command.project_key) if isinstance(command, StartSession) else None
 
     async def _root_for(self, command: SendMessage | ReplyMessage, caller: Caller) -> str:
         """Return the project's folder, to a caller who may act there: files are read for nobody else."""
@@ -369,32 +388,18 @@ class Mail:
 
         return await self.store.read(look)
 
-    async def _recognise(self, key: str) -> None:
-        """Let a new spelling of a known folder name its project, when Git says that it is the same."""
+    async def _recognised(self, key: str) -> Recognition | None:
+        """Read a folder that names no project yet, or one whose repository is not known."""
 
-        def look(tx: MailReads) -> tuple[str, list[Project]]:
-            if tx.project(key):
-                return key, []
-            path = checked_path(key)
-            return path, [] if tx.project(path) else tx.projects_spelled(spelling(path))
+        def look(tx: MailReads) -> tuple[str, list[Project]] | None:
+            path = key if tx.project(key) else checked_path(key)
+            known = tx.project(path)
+            if known is not None:
+                return None if known.git_identity else (known.human_key, [])
+            return path, tx.projects_unidentified(limit=_UNREAD)
 
-        path, alike = await self.store.read(look)
-        identity = await asyncio.to_thread(read_git_identity, path) if alike else ""
-        if not identity:
-            return
-        for known in alike:
-            if identity == (
-                known.git_identity or await asyncio.to_thread(read_git_identity, known.human_key)
-            ):
-                await self._add_spelling(known, path, identity)
-                return
-
-    async def _add_spelling(self, project: Project, path: str, git_identity: str) -> None:
-        def change(tx: MailWrites) -> None:
-            tx.set_git_identity(project.id, git_identity)
-            tx.add_project_alias(project.id, path)
-
-        await self.store.write(change)
+        found = await self.store.read(look) if self.rules.projects_by == "repository" else None
+        return None if found is None else await asyncio.to_thread(recognise, *found)
 
 
 def _is_bound(caller: Caller) -> bool:

@@ -1,18 +1,33 @@
 """What goes on in a project now: one look over one consistent view, with a bounded number of statements."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.events import EventScope
+from postroom.contracts.mail import Message, Project, Reservation
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+from postroom.contracts.store import MailReads
+from postroom.contracts.timeline import Attempt, Span
 from postroom.contracts.transactions import Transaction
-from postroom.contracts.work import Floor, OpenQuestion, Waiting, Work, WorkState
+from postroom.contracts.work import (
+    Floor,
+    Held,
+    OwedMessage,
+    ReservationConflict,
+    Stretch,
+    Waiting,
+    Waits,
+    Work,
+    WorkState,
+)
 from postroom.dispatch.sinks import said
-from postroom.gateway.replies import question_of
+from postroom.mail.conflicts import conflicts
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.questions import asked_in, open_question
 from postroom.services.runs import OPEN_STATUSES, project_threads, whose
 
 MOST_LINES: Final = 16
@@ -27,6 +42,18 @@ _LINES: Final = 4
 _LINE: Final = 400
 """Characters."""
 _WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
+LEASES: Final = 200
+"""Live reservations that are looked at: the oldest."""
+LATELY: Final = 60
+"""The newest messages of a project, among which those are looked for that nobody has read."""
+OWED: Final = 8
+HOUR: Final = 3_600_000
+"""Milliseconds."""
+_MOST_AGENTS: Final = 200
+_MOST_STRETCHES: Final = 250
+_MOST_CHAINS: Final = 12
+_CHAINS: Final[tuple[WorkState, ...]] = ("asks", "failed", "queued", "at work", "cancelled", "done")
+_OF_HELD: Final = tuple(one.name for one in fields(Held))
 _ORDER: Final[tuple[WorkState, ...]] = ("at work", "asks", "queued")
 
 
@@ -43,9 +70,12 @@ def floor_of(tx: Transaction, slug: str) -> Floor:
     works = [_open_work(run, rows.get(run.run_id) or _ended(tx, run), why) for run in runs]
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
     given_up = _given_up(tx, prefix)
+    project = tx.mail.project(slug)
     return Floor(
+        **({} if project is None else _of_mail(tx.mail, project, now)),
+        waits=_waits(tx.mail, works, given_up),
         works=works,
-        questions=sorted(_questions(runs), key=lambda one: one.asked_at),
+        questions=[open_question(*one) for one in asked_in(runs)],
         given_up=given_up,
         waiting=_waiting(tx, prefix, why),
         last_lines=_last_lines(tx, [one.run_id for one in (*works, *given_up)][:MOST_LINES]),
@@ -87,9 +117,108 @@ def work_of(
         until=until,
         questions=len(run.answered) + len(run.open_tickets),
         parent_run_id=run.parent_run_id,
+        cost_micros=run.usage.cost_micros,
         can_cancel=state == "asks" or (row is not None and not row.status.is_terminal),
+        can_hasten=state == "queued" and row is not None and row.attempt_count > 0 and until is not None,
         can_replay=row is not None and row.status is RunDispatchStatus.DEAD_LETTER,
     )
+
+
+def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
+    """Return what the mail of a project tells: who holds what, what was not read, the last hour."""
+    live = reads.live_reservations(project.id, now=now, limit=LEASES)
+    holds: dict[str, list[Held]] = {}
+    for one in live:
+        holds.setdefault(one.holder.casefold(), []).append(_held(one))
+    agents = {one.id: one.name for one in reads.agents(project.id, include_retired=False, limit=_MOST_AGENTS)}
+    hour: dict[str, list[Stretch]] = {}
+    for tried in _attempts(reads, list(agents), now):
+        hour.setdefault(agents[tried.agent_id].casefold(), []).append(
+            Stretch(
+                run_id=tried.run_id,
+                began_at=tried.began_at,
+                ended_at=tried.ended_at,
+                outcome=tried.outcome,
+            )
+        )
+    return {
+        "conflicts": [
+            ReservationConflict(first=_held(pair.first), second=_held(pair.second))
+            for pair in conflicts(live)
+        ],
+        "holds": holds,
+        "owed": _owed(reads, reads.newest_messages(project.id, limit=LATELY)),
+        "last_hour": hour,
+    }
+
+
+def _held(one: Reservation) -> Held:
+    return Held(**{name: getattr(one, name) for name in _OF_HELD})
+
+
+def _attempts(reads: MailReads, agents: Sequence[int], now: int) -> list[Attempt]:
+    """Return attempts of the last hour: each that failed or asked, others where they stand close as one."""
+    span = Span(begin=now - HOUR, end=now + 1)
+    alone = reads.attempts_alone(agents, span, limit=_MOST_STRETCHES)
+    joined = [
+        Attempt(
+            id=one.first_id,
+            run_id=one.run_id,
+            agent_id=one.agent_id,
+            queued_at=one.queued_at,
+            began_at=one.began_at,
+            ended_at=one.ended_at,
+            outcome="cancelled" if one.is_cancelled else "done",
+        )
+        for one in reads.attempt_groups(agents, span, step=HOUR // 60)
+    ]
+    return sorted([*alone, *joined], key=lambda one: one.began_at)
+
+
+def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
+    messages = [one for one in lately if one.recalled_at is None][::-1]
+    readers = reads.recipients([one.id for one in messages]) if messages else {}
+    found = []
+    for one in messages:
+        seen = [reader for reader in readers.get(one.id, []) if reader.kind != "bcc"]
+        missing = [
+            reader for reader in seen if (reader.acked_at if one.ack_required else reader.read_at) is None
+        ]
+        if missing:
+            owed = OwedMessage(
+                id=one.id,
+                subject=one.subject,
+                sender=one.sender_name,
+                ack_required=one.ack_required,
+                created_at=one.created_at,
+                missing=tuple(reader.name for reader in missing),
+                readers=len(seen),
+            )
+            found.append(owed)
+    return found[:OWED]
+
+
+def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:
+    """Return chains of open runs, and of dead letters, each back to who wrote first."""
+    ends = [one for one in (*works, *given_up) if one.messages]
+    first = reads.messages(sorted({one.messages[0] for one in ends})) if ends else {}
+    writers = {one.run_id: first[one.messages[0]].sender_name for one in ends if one.messages[0] in first}
+    at = {one.agent.casefold(): one for one in reversed(works)}
+    waited_for = {writers[one.run_id].casefold() for one in ends if one.run_id in writers}
+    chains = []
+    for end in ends:
+        if end.run_id not in writers or end.agent.casefold() in waited_for:
+            continue
+        names, messages, one = [end.agent], list[int](), end
+        while (writer := writers.get(one.run_id)) is not None and writer not in names:
+            names.insert(0, writer)
+            messages.insert(0, one.messages[0])
+            before = at.get(writer.casefold())
+            if before is None:
+                break
+            one = before
+        chains.append(Waits(names=tuple(names), run_id=end.run_id, state=end.state, messages=tuple(messages)))
+    return sorted(chains, key=lambda one: _CHAINS.index(one.state))[:_MOST_CHAINS]
 
 
 class _Why:
@@ -137,8 +266,9 @@ def _ended(tx: Transaction, run: RunRecord) -> RunDispatch | None:
 def _open_runs(tx: Transaction, prefix: str) -> list[RunRecord]:
     found, after = list[RunRecord](), ""
     for _ in range(_PAGES):
-        page = tx.runs.threads.list_runs(RunQuery(statuses=OPEN_STATUSES, after=after), MAX_PAGE)
-        found += [run for run in page if run.thread_id.startswith(prefix)]
+        query = RunQuery(statuses=OPEN_STATUSES, after=after, thread_prefix=prefix)
+        page = tx.runs.threads.list_runs(query, MAX_PAGE)
+        found += page
         if len(page) < MAX_PAGE:
             break
         after = page[-1].run_id
@@ -148,8 +278,8 @@ def _open_runs(tx: Transaction, prefix: str) -> list[RunRecord]:
 def _dispatches(tx: Transaction, status: RunDispatchStatus, prefix: str) -> list[RunDispatch]:
     found, after = list[RunDispatch](), None
     for _ in range(_PAGES):
-        page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after)
-        found += [one for one in page if one.thread_id.startswith(prefix)]
+        page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after, thread_prefix=prefix)
+        found += page
         if len(page) < MAX_PAGE:
             break
         after = (page[-1].updated_at, page[-1].dispatch_id)
@@ -165,23 +295,6 @@ def _given_up(tx: Transaction, prefix: str) -> list[Work]:
             why = run.error or ended or row.last_error or ""
             found.append(work_of(run, row, state=state_of(run, row), why=why, until=None))
     return found
-
-
-def _questions(runs: Sequence[RunRecord]) -> list[OpenQuestion]:
-    asked = [(run, question_of(run, ticket)) for run in runs for ticket in run.open_tickets]
-    return [
-        OpenQuestion(
-            number=question.number,
-            text=question.text,
-            run_id=run.run_id,
-            thread_id=run.thread_id,
-            asked_at=run.updated_at,
-            project=whose(run.thread_id)[0],
-            agent=whose(run.thread_id)[1],
-        )
-        for run, question in asked
-        if run.status is RunStatus.WAITING
-    ]
 
 
 def _waiting(tx: Transaction, prefix: str, why: _Why) -> list[Waiting]:

@@ -8,10 +8,11 @@ from postroom.contracts.choices import Importance
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.mail import Message
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.store import MailReads
+from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
 from postroom.mail.identity import find_person
-from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS
+from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS, find_project
+from postroom.mail.reservations import end_reservation, share_reservation
 from postroom.mail.sending import THREAD, reply_subject
 from postroom.mail.service import Mail
 from postroom.services.calls import Calls
@@ -178,6 +179,39 @@ class MessageService:
         operation = "acknowledge_message" if acknowledge else "mark_message_read"
         marked = {"project_key": PEOPLE_SLUG, "agent_name": name, "message_id": message}
         await self._calls.perform(operation, marked, caller=_POSTROOM)
+
+    async def end_reservation(self, slug: str, name: str, reservation: int, *, reason: str) -> None:
+        """End a reservation of a project's agent for a person; the agent is told.
+
+        Raises:
+            UnknownAgent: nobody is named so.
+            UnknownReservation, StateError: there is no such reservation, or it has ended.
+        """
+
+        def change(tx: MailWrites) -> None:
+            home, person = find_person(tx, tx, f"{HUMAN}{name}")
+            project = find_project(tx, slug)
+            tx.lock_projects({home.id, project.id})
+            context = self._mail.context(tx, _POSTROOM)
+            end_reservation(context, project, reservation, home=home, by=person, reason=reason)
+
+        await self._mail.store.write(change)
+        self._mail.wake_readers()
+
+    async def share_reservations(self, slug: str, reservations: Sequence[int]) -> None:
+        """Let reservations of a project overlap: they are shared from now on.
+
+        Raises:
+            UnknownReservation, StateError: there is no such reservation, or it has ended; none was changed.
+        """
+
+        def change(tx: MailWrites) -> None:
+            project = find_project(tx, slug)
+            tx.lock_projects([project.id])
+            for one in reservations:
+                share_reservation(self._mail.context(tx, _POSTROOM), project, one)
+
+        await self._mail.store.write(change)
 
     async def _acknowledge(self, person: str, message: int) -> None:
         """Note that a person has seen what they answered; their own message has no such mark."""

@@ -5,7 +5,7 @@ What nobody answers in time ends in a cancelled run, or a no: silence is never a
 the question, in the run that waits, so that a server that was down makes up for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from postroom.contracts.clock import Clock, Timer, iso
@@ -61,18 +61,7 @@ class QuestionService:
 
     async def open_questions(self, slug: str) -> Sequence[OpenQuestion]:
         """Return what a project's agents wait to be told, the run that waits longest first."""
-        return [
-            OpenQuestion(
-                number=question.number,
-                text=question.text,
-                run_id=run.run_id,
-                thread_id=run.thread_id,
-                asked_at=run.updated_at,
-                project=whose(run.thread_id)[0],
-                agent=whose(run.thread_id)[1],
-            )
-            for run, question in await self._open(slug)
-        ]
+        return [open_question(*one) for one in await self._open(slug)]
 
     async def given_answers(self, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return what a project's agents were told lately, the newest answer first."""
@@ -130,9 +119,28 @@ class QuestionService:
         return next((one for one in given if one.number == number), None)
 
     async def _open(self, slug: str | None) -> list[tuple[RunRecord, Question]]:
-        runs = await self._runs.open(slug, (RunStatus.WAITING,))
-        found = [(run, question_of(run, ticket)) for run in runs for ticket in run.open_tickets]
-        return sorted(found, key=lambda one: one[0].updated_at)
+        return asked_in(await self._runs.open(slug, (RunStatus.WAITING,)))
+
+
+def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
+    """Return what runs wait to be told, the run that waits longest first."""
+    waiting = [run for run in runs if run.status is RunStatus.WAITING]
+    found = [(run, question_of(run, ticket)) for run in waiting for ticket in run.open_tickets]
+    return sorted(found, key=lambda one: one[0].updated_at)
+
+
+def open_question(run: RunRecord, question: Question) -> OpenQuestion:
+    """Return a question as people see it."""
+    slug, name = whose(run.thread_id)
+    return OpenQuestion(
+        number=question.number,
+        text=question.text,
+        run_id=run.run_id,
+        thread_id=run.thread_id,
+        asked_at=run.updated_at,
+        project=slug,
+        agent=name,
+    )
 
 
 def _given(run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:

@@ -22,6 +22,7 @@ from postroom.dispatch.sinks import OutputKept
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
+SLOTS = 256
 STOP_WAIT_MS = 15_000
 """A program that is asked to end has a third of it for that, then it is killed."""
 
@@ -43,6 +44,9 @@ class RunService:
         `budgets` are what runs may use up before a person is asked.
         """
         self.stores = stores
+        self.budgets = tuple(budgets)
+        self.slots = SLOTS
+        """How many runs may be at work at once in this process."""
         timer = timer or SystemTimer()
         self._executors = ExecutorsByThread({})
         self._effects = JoinedEffects()
@@ -56,7 +60,8 @@ class RunService:
                 stop_wait_ms=STOP_WAIT_MS,
                 cancel_wait_ms=STOP_WAIT_MS,
                 is_exclusive=is_exclusive,
-                budgets=tuple(budgets),
+                budgets=self.budgets,
+                max_concurrent_runs=self.slots,
             ),
             metrics=MailboxMetrics(registry),
         )
@@ -127,9 +132,11 @@ class RunService:
         prefix = "" if slug is None else project_threads(slug)
         found: list[RunRecord] = []
         after = ""
-        while page := await self.stores.threads.list_runs(RunQuery(statuses=statuses, after=after)):
+        while page := await self.stores.threads.list_runs(
+            RunQuery(statuses=statuses, after=after, thread_prefix=prefix)
+        ):
             after = page[-1].run_id
-            found += [run for run in page if run.thread_id.startswith(prefix)]
+            found += page
         return found
 
     async def stop(self) -> None:

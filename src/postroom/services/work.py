@@ -1,6 +1,7 @@
 """Runs as people see them, at the pages and at the command line: looked at, ended, tried again."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from postroom.contracts.clock import iso
@@ -9,12 +10,24 @@ from postroom.contracts.errors import IllegalTransition, InvalidArgument, Unknow
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.work import Floor, Output, QueuedRun, QueueState, Waiting, Work, WorkCounts, WorkState
+from postroom.contracts.transactions import Transaction
+from postroom.contracts.work import (
+    Floor,
+    HealthFact,
+    Output,
+    QueuedRun,
+    QueueState,
+    Waiting,
+    Work,
+    WorkCounts,
+    WorkState,
+)
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import floor_of, state_of, work_of
+from postroom.services.questions import asked_in
 from postroom.services.run_story import Story, story_of
 from postroom.services.runs import RunService, project_threads, whose
 
@@ -30,9 +43,16 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class WorkService:
     """Answers the operator's routes and pages to runs."""
 
-    def __init__(self, runs: RunService, mail: Mail) -> None:
+    def __init__(
+        self,
+        runs: RunService,
+        mail: Mail,
+        health: Callable[[], Awaitable[Sequence[HealthFact]]] | None = None,
+    ) -> None:
+        """`health` says how the server is; without it nothing is told of that."""
         self._runs = runs
         self._mail = mail
+        self._health = health
 
     async def slug(self, project: str) -> str:
         """Return the slug of the project that a path or slug names.
@@ -64,14 +84,19 @@ class WorkService:
 
     async def counts(self, slug: str) -> WorkCounts:
         """Return how many runs of a project's agents are open, ask, and were given up."""
-        runs = await self._runs.open(slug)
-        dead = await self._dead(project_threads(slug))
-        asked = sum(len(run.open_tickets) for run in runs if run.status is RunStatus.WAITING)
-        return WorkCounts(open_runs=len(runs), questions=asked, given_up=len(dead))
+        prefix = project_threads(slug)
+
+        def counted(tx: Transaction) -> tuple[int, int]:
+            return tx.runs.threads.count_open(prefix), tx.runs.dispatches.count_dead(prefix, _MOST)
+
+        open_runs, dead = await self._runs.stores.store.read(counted)
+        asking = await self._runs.open(slug, (RunStatus.WAITING,))
+        return WorkCounts(open_runs=open_runs, questions=len(asked_in(asking)), given_up=dead)
 
     async def floor(self, slug: str) -> Floor:
-        """Return what goes on in a project now, in one read of the store."""
-        return await self._runs.stores.store.read(lambda tx: floor_of(tx, slug))
+        """Return what goes on in a project now, in one read of the store, and how the server is."""
+        found = await self._runs.stores.store.read(lambda tx: floor_of(tx, slug))
+        return found if self._health is None else replace(found, health=await self._health())
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         """Return the messages that wait for their reader's next run, those that wait longest first."""
@@ -122,25 +147,25 @@ class WorkService:
     async def standing(self, slug: str) -> QueueState:
         """Return which runs of a project's agents wait to be executed, and which were given up."""
         prefix, queued = project_threads(slug), list[QueuedRun]()
-        async for row in self._of_status(RunDispatchStatus.QUEUED):
-            if row.thread_id.startswith(prefix):
-                _, name = whose(row.thread_id)
-                queued.append(QueuedRun(run_id=row.run_id, agent=name, since=row.updated_at))
+        async for row in self._of_status(RunDispatchStatus.QUEUED, prefix):
+            _, name = whose(row.thread_id)
+            queued.append(QueuedRun(run_id=row.run_id, agent=name, since=row.updated_at))
         dead = await self._dead(prefix)
         return QueueState(queued=tuple(queued), given_up=frozenset(one.run_id for one in dead))
 
     async def at_work(self, slug: str) -> Mapping[str, int]:
         """Return which agents of a project have a run at work, by name in small letters, and since when."""
         found: dict[str, int] = {}
-        async for row in self._of_status(RunDispatchStatus.CLAIMED):
-            home, name = whose(row.thread_id)
-            if home == slug and name:
+        async for row in self._of_status(RunDispatchStatus.CLAIMED, project_threads(slug)):
+            if name := whose(row.thread_id)[1]:
                 found[name.casefold()] = row.claimed_at or row.updated_at
         return found
 
-    async def _of_status(self, status: RunDispatchStatus) -> AsyncIterator[RunDispatch]:
+    async def _of_status(self, status: RunDispatchStatus, prefix: str) -> AsyncIterator[RunDispatch]:
         after: tuple[int, str] | None = None
-        while page := await self._runs.stores.dispatches.list_by_status(status, limit=MAX_PAGE, after=after):
+        while page := await self._runs.stores.dispatches.list_by_status(
+            status, limit=MAX_PAGE, after=after, thread_prefix=prefix
+        ):
             after = (page[-1].updated_at, page[-1].dispatch_id)
             for row in page:
                 yield row
@@ -184,25 +209,52 @@ class WorkService:
         """
         work = await self.named(run_id)
         if not work.can_replay or work.dispatch_id is None:
-            raise IllegalTransition(
-                f"run {work.run_id} is not among those that were given up",
-                value=run_id,
-                remedy="see `postroom runs dead`; a run that was tried again is not there any more",
-            )
+            raise _not_given_up(work, run_id)
         try:
             result = await self._runs.mailbox.replay_dead_letter(work.dispatch_id)
         except UnknownDispatch as error:
             raise IllegalTransition(f"run {work.run_id} was tried again meanwhile", value=run_id) from error
         return await self.work(result.run_id)
 
+    async def hasten(self, run_id: str) -> Work:
+        """Have a queued run that is tried again later tried now.
+
+        Raises:
+            UnknownRun: there is none.
+            IllegalTransition: it waits for no instant.
+        """
+        work = await self.named(run_id)
+        if not work.can_hasten or work.dispatch_id is None:
+            raise IllegalTransition(
+                f"run {work.run_id} is {work.state}, and is not to be tried again later", value=run_id
+            )
+        await self._runs.mailbox.hasten(work.dispatch_id)
+        return await self.work(work.run_id)
+
+    async def discard(self, run_id: str) -> Work:
+        """Leave a run that was given up: it stays failed, and waits for nobody any more.
+
+        Raises:
+            UnknownRun: there is none.
+            IllegalTransition: it is not among those that were given up.
+        """
+        work = await self.named(run_id)
+        if not work.can_replay or work.dispatch_id is None:
+            raise _not_given_up(work, run_id)
+        try:
+            await self._runs.mailbox.discard_dead_letter(work.dispatch_id)
+        except UnknownDispatch as error:
+            raise IllegalTransition(f"run {work.run_id} was tried again meanwhile", value=run_id) from error
+        return await self.work(work.run_id)
+
     async def _dead(self, prefix: str) -> list[RunDispatch]:
         """Return the dead letters of threads whose names begin like this, oldest first, up to 500."""
         found: list[RunDispatch] = []
-        after: RunDispatch | None = None
-        while len(found) < _MOST and (page := await self._runs.mailbox.dead_letters(after=after)):
-            after = page[-1]
-            found += [one for one in page if one.thread_id.startswith(prefix)]
-        return found[:_MOST]
+        async for row in self._of_status(RunDispatchStatus.DEAD_LETTER, prefix):
+            found.append(row)
+            if len(found) == _MOST:
+                break
+        return found
 
     async def _run_id(self, named: str) -> str:
         row = await self._runs.stores.dispatches.load_dispatch(named)
@@ -269,6 +321,14 @@ class WorkService:
             for one in await self._runs.mailbox.pending(thread_id)
             for message in messages_named([one.message.id or ""])
         ]
+
+
+def _not_given_up(work: Work, run_id: str) -> IllegalTransition:
+    return IllegalTransition(
+        f"run {work.run_id} is not among those that were given up",
+        value=run_id,
+        remedy="see `postroom runs dead`; a run that was tried again is not there any more",
+    )
 
 
 def _shown(dispatch: RunDispatch) -> dict[str, object]:

@@ -9,12 +9,11 @@ from postroom.contracts.store import MailReads
 from postroom.contracts.work import WorkCounts
 from postroom.mail.conflicts import conflicts
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.services.floor import LEASES
 from postroom.web.wording import TONES, tone
 
 NAMED: Final = 200
 """Agents, and people, whose colours go by the order in which they joined; later ones go by their names."""
-LEASES: Final = 200
-"""Live reservations among which conflicts are looked for: the oldest."""
 _STEP: Final = 5
 """Colours between one who joined and the next: neighbours of the palette look alike."""
 
@@ -34,7 +33,7 @@ class Frame:
     after: int = 0
     """The newest entry of the project's log before anything of the page was read."""
     needs: int = 0
-    """How much waits for a person: questions, runs given up, conflicts."""
+    """How much waits for a person: questions, dead letters, conflicts."""
     questions: int = 0
     open_runs: int = 0
     conflicts: int = 0

@@ -4,7 +4,7 @@ from urllib.parse import quote, urlencode
 
 
 def project(slug: str, *, done: str | None = None) -> str:
-    """Return the address of a project's control room, of it after a question was answered with yes or no."""
+    """Return the address of a project's control room, of it after something was decided there."""
     return _with(f"/p/{_part(slug)}", done=done)
 
 
@@ -46,9 +46,19 @@ def timeline(  # noqa: PLR0913 - what the picture can be asked for, by name
     )
 
 
-def threads(slug: str, *, before: int | None = None) -> str:
-    """Return the address of a project's threads."""
-    return _with(f"{project(slug)}/threads", before=before)
+def threads(
+    slug: str,
+    *,
+    before: int | None = None,
+    show: str = "any",
+    importance: str = "any",
+    agent: str = "",
+    person: str = "",
+) -> str:
+    """Return the address of a project's threads, of those that a filter wants."""
+    asked = {"show": show, "importance": importance, "agent": agent, "person": person}
+    given = {name: value for name, value in asked.items() if value not in ("any", "")}
+    return _with(f"{project(slug)}/threads", **given, before=before)
 
 
 def questions(slug: str, *, done: str | None = None, live: bool = False) -> str:
@@ -76,9 +86,21 @@ def write(slug: str, *, to: str | None = None, reply: int | None = None) -> str:
     return _with(f"{project(slug)}/write", to=to, reply=reply)
 
 
-def thread(slug: str, thread_id: str, *, after: int | None = None, newest: bool = False) -> str:
-    """Return the address of a thread: from its beginning, behind a message, or its newest messages."""
-    return _with(f"{project(slug)}/t/{_part(thread_id)}", after=after, newest=1 if newest else None)
+def thread(
+    slug: str,
+    thread_id: str,
+    *,
+    after: int | None = None,
+    newest: bool = False,
+    sent: int | None = None,
+) -> str:
+    """Return the address of a thread: from its beginning, behind a message, or its newest messages.
+
+    `sent` is a message that was written there just now.
+    """
+    return _with(
+        f"{project(slug)}/t/{_part(thread_id)}", after=after, newest=1 if newest else None, sent=sent
+    )
 
 
 def message(slug: str, message_id: int, *, sent: bool = False) -> str:
@@ -99,6 +121,11 @@ def source(slug: str, message_id: int) -> str:
 def reservations(slug: str, *, path: str | None = None) -> str:
     """Return the address of a project's reservations, of those that touch a path."""
     return _with(f"{project(slug)}/reservations", path=path)
+
+
+def decide_reservations(slug: str) -> str:
+    """Return the address at which is taken what a person decides of reservations that overlap."""
+    return f"{reservations(slug)}/decide"
 
 
 def search(slug: str, *, q: str | None = None, order: str | None = None, cursor: int | None = None) -> str:

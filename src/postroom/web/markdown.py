@@ -1,15 +1,19 @@
 """Turns a message's Markdown into HTML that can neither act nor fetch.
 
 Two steps, each enough by itself against a script: the parser knows no raw HTML, and an allow-list decides
-what of its output stays. Pictures become links: one from elsewhere would tell its host who reads the mail.
+what of its output stays. Pictures become links: one from elsewhere would tell its host who reads the mail. A
+picture that came with the message is shown in its place, from this server.
 """
 
 import asyncio
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import unquote
 
 import nh3
 from markdown_it import MarkdownIt
@@ -34,16 +38,30 @@ _NESTING = 60
 
 _TAGS = {
     *("p", "br", "hr", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "pre", "code"),
-    *("em", "strong", "s", "a", "div", "table", "thead", "tbody", "tr", "th", "td"),
+    *("em", "strong", "s", "a", "div", "table", "thead", "tbody", "tr", "th", "td", "span", "img"),
 }
 _ALIGNED = {"align-center", "align-right"}
 _OWN_DIRECTION = {"bullet_list_open", "ordered_list_open", "blockquote_open"}
-_CLASSES = {"th": _ALIGNED, "td": _ALIGNED, "div": {"wide"}}
+_CLASSES = {
+    **{"th": _ALIGNED, "td": _ALIGNED, "div": {"wide"}},
+    **{"span": {"added", "removed", "place"}, "li": {"task"}},
+}
 _SCROLLED = {"pre": {"tabindex": "0"}, "div": {"tabindex": "0"}}
 """What may be wider than its page and scrolls by itself: who has no pointer must be able to stand in it."""
 _SCHEMES = ("http://", "https://", "mailto:")
+_DIFFS = {"diff", "patch"}
+_DIFF_LINES = {"+": "added", "-": "removed", "@": "place"}
+# Without the punctuation behind it, and with a bracket only where one was opened in it.
+_ADDRESS = re.compile(
+    r"\bhttps?://[^\s<>\"'`()]+(?:\([^\s<>\"'`()]*\)[^\s<>\"'`()]*)*(?<![.,:;!?*_])", re.IGNORECASE
+)
+_TASK = re.compile(r"\[([ xX])\](?= )")
 _HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
 _ALIGNMENTS = {"text-align:center": "align-center", "text-align:right": "align-right"}
+
+
+Pictures = Mapping[str, str]
+_NONE: Final[Pictures] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +73,22 @@ class Body:
     cut: bool = False
 
 
-def to_html(text: str) -> str:
-    """Return the HTML of a Markdown text: allowed tags only, no picture, no script, links to the web only."""
-    env: dict[str, Any] = {}
+def to_html(text: str, pictures: Pictures = _NONE) -> str:
+    """Return the HTML of a Markdown text: allowed tags only, no script, links to the web only.
+
+    `pictures` are what may be shown in its place: addresses on this server by the names that the text uses.
+    """
+    env: dict[str, Any] = {"pictures": pictures}
     tokens = _PARSER.parse(_bytes(text).decode("utf-8"), env)
     for token in tokens:
         _fit_the_page(token)
+    for item, _, inline in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        _mark_task(item, inline)
     return nh3.clean(
         _PARSER.renderer.render(tokens, _PARSER.options, env),
         tags=_TAGS,
-        attributes={"a": {"href", "title"}, "ol": {"start"}},
-        attribute_filter=_kept,
+        attributes={"a": {"href", "title"}, "ol": {"start"}, "img": {"src", "alt"}},
+        attribute_filter=lambda tag, attribute, value: _kept(tag, attribute, value, pictures),
         allowed_classes=_CLASSES,
         tag_attribute_values={tag: {"dir": {"auto"}} for tag in ("ul", "ol", "blockquote")},
         set_tag_attribute_values=_SCROLLED,
@@ -83,10 +106,16 @@ class Markdown:
         self._results: OrderedDict[bytes, Body] = OrderedDict()
         self._one_renders = asyncio.Semaphore(1)
 
-    async def render(self, texts: Mapping[int, str]) -> dict[int, Body]:
-        """Return the body of each text; the loop itself renders at most `INLINE_LIMIT` bytes of Markdown."""
-        keys = {number: _key(text) for number, text in texts.items()}
-        missing = {key: texts[number] for number, key in keys.items() if key not in self._results}
+    async def render(
+        self, texts: Mapping[int, str], pictures: Mapping[int, Pictures] = MappingProxyType({})
+    ) -> dict[int, Body]:
+        """Return the body of each text; the loop itself renders at most `INLINE_LIMIT` bytes of Markdown.
+
+        `pictures` are those that each text may show.
+        """
+        given = {number: (text, pictures.get(number, _NONE)) for number, text in texts.items()}
+        keys = {number: _key(*one) for number, one in given.items()}
+        missing = {key: given[number] for number, key in keys.items() if key not in self._results}
         made = await self._make(list(missing.values()))
         fresh = dict(zip(missing, made, strict=True))
         bodies = {number: fresh[key] if key in fresh else self._results[key] for number, key in keys.items()}
@@ -94,11 +123,11 @@ class Markdown:
             self._remember(key, bodies[number])
         return bodies
 
-    async def _make(self, texts: Sequence[str]) -> list[Body]:
-        if sum(len(_bytes(text)) for text in texts) <= INLINE_LIMIT:
-            return [_body(text) for text in texts]
+    async def _make(self, texts: Sequence[tuple[str, Pictures]]) -> list[Body]:
+        if sum(len(_bytes(text)) for text, _ in texts) <= INLINE_LIMIT:
+            return [_body(*one) for one in texts]
         async with self._one_renders:
-            return await asyncio.to_thread(lambda: [_body(text) for text in texts])
+            return await asyncio.to_thread(lambda: [_body(*one) for one in texts])
 
     def _remember(self, key: bytes, body: Body) -> None:
         if key not in self._results:
@@ -110,16 +139,16 @@ class Markdown:
             self._held -= len(oldest.html)
 
 
-def _body(text: str) -> Body:
+def _body(text: str, pictures: Pictures) -> Body:
     size, text = len(_bytes(text)), readable(text)  # what turns the direction of writing is named
     if size > MARKDOWN_LIMIT:
         plain = Markup('<pre class="plain" tabindex="0">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
         return Body(plain, size, cut=True)
-    return Body(Markup(to_html(text)), size)  # noqa: S704 - the allow-list above is what makes it safe
+    return Body(Markup(to_html(text, pictures)), size)  # noqa: S704 - the allow-list above is what makes it safe
 
 
-def _key(text: str) -> bytes:
-    return hashlib.sha256(_bytes(text)).digest()
+def _key(text: str, pictures: Pictures) -> bytes:
+    return hashlib.sha256(_bytes(f"{sorted(pictures.items())}\n{text}" if pictures else text)).digest()
 
 
 def _bytes(text: str) -> bytes:
@@ -140,24 +169,82 @@ def _fit_the_page(token: Token) -> None:
         token.attrs["class"] = _ALIGNMENTS[str(style)]
 
 
-def _kept(tag: str, attribute: str, value: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """An address within a text, in the words of the parser's rule."""
+
+    index: int
+    last_index: int
+    url: str
+    schema: str = "https:"
+
+    @property
+    def text(self) -> str:
+        return self.url
+
+
+class _WebAddresses:
+    """Finds what begins with `http://` or `https://`, for the parser's own rule; `main.py` is no address."""
+
+    def pretest(self, text: str) -> bool:
+        return "://" in text
+
+    def test(self, text: str) -> bool:
+        return _ADDRESS.search(text) is not None
+
+    def match(self, text: str) -> list[_Address]:
+        return [_Address(one.start(), one.end(), one[0]) for one in _ADDRESS.finditer(text)]
+
+
+def _mark_task(item: Token, inline: Token) -> None:
+    """Show the box of a task list's item as a character, ticked or not."""
+    first = inline.children[0] if inline.children else None
+    if item.type != "list_item_open" or inline.type != "inline" or first is None or first.type != "text":
+        return
+    if box := _TASK.match(first.content):
+        first.content = ("☐" if box[1] == " " else "☑") + first.content[box.end() :]
+        item.attrs["class"] = "task"
+
+
+def _kept(tag: str, attribute: str, value: str, pictures: Pictures) -> str | None:
     if attribute == "href" and not value.lower().startswith(_SCHEMES):
+        return None
+    if attribute == "src" and value not in pictures.values():
         return None
     return value
 
 
-def _picture_as_link(
-    renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any
-) -> str:
+def _picture(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
+    """Render a picture: one that came with the message as itself, another as a link."""
     token = tokens[at]
     name = renderer.renderInlineAsText(token.children or [], options, env) or "picture"
-    return str(Markup('<a href="{}">{}</a>').format(token.attrs.get("src", ""), name))
+    source = str(token.attrs.get("src", ""))
+    if (shown := env["pictures"].get(unquote(source))) is not None:
+        return str(Markup('<img src="{}" alt="{}">').format(shown, name))
+    return str(Markup('<a href="{}">{}</a>').format(source, name))
+
+
+def _fence(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
+    """Render a block of code; of a diff, lines that were added and removed are marked."""
+    text = tokens[at].content
+    if tokens[at].info.strip().lower() not in _DIFFS and not text.startswith("diff --git "):
+        return str(Markup("<pre><code>{}</code></pre>\n").format(text))
+    marked = Markup("").join(
+        Markup('<span class="{}">{}</span>').format(_DIFF_LINES[line[0]], line)
+        if line[0] in _DIFF_LINES and not line.startswith(("+++ ", "--- "))
+        else line
+        for line in text.splitlines(keepends=True)
+    )
+    return str(Markup("<pre><code>{}</code></pre>\n").format(marked))
 
 
 def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": _NESTING})
+    parser = MarkdownIt("commonmark", {"html": False, "linkify": True, "maxNesting": _NESTING})
     parser.enable(["table", "strikethrough"])
-    parser.add_render_rule("image", _picture_as_link)
+    parser.core.ruler.enable("linkify")
+    parser.linkify = _WebAddresses()
+    parser.add_render_rule("image", _picture)
+    parser.add_render_rule("fence", _fence)
     parser.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     return parser

@@ -23,6 +23,7 @@ from postroom.contracts.errors import (
     PostroomError,
     StoreError,
     UnknownMessage,
+    UnknownReservation,
 )
 from postroom.contracts.mail import Agent, Message, Project, Recipient
 from postroom.contracts.store import MailReads
@@ -35,6 +36,7 @@ OFFERED = 200
 """Agents that the form names; others are written into its second field."""
 FORM_ROOM = 64 * 1024
 """Bytes of a form beside the text of its message."""
+ENDED_FOR: Final = "somebody else holds the same file; ended on the pages"
 _PERCENT = 3
 """Bytes that a form may need for one of the text's."""
 _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
@@ -63,7 +65,11 @@ class MessagePages:
 
     def endpoints(self) -> Sequence[tuple[str, Endpoint]]:
         """Return the endpoints by their addresses."""
-        return (("/p/{slug}/write", self.write), ("/p/{slug}/m/{message_id}/mark", self.mark))
+        return (
+            ("/p/{slug}/write", self.write),
+            ("/p/{slug}/m/{message_id}/mark", self.mark),
+            ("/p/{slug}/reservations/decide", self.decide),
+        )
 
     async def write(self, request: Request) -> Response:
         """Show the form, with an agent chosen or a message to be answered; send what it holds."""
@@ -94,7 +100,34 @@ class MessagePages:
             await room.messages.mark(
                 form.text("name"), shown.message.id, acknowledge=form.text("do") == "ack"
             )
+            if thread_id := form.text("thread"):
+                behind = shown.message.id - 1
+                return see(f"{links.thread(project.slug, thread_id, after=behind)}#m-{shown.message.id}")
         return see(links.message(project.slug, shown.message.id))
+
+    async def decide(self, request: Request) -> Response:
+        """End a reservation for a person, or let those that overlap be shared; show the control room."""
+        project = await self._with.project(request)
+        if request.method != "POST":
+            return see(links.reservations(project.slug))
+        room = self._with.services
+        form = await read_form(request, room.visitors)
+        chosen = [_reservation(one) for one in form.all("reservation")]
+        match form.text("do"):
+            case "end" if len(chosen) == 1:
+                name = form.text("name")
+                await room.messages.end_reservation(
+                    project.slug, name, chosen[0], reason=form.text("why").strip() or ENDED_FOR
+                )
+            case "share" if chosen:
+                await room.messages.share_reservations(project.slug, chosen)
+            case other:
+                raise InvalidArgument(
+                    "a reservation is ended, or those that overlap are shared",
+                    value=other[:40],
+                    remedy="press a button",
+                )
+        return see(links.project(project.slug, done=form.text("do")))
 
     async def _sent(self, request: Request, project: Project) -> Response:
         room = self._with.services
@@ -112,7 +145,12 @@ class MessagePages:
             return await self._form(request, project, renewed, answers, _sent_before())
         except PostroomError as refusal:
             return await self._form(request, project, typed, answers, refusal)
-        answer = see(links.message(posted.slug, posted.message, sent=True))
+        thread_id = form.text("thread")
+        answer = see(
+            f"{links.thread(posted.slug, thread_id, newest=True, sent=posted.message)}#m-{posted.message}"
+            if thread_id and posted.slug == project.slug
+            else links.message(posted.slug, posted.message, sent=True)
+        )
         remember_name(request, answer, typed.name.strip())
         return answer
 
@@ -180,6 +218,12 @@ def _sent_before() -> PostroomError:
         "this form was sent before with other words, and that message stands",
         remedy="press Send once more to send these words as a message of its own",
     )
+
+
+def _reservation(given: str) -> int:
+    if not NUMBER.fullmatch(given):
+        raise UnknownReservation(f"{given[:40]!r} is no reservation's number", value=given[:40])
+    return int(given)
 
 
 def _typed(form: Form) -> Typed:

@@ -5,23 +5,24 @@ typed failure becomes a page in the same look; anything else is left to the edge
 """
 
 import re
+import secrets
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Final, TypeVar, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from postroom.contracts.choices import SearchOrder
+from postroom.contracts.choices import SearchOrder, ThreadsSeen
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.mail import Agent, Attachment, Message, Project
+from postroom.contracts.mail import Agent, Attachment, Project
 from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.work import Floor, Waiting
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
-from postroom.web import files, presence, reading, wording
+from postroom.web import files, links, presence, reading, wording
 from postroom.web.control import control
 from postroom.web.files import asset_routes
 from postroom.web.forms import PageContext, PageServices, Site, following, project_page, remembered_name
@@ -29,6 +30,7 @@ from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
 from postroom.web.run_pages import LONGEST_WHY, QuestionPages, RunPages, SchedulePages
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
+from postroom.web.threads import LEVELS, Wanted, thread, threads
 from postroom.web.timeline_pages import TimelinePages
 from postroom.web.views import ShownMessage
 
@@ -36,8 +38,9 @@ T = TypeVar("T")
 
 MAX_QUESTION = 500
 """Characters of a search that are read."""
-SHOWN_PICTURE = 512 * 1024
-"""Bytes of a picture without a preview up to which it is shown itself."""
+LONGEST_NAME = 128
+"""Characters of a name in a filter that are read."""
+_SHOWN: Final[dict[str, ThreadsSeen]] = {one: one for one in get_args(ThreadsSeen)}
 DEFAULT_ADDRESS = "http://127.0.0.1:8765"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -113,25 +116,43 @@ class Pages:
         slug, now, me = request.path_params["slug"], self._clock.now(), remembered_name(request)
         floor = Floor() if self._services is None else await self._services.runs.floor(slug)
         page = await self._settled(lambda reads: control(reads, slug, floor, me=me, now=now))
-        done = choice(request, "done", ("", "yes", "no"))
+        done = choice(request, "done", ("", "yes", "no", "end", "share"))
         shown = {"page": page, "done": done, "longest_why": LONGEST_WHY}
         return await self._html(request, "project", project=page.overview.project, **shown)
 
     async def threads(self, request: Request) -> Response:
-        """Show a project's threads, the newest first."""
+        """Show a project's threads, the newest first, or those that a filter wants."""
         slug, before = request.path_params["slug"], number(request, "before")
-        project, page = await self._settled(lambda reads: reading.threads(reads, slug, before=before))
-        return await self._html(request, "threads", project=project, page=page, before=before)
+        wanted = Wanted(
+            show=_SHOWN[choice(request, "show", tuple(_SHOWN))],
+            importance=choice(request, "importance", tuple(LEVELS)),
+            agent=request.query_params.get("agent", "").strip()[:LONGEST_NAME],
+            person=request.query_params.get("person", "").strip()[:LONGEST_NAME],
+        )
+        page = await self._settled(lambda reads: threads(reads, slug, wanted, before=before))
+        shown = {"page": page, "before": before, "chosen": wanted}
+        return await self._html(request, "threads", project=page.project, **shown)
 
     async def thread(self, request: Request) -> Response:
-        """Show messages of a thread, in order."""
+        """Show messages of a thread, in order; those that were read are folded."""
         slug, thread_id = request.path_params["slug"], request.path_params["thread_id"]
-        after, newest = number(request, "after") or 0, number(request, "newest") == 1
-        page = await self._mail.read(
-            lambda reads: reading.thread(reads, slug, thread_id, after=after, newest=newest)
+        after, newest, me = (
+            number(request, "after") or 0,
+            number(request, "newest") == 1,
+            remembered_name(request),
         )
-        bodies = await self._bodies([shown.message for shown in page.messages.rows])
-        return await self._html(request, "thread", page=page, project=page.project, bodies=bodies)
+        page = await self._mail.read(
+            lambda reads: thread(reads, slug, thread_id, me=me, after=after, newest=newest)
+        )
+        shown = {
+            "bodies": await self._bodies(page.messages.rows),
+            "seen": await self._seen(
+                [one for one in page.messages.rows if one.message.id == number(request, "sent")]
+            ),
+            "key": secrets.token_urlsafe(18),
+            "people": [] if self._services is None else await self._services.messages.people(),
+        }
+        return await self._html(request, "thread", page=page, project=page.project, **shown)
 
     async def message(self, request: Request) -> Response:
         """Show one message."""
@@ -139,10 +160,8 @@ class Pages:
         thread_slug = await self._mail.read(
             lambda reads: reading.slug_of_thread(reads, project, shown.message)
         )
-        bodies = await self._bodies([shown.message])
-        seen: Sequence[tuple[str, str]] = ()
-        if number(request, "sent") == 1:
-            seen = await self._mail.read(lambda reads: reading.how_seen(reads, shown))
+        bodies = await self._bodies([shown])
+        seen = await self._seen([shown] if number(request, "sent") == 1 else [])
         found = {"thread_slug": thread_slug, "bodies": bodies, "seen": seen, "held": await self._held(shown)}
         return await self._html(request, "message", project=project, shown=shown, **found)
 
@@ -257,9 +276,16 @@ class Pages:
             raise UnknownMessage("the bytes of this attachment are not in the store", value=sha256)
         return matching, content
 
-    async def _bodies(self, messages: Sequence[Message]) -> dict[int, Body]:
-        texts = {one.id: one.body_md for one in messages if one.recalled_at is None}
-        return await self._markdown.render(texts)
+    async def _seen(self, sent: Sequence[ShownMessage]) -> Sequence[tuple[str, str]]:
+        """Return how each reader will see a message that was sent just now, if there is one."""
+        if not sent:
+            return ()
+        return await self._mail.read(lambda reads: reading.how_seen(reads, sent[0]))
+
+    async def _bodies(self, messages: Sequence[ShownMessage]) -> dict[int, Body]:
+        standing = [one for one in messages if one.message.recalled_at is None]
+        texts = {one.message.id: one.message.body_md for one in standing}
+        return await self._markdown.render(texts, {one.message.id: _pictures(one) for one in standing})
 
     async def _presence(self, slug: str, agents: Sequence[Agent]) -> dict[int, presence.Presence]:
         at_work = {} if self._services is None else await self._services.runs.at_work(slug)
@@ -271,11 +297,16 @@ class Pages:
     async def _html(
         self, request: Request, template: str, *, project: Project | None = None, **values: object
     ) -> Response:
-        values |= {"shown_picture": SHOWN_PICTURE}
         if project is None:
             return html(template, {"now": self._clock.now(), "works": self._services is not None, **values})
         site = Site(mail=self._mail, clock=self._clock, services=self._services)
         return await project_page(site, request, template, values, project=project)
+
+
+def _pictures(shown: ShownMessage) -> dict[str, str]:
+    """Return the pictures that came with a message: their addresses by the names that its text may use."""
+    found = [(one.name, files.shown_as(one)) for one in shown.attachments]
+    return {name: links.preview(sha256, shown.message.id) for name, sha256 in found if sha256 and name}
 
 
 def _stored_file(request: Request) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from postroom.contracts.choices import Importance, SearchOrder
-from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProject, UnknownThread
+from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProject
 from postroom.contracts.mail import (
     Agent,
     Attachment,
@@ -18,6 +18,7 @@ from postroom.contracts.mail import (
     Recipient,
     Reservation,
     SearchHit,
+    ThreadHead,
 )
 from postroom.contracts.store import MailReads
 from postroom.mail import conversation, sending
@@ -31,14 +32,11 @@ from postroom.web.views import (
     ReservationsPage,
     ShownMessage,
     Tally,
-    ThreadPage,
     ThreadRow,
 )
 
 PROJECTS = 20
 AGENTS = 50
-THREADS = 30
-MESSAGES = 50
 BOX = 25
 HELD = 50
 HITS = 20
@@ -48,8 +46,6 @@ BRIEF = 8
 """Rows of a list on a project's first page."""
 COUNTED = 99
 """Rows of a project are counted up to here, and said to be more beyond."""
-PAGE_TEXT = 256 * 1024
-"""Characters of message bodies on one page of a thread; a longer message has a page of its own."""
 
 
 T = TypeVar("T")
@@ -72,7 +68,7 @@ def known_project(reads: MailReads, slug: str) -> Project:
 def projects(reads: MailReads, *, after: int) -> Page[ProjectRow]:
     """Return a page of projects, those with the newest mail first."""
     found = reads.projects(limit=PROJECTS + 1, after=after)
-    page = _cut(found, PROJECTS, lambda project: project.id)
+    page = cut(found, PROJECTS, lambda project: project.id)
     rows = [_project_row(reads, project) for project in page.rows]
     return Page(sorted(rows, key=lambda row: row.last_at or 0, reverse=True), page.next)
 
@@ -81,47 +77,13 @@ def overview(reads: MailReads, slug: str, *, now: int) -> Overview:
     """Return a project's newest threads, latest active agents and live reservations."""
     project = known_project(reads, slug)
     active = reads.active_agents(project.id, limit=BRIEF + 1)
+    heads = cut(reads.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
     live = reads.live_reservations(project.id, now=now, limit=BRIEF + 1)
     return Overview(
         project=project,
-        threads=_thread_rows(reads, project, limit=BRIEF, before=None),
-        agents=_cut(active, BRIEF, lambda agent: agent.id),
-        reservations=_cut(live, BRIEF, lambda one: one.id),
-    )
-
-
-def threads(reads: MailReads, slug: str, *, before: int | None) -> tuple[Project, Page[ThreadRow]]:
-    """Return a page of a project's threads, those with the newest message first."""
-    project = known_project(reads, slug)
-    return project, _thread_rows(reads, project, limit=THREADS, before=before)
-
-
-def thread(reads: MailReads, slug: str, thread_id: str, *, after: int, newest: bool) -> ThreadPage:
-    """Return messages of a thread: those after an id, or the newest.
-
-    Raises:
-        UnknownThread: the project has no such thread.
-    """
-    project = known_project(reads, slug)
-    talk = conversation.Conversation(reads, reads, project, thread_id)
-    beginning = talk.messages(limit=1)
-    if not beginning:
-        raise UnknownThread(f"{slug} has no thread {thread_id!r}", value=thread_id)
-    if newest:
-        tail = talk.newest(limit=MESSAGES)
-        page = Page(_fitting(tail[::-1])[::-1])
-    else:
-        found = talk.messages(limit=MESSAGES + 1, after=after)
-        fitting = _fitting(found[:MESSAGES])
-        page = Page(fitting, fitting[-1].id if len(fitting) < len(found) else None)
-    return ThreadPage(
-        project=project,
-        thread_id=thread_id,
-        first=beginning[0],
-        size=talk.size(),
-        messages=Page(_shown(reads, project, page.rows), page.next),
-        after=after,
-        newest=newest,
+        threads=Page(thread_rows(reads, heads.rows), heads.next),
+        agents=cut(active, BRIEF, lambda agent: agent.id),
+        reservations=cut(live, BRIEF, lambda one: one.id),
     )
 
 
@@ -135,7 +97,7 @@ def message(reads: MailReads, slug: str, message_id: int) -> tuple[Project, Show
     found = reads.message(message_id)
     if found is None or not conversation.here(reads, project, [found]):
         raise UnknownMessage(f"{slug} has no message {message_id}", value=message_id)
-    return project, _shown(reads, project, [found])[0]
+    return project, shown_messages(reads, project, [found])[0]
 
 
 def slug_of_thread(reads: MailReads, project: Project, message: Message) -> str:
@@ -160,7 +122,7 @@ def agents(reads: MailReads, slug: str, *, after: int) -> tuple[Project, Page[Ag
     """Return a page of a project's agents, retired ones too, in the order of their registration."""
     project = known_project(reads, slug)
     found = reads.agents(project.id, include_retired=True, limit=AGENTS + 1, after=after)
-    return project, _cut(found, AGENTS, lambda agent: agent.id)
+    return project, cut(found, AGENTS, lambda agent: agent.id)
 
 
 def agent(reads: MailReads, slug: str, name: str, *, sent: bool, before: int | None, now: int) -> AgentPage:
@@ -176,7 +138,7 @@ def agent(reads: MailReads, slug: str, name: str, *, sent: bool, before: int | N
         project=project,
         agent=found,
         box=(sent_by if sent else inbox_of)(reads, found, before),
-        held=_cut(held, HELD, lambda one: one.id),
+        held=cut(held, HELD, lambda one: one.id),
     )
 
 
@@ -200,7 +162,7 @@ def reservations(reads: MailReads, slug: str, *, path: str, now: int) -> Reserva
     """Return live reservations (with a path: those that may touch it) and the last that ended."""
     project = known_project(reads, slug)
     found = reads.live_reservations(project.id, now=now, near=_literal_part(path) or None, limit=LIVE + 1)
-    live = _cut(found, LIVE, lambda one: one.id)
+    live = cut(found, LIVE, lambda one: one.id)
     newest = reads.newest_reservations(project.id, limit=ENDED)
     ended = [one for one in reversed(newest) if one.released_at is not None or one.expires_at <= now]
     return ReservationsPage(
@@ -228,7 +190,7 @@ def search(
     if query is None:
         return project, Page([])
     hits = reads.search(project.id, query, order=order, limit=HITS + 1, cursor=cursor)
-    page = _cut(hits, HITS, lambda hit: hit.message.id)
+    page = cut(hits, HITS, lambda hit: hit.message.id)
     return project, Page(page.rows, cursor + HITS if page.next and order == "best" else page.next)
 
 
@@ -255,7 +217,7 @@ def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]
     return matching
 
 
-def _cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
+def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
     """Make a page of `limit` rows out of one row more, which says whether there is a next page."""
     shown = found[:limit]
     return Page(shown, number(shown[-1]) if len(found) > limit else None)
@@ -272,13 +234,13 @@ def _project_row(reads: MailReads, project: Project) -> ProjectRow:
     )
 
 
-def _thread_rows(reads: MailReads, project: Project, *, limit: int, before: int | None) -> Page[ThreadRow]:
-    page = _cut(reads.threads(project.id, limit=limit + 1, before=before), limit, lambda head: head.last_id)
-    ids = sorted({number for head in page.rows for number in (head.first_id, head.last_id)})
+def thread_rows(reads: MailReads, heads: Sequence[ThreadHead]) -> list[ThreadRow]:
+    """Return threads with their first and their newest messages."""
+    ids = sorted({number for head in heads for number in (head.first_id, head.last_id)})
     known = reads.messages(ids)
     recipients = reads.recipients(ids)
     rows = []
-    for head in page.rows:
+    for head in heads:
         ends = [known[number] for number in {head.first_id, head.last_id} if number in known]
         standing = [one for one in ends if one.recalled_at is None]
         row = ThreadRow(
@@ -286,27 +248,18 @@ def _thread_rows(reads: MailReads, project: Project, *, limit: int, before: int 
             first=known.get(head.first_id),
             last=known.get(head.last_id),
             importance=max((one.importance for one in standing), key=_weight, default="normal"),
-            owed=sum(awaited(one, _seen(recipients.get(one.id, []))) for one in standing),
+            owed=sum(awaited(one, openly(recipients.get(one.id, []))) for one in standing),
         )
         rows.append(row)
-    return Page(rows, page.next)
+    return rows
 
 
 def _weight(importance: Importance) -> int:
     return ("low", "normal", "high", "urgent").index(importance)
 
 
-def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return as many of the first messages as fit on a page by their text, at least one."""
-    text = 0
-    for count, one in enumerate(messages):
-        text += len(one.body_md)
-        if count and text > PAGE_TEXT:
-            return messages[:count]
-    return messages
-
-
-def _shown(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[ShownMessage]:
+def shown_messages(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[ShownMessage]:
+    """Return messages with everything around them that a page of a project may show."""
     ids = [one.id for one in messages]
     known = {one.id: one for one in messages}
     answered = [one.reply_to for one in messages if one.reply_to is not None and one.reply_to not in known]
@@ -324,7 +277,7 @@ def _shown(reads: MailReads, project: Project, messages: Sequence[Message]) -> l
             message=one,
             sender=sender,
             home=homes.get(sender.project_id) if sender else None,
-            recipients=_seen(recipients.get(one.id, [])),
+            recipients=openly(recipients.get(one.id, [])),
             attachments=attachments.get(one.id, []) if one.recalled_at is None else [],
             answers=answers if answers and answers.id in shown else None,
         )
@@ -332,7 +285,8 @@ def _shown(reads: MailReads, project: Project, messages: Sequence[Message]) -> l
     return cards
 
 
-def _seen(recipients: Iterable[Recipient]) -> list[Recipient]:
+def openly(recipients: Iterable[Recipient]) -> list[Recipient]:
+    """Return the recipients without hidden copies."""
     return [one for one in recipients if one.kind != "bcc"]
 
 
@@ -352,7 +306,7 @@ def inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]
 
 def sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
     """Return what an agent sent, the newest first; recalled messages are not in it."""
-    page = _cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
+    page = cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
     messages = page.rows
     recipients = reads.recipients([one.id for one in messages])
     slugs = _slugs(reads, (one.project_id for one in messages))
@@ -360,7 +314,7 @@ def sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
         BoxRow(
             message=one,
             project_slug=slugs.get(one.project_id),
-            recipients=_seen(recipients.get(one.id, [])),
+            recipients=openly(recipients.get(one.id, [])),
         )
         for one in messages
     ]

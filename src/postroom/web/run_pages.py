@@ -83,7 +83,7 @@ class RunPages:
             stretches=stretches(work, story.attempts, self._with.clock.now()),
             gates=gates(work),
             lasts=lasts,
-            done=choice(request, "done", ("", "cancel", "replay")),
+            done=choice(request, "done", ("", "cancel", "replay", "discard", "hasten")),
         )
 
     async def _output(self, request: Request, work: Work, wanted: str) -> Response:
@@ -113,8 +113,16 @@ class RunPages:
             case "replay":
                 again = await runs.replay(work.run_id)
                 return see(links.run(project.slug, again.run_id, done="replay"))
+            case "hasten":
+                await runs.hasten(work.run_id)
+                return see(links.run(project.slug, work.run_id, done="hasten"))
+            case "discard":
+                await runs.discard(work.run_id)
+                return see(links.run(project.slug, work.run_id, done="discard"))
         raise InvalidArgument(
-            "a run can be cancelled or replayed", value=form.text("do")[:40], remedy="press a button"
+            "a run can be cancelled, tried again, tried now or left",
+            value=form.text("do")[:40],
+            remedy="press a button",
         )
 
     async def _known(self, project: Project, run_id: str) -> Work:

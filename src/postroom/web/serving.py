@@ -12,7 +12,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from postroom.contracts.errors import (
     AccessError,
@@ -26,14 +26,16 @@ from postroom.contracts.errors import (
     UnknownDispatch,
     UnknownMessage,
     UnknownProject,
+    UnknownReservation,
     UnknownRun,
     UnknownSchedule,
     UnknownThread,
 )
 from postroom.contracts.project_log import EVENT_KINDS
+from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
-from postroom.web.files import PICTURES, asset_link
+from postroom.web.files import asset_link, shown_as
 from postroom.web.frame import EMPTY, Face, Frame
 from postroom.web.reading import awaited
 from postroom.web.wording import (
@@ -62,6 +64,7 @@ _STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
     (UnknownAgent, HTTPStatus.NOT_FOUND),
     (UnknownMessage, HTTPStatus.NOT_FOUND),
     (UnknownThread, HTTPStatus.NOT_FOUND),
+    (UnknownReservation, HTTPStatus.NOT_FOUND),
     (UnknownRun, HTTPStatus.NOT_FOUND),
     (UnknownSchedule, HTTPStatus.NOT_FOUND),
     (UnknownDispatch, HTTPStatus.NOT_FOUND),
@@ -71,6 +74,14 @@ _STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
     (StateError, HTTPStatus.CONFLICT),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
     (PostroomError, HTTPStatus.INTERNAL_SERVER_ERROR),
+)
+
+_TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b")
+_REMEDIES: tuple[tuple[type[PostroomError], str], ...] = (
+    (UnknownProject, "look for it in the list of projects"),
+    (UnknownAgent, "look for it among the project's agents"),
+    (UnknownMessage, "search for it, or look through the threads"),
+    (UnknownReservation, "look for it among the project's reservations"),
 )
 
 
@@ -141,15 +152,30 @@ def error_page(status: int, message: str, *, remedy: str = "") -> Response:
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint, with a page in the place of each typed failure."""
+    """Return the endpoint, with a page in the place of each typed failure.
+
+    An address that ends in a slash leads to the same without it; a slash within a name is quoted.
+    """
 
     async def answer(request: Request) -> Response:
+        typed: str = request.scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0]
+        if request.method == "GET" and typed.endswith("/") and (path := typed.rstrip("/")):
+            query = f"?{request.url.query}" if request.url.query else ""
+            leads_to = "/" if path == "/p" else f"{path}{query}"
+            return RedirectResponse(leads_to, status_code=HTTPStatus.PERMANENT_REDIRECT)
         try:
             return await endpoint(request)
         except PostroomError as error:
-            return error_page(status_of(error), error.message, remedy=error.remedy)
+            return error_page(status_of(error), error.message, remedy=remedy_of(error))
 
     return answer
+
+
+def remedy_of(error: PostroomError) -> str:
+    """Return what a person at the pages does about a failure: remedies name tools, which agents call."""
+    if not _TOOLS.search(error.remedy):
+        return error.remedy
+    return next((remedy for kind, remedy in _REMEDIES if isinstance(error, kind)), "")
 
 
 def number(request: Request, name: str) -> int | None:
@@ -200,7 +226,6 @@ def _environment() -> Environment:
     made.globals.update(
         link=links,
         asset=asset_link,
-        pictures=PICTURES,
         people_slug=PEOPLE_SLUG,
         event_kinds=" ".join(EVENT_KINDS),
     )
@@ -217,6 +242,7 @@ def _environment() -> Environment:
         line=one_line,
         moment=moment,
         said=lines,
+        shown_as=shown_as,
         size=size_text,
         when=_when,
     )

@@ -86,6 +86,28 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadListPage:
+    """Some threads of a project, and what their filter may ask for."""
+
+    project: Project
+    threads: Page[ThreadRow]
+    is_whole: bool
+    """Whether the page is full or the list at its end; otherwise older threads were not looked at yet."""
+    agents: Sequence[str]
+    people: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participant:
+    """Who wrote or got some messages of a thread."""
+
+    name: str
+    slug: str
+    wrote: int
+    unread: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPage:
     """Some messages of a thread, in order."""
 
@@ -96,6 +118,11 @@ class ThreadPage:
     messages: Page[ShownMessage]
     after: int
     newest: bool
+    folded: frozenset[int]
+    """Messages that were read."""
+    participants: Sequence[Participant]
+    answers: ShownMessage | None
+    """The last message of the thread, which an answer at its end is to; None on a page before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

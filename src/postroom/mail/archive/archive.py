@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ArchiveUnavailable
@@ -23,13 +24,16 @@ from postroom.mail.archive.batch import Batch, gather, gather_deletions
 from postroom.mail.archive.comparing import differing_files
 from postroom.mail.archive.mark import raise_mark
 from postroom.mail.archive.repository import ArchiveRepository
-from postroom.mail.outgoing import ARCHIVE, DELETION
+from postroom.mail.outgoing import ARCHIVE, DELETION, MOVED, records_of
 from postroom.relay import Performed
 
 _LOG = get_logger(__name__)
 
 TIDY_EVERY = 50
 """Commits to one repository between two looks at whether it wants repacking."""
+
+
+_OF_MOVED: Final = ("slug", "human_key", "merged_into")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +95,22 @@ class Archive:
         """
         project_id = int(rows[0].target)
         project = await self._store.read(lambda tx: tx.project_by_id(project_id))
-        if project is not None:
-            deletions = [row.payload for row in rows if row.payload["record"] == DELETION]
-            records = [row.payload["record"] for row in rows if row.payload["record"] != DELETION]
+        payloads = [row.payload for row in rows]
+        deletions = [one for one in payloads if one["record"] == DELETION]
+        records = [record for one in payloads for record in records_of(one)]
+        if project is not None and (records or deletions):
             await self._write(project, records, deletions)
+        for former in (one for one in payloads if one["record"] == MOVED):
+            await asyncio.to_thread(self._empty, **{name: str(former[name]) for name in _OF_MOVED})
         return Performed()
+
+    def _empty(self, slug: str, human_key: str, merged_into: str) -> None:
+        """Take all out of the repository of a project that is another one's now, and say whose."""
+        repository = self.repository(slug)
+        removed = [path for path in repository.paths() if path != layout.PROJECT_FILE]
+        told = layout.moved_project_file(slug, human_key, merged_into)
+        subject = f"mail: this project is {merged_into} now"
+        repository.write({layout.PROJECT_FILE: told}, removed=removed, subject=subject, now=self._clock.now())
 
     async def _write(
         self, project: Project, records: Sequence[str], deletions: Sequence[dict[str, Json]] = ()
@@ -209,7 +224,8 @@ class Archive:
 
 def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
     """Gather those of the records that do not wait for the archive."""
-    waiting = {row.payload["record"] for row in tx.outbox.open(ARCHIVE, limit=100_000)}
+    rows = tx.outbox.open(ARCHIVE, limit=100_000)
+    waiting = {record for row in rows for record in records_of(row.payload)}
     return gather(tx, project, [one for one in records if one not in waiting])
 
 

@@ -82,6 +82,11 @@ def project_file(project: Project) -> bytes:
     )
 
 
+def moved_project_file(slug: str, human_key: str, merged_into: str) -> bytes:
+    """Render a project that is another one's now; both of its names are names of that one."""
+    return _json({"slug": slug, "human_key": human_key, "merged_into": merged_into})
+
+
 def agent_file(agent: Agent) -> bytes:
     """Render an agent's profile; tokens are never written."""
     return _json(

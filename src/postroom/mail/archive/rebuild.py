@@ -28,6 +28,8 @@ class _Found:
     agents: dict[str, int] = field(default_factory=dict)
     """Agent ids by `<name key>@<slug>`."""
     blobs: set[str] = field(default_factory=set)
+    moved: list[Row] = field(default_factory=list)
+    """Projects that are other ones' now."""
     messages: list[tuple[Row, Mapping[str, Any], str]] = field(default_factory=list)
 
     def add(self, table: str, row: Row) -> None:
@@ -44,7 +46,17 @@ def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, lis
     for slug, repository in sorted(repositories.items()):
         _read_project(found, slug, repository)
     _tie_messages(found)
-    order = ("projects", "agents", "messages", "recipients", "blobs", "attachments", "file_reservations")
+    _tie_aliases(found)
+    order = (
+        "projects",
+        "project_aliases",
+        "agents",
+        "messages",
+        "recipients",
+        "blobs",
+        "attachments",
+        "file_reservations",
+    )
     return {table: found.rows.get(table, []) for table in order}
 
 
@@ -74,6 +86,9 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
     if head is None:
         return
     project = _parsed(slug, layout.PROJECT_FILE, head)
+    if "merged_into" in project:
+        found.moved.append(project)
+        return
     found.add(
         "projects",
         {
@@ -177,6 +192,19 @@ def _read_message(found: _Found, project: Row, where: str, content: bytes) -> No
         "recalled_at": layout.instant_of(head.get("recalled")),
     }
     found.messages.append((row, head, str(project["slug"])))
+
+
+def _tie_aliases(found: _Found) -> None:
+    """Let the names of projects that were merged name what they are now; one may have been merged again."""
+    ids = {project["slug"]: project["id"] for project in found.rows.get("projects", [])}
+    into = {project["slug"]: project["merged_into"] for project in found.moved}
+    for project in found.moved:
+        target = project["merged_into"]
+        for _ in found.moved:
+            target = into.get(target, target)
+        if target in ids:
+            for name in (project["human_key"], project["slug"]):
+                found.add("project_aliases", {"human_key": name, "project_id": ids[target]})
 
 
 def _tie_messages(found: _Found) -> None:

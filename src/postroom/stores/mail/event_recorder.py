@@ -37,6 +37,10 @@ class EventRecorder:
         """Tell that there is a project."""
         self._record([project_id], Happening(kind="project.made", at=now))
 
+    def project_merged(self, project_id: int, former: str, now: int) -> None:
+        """Tell that another project is this one now, by the slug that it had."""
+        self._record([project_id], Happening(kind="project.merged", at=now, detail={"former": former}))
+
     def agent_registered(self, agent: Agent) -> None:
         """Tell that there is an agent."""
         happening = Happening(kind="agent.registered", at=agent.created_at, agent_id=agent.id)

@@ -12,6 +12,7 @@ TABLES: Final[Mapping[str, Mapping[str, object]]] = {
         **dict.fromkeys(("id", "slug", "human_key", "created_at"), _NEEDED),
         **dict.fromkeys(("spelling", "git_identity", "owner"), ""),
     },
+    "project_aliases": dict.fromkeys(("human_key", "project_id"), _NEEDED),
     "agents": {
         **dict.fromkeys(("id", "project_id", "name", "name_key", "program", "model"), _NEEDED),
         **dict.fromkeys(("created_at", "last_active_at", "retired_at", "token_hash"), _NEEDED),

@@ -7,6 +7,8 @@ we cut ourselves, in the change itself, whatever other servers commit.
 
 from typing import Final
 
+from msgspec import structs
+
 from postroom.contracts.choices import SearchOrder
 from postroom.contracts.mail import BEST_AMONG, Message, Query, SearchHit
 from postroom.stores.codec import record
@@ -42,6 +44,19 @@ def fill(tx: SqlTransaction) -> None:
         for row in found:
             add(tx, record(Message, row))
         after = found[-1][0]
+
+
+def move(tx: SqlTransaction, source: int, target: int) -> None:
+    """Let the messages of a project be found in another one; on SQLite the message says where it is."""
+    after, values = 0, {"project_id": source, "limit": _PAGE}
+    while tx.dialect == "postgres" and (found := tx.all("mail.project_messages", {**values, "after": after})):
+        messages = [record(Message, row) for row in found]
+        tx.run("mail.forget_words", {"ids": [one.id for one in messages]})
+        for one in messages:
+            words = tsvector(structs.replace(one, project_id=target))
+            if one.recalled_at is None:
+                tx.run("mail.index_words", {"message_id": one.id, "words": words})
+        after = messages[-1].id
 
 
 def find(

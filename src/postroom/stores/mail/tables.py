@@ -34,6 +34,7 @@ from postroom.contracts.mail import (
     Reservation,
     SearchHit,
     StoredAnswer,
+    ThreadFilter,
     ThreadHead,
 )
 from postroom.contracts.outbox import OutboxTables
@@ -44,6 +45,7 @@ from postroom.contracts.transactions import Changes, Store
 from postroom.stores.codec import record
 from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
+from postroom.stores.mail.merging import Merging
 from postroom.stores.mail.restoring import TABLES, whole
 from postroom.stores.mail.retention import Retention
 from postroom.stores.mail.timeline import Timeline
@@ -66,7 +68,7 @@ _COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "ru
 _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
-class MailTables(Retention, Timeline, Waking, MailWrites):
+class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     """Look-ups and changes of mail within one transaction; one object a transaction."""
 
     def __init__(
@@ -108,7 +110,12 @@ class MailTables(Retention, Timeline, Waking, MailWrites):
 
     @override
     def lock_projects(self, project_ids: Iterable[int]) -> None:
-        self._events.lock(project_ids)
+        named = set(project_ids)
+        self._events.lock(named)
+        if self._tx.dialect == "postgres":  # whoever had the lock may have merged one; it goes with the lock
+            there = {row[0] for row in self._tx.all("mail.projects_there", {"ids": sorted(named)})}
+            if not named - {0} <= there:
+                self._known.clear()
 
     @override
     def project(self, key: str) -> Project | None:
@@ -127,6 +134,15 @@ class MailTables(Retention, Timeline, Waking, MailWrites):
     @override
     def projects_spelled(self, spelling: str) -> list[Project]:
         return self._all(Project, "mail.projects_spelled", spelling=spelling)
+
+    @override
+    def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
+        values = {"identity": identity, "remote": remote, "root": root}
+        return self._all(Project, "mail.projects_of_repository", **values)
+
+    @override
+    def projects_unidentified(self, *, limit: int) -> list[Project]:
+        return self._all(Project, "mail.projects_unidentified", limit=limit)
 
     @override
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
@@ -345,6 +361,30 @@ class MailTables(Retention, Timeline, Waking, MailWrites):
     @override
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
+
+    @override
+    def wanted_threads(
+        self, project_id: int, wanted: ThreadFilter, *, limit: int, among: int, before: int | None = None
+    ) -> tuple[list[ThreadHead], int | None]:
+        window: dict[str, object] = {"project_id": project_id, "before": before}
+        found = self._all(
+            ThreadHead,
+            "mail.threads_wanted",
+            **window,
+            among=among,
+            people_id=wanted.people_id,
+            agent_id=wanted.agent_id,
+            person_id=wanted.person_id,
+            unread=wanted.seen == "unread",
+            unacknowledged=wanted.seen == "unacknowledged",
+            any_importance=not wanted.importance,
+            importance=wanted.importance,
+            limit=limit + 1,
+        )
+        if len(found) > limit:
+            return found[:limit], found[limit - 1].last_id
+        row = self._tx.one("mail.threads_looked_at", {**window, "among": among - 1})
+        return found, int(row[0]) if row else None
 
     @override
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:

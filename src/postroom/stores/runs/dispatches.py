@@ -28,11 +28,13 @@ from postroom.contracts.errors import (
     UnknownDispatch,
 )
 from postroom.contracts.live import LiveRunCommand
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest
 from postroom.contracts.run_tables import DispatchTables, DueThread
 from postroom.contracts.transactions import WORK, commands_to
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
+from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, Tables, Values
 
 PURGED_AT_ONCE: Final = 1_000
@@ -230,10 +232,16 @@ class Dispatches(Tables, DispatchTables):
 
     @override
     def by_status(
-        self, status: RunDispatchStatus, *, limit: int, after: tuple[int, str] | None
+        self,
+        status: RunDispatchStatus,
+        *,
+        limit: int,
+        after: tuple[int, str] | None,
+        thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
         at, dispatch_id = after or _EARLIEST
         asked = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
+        asked |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         return self._all("ended_by_change" if status.is_terminal else "open_by_change", asked)
 
     @override
@@ -319,9 +327,21 @@ class Dispatches(Tables, DispatchTables):
         )
 
     @override
+    def count_dead(self, thread_prefix: str, at_most: int) -> int:
+        asked = {"low": thread_prefix, "beyond": beyond(thread_prefix), "at_most": at_most}
+        return _number(self._sql.one("dispatches.count_dead", asked))
+
+    @override
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
         counted = dict(map(tuple, self._sql.all("dispatches.count_by_status")))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
+
+    @override
+    def hasten(self, dispatch_id: str) -> RunDispatch | None:
+        found = self.load(dispatch_id)
+        if found is None or found.status is not _QUEUED or found.available_at <= self._now():
+            return None
+        return self.put(replace(found, available_at=0, updated_at=self._now()))
 
     @override
     def discard(self, dispatch_id: str) -> RunDispatch | None:

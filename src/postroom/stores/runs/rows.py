@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 from postroom.contracts.conversation import Turn, is_set_aside
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
@@ -20,6 +21,9 @@ _NAMES = RunDispatch.__struct_fields__
 _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
+_BOUNDLESS: Final = "\U0010ffff" * 64
+"""Beyond every id: none is made of so many last characters."""
+_LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
 
 
@@ -225,3 +229,13 @@ def pending(row: Row, position: int) -> PendingMessage:
         )
     except StoreCorrupt as error:
         raise unreadable("pending", f"{thread_id}/{pending_id}", error) from error
+
+
+def beyond(prefix: str) -> str:
+    """Return the first text that is greater than all that begin with a prefix."""
+    for end in range(len(prefix) - 1, -1, -1):
+        point = ord(prefix[end])
+        if point < _LAST:
+            following = _FIRST_AFTER_SURROGATES if point == _LAST_BEFORE_SURROGATES else point + 1
+            return prefix[:end] + chr(following)
+    return _BOUNDLESS

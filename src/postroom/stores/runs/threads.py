@@ -17,15 +17,13 @@ from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import queue_look
 from postroom.stores.runs.messages import waiting
+from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, Tables
 
 FAMILIES: Final = "threads"
 """The lock of whoever changes which thread is whose parent."""
 
-_BOUNDLESS: Final = "\U0010ffff" * 64
-"""Beyond every id: none is made of so many last characters."""
 _SPENT: Final = ("scope", "runs", "wall_ms", "tokens", "cost_micros")
-_LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 
 
 class Threads(Tables, ThreadTables):
@@ -138,8 +136,17 @@ class Threads(Tables, ThreadTables):
         of_thread = ""
         if query.thread_id is not None:
             of_thread, asked["thread_id"] = "_of_thread", query.thread_id
+        elif query.thread_prefix:
+            of_thread = "_below"
+            asked |= {"thread_low": query.thread_prefix, "thread_beyond": beyond(query.thread_prefix)}
         open_ones = "" if RunStatus.DONE in statuses else "open_"
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
+
+    @override
+    def count_open(self, thread_prefix: str) -> int:
+        asked = {"low": thread_prefix, "beyond": beyond(thread_prefix)}
+        [counted] = self._sql.all("threads.count_open", asked)
+        return int(counted[0])
 
     @override
     def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
@@ -248,13 +255,3 @@ def no_parent(thread_id: str) -> UnknownThread:
 
 def _bounds(prefix: str, after: str, limit: int) -> dict[str, Any]:
     return {"low": max(prefix, after), "beyond": beyond(prefix), "after": after, "limit": limit}
-
-
-def beyond(prefix: str) -> str:
-    """Return the first text that is greater than all that begin with a prefix."""
-    for end in range(len(prefix) - 1, -1, -1):
-        point = ord(prefix[end])
-        if point < _LAST:
-            following = _FIRST_AFTER_SURROGATES if point == _LAST_BEFORE_SURROGATES else point + 1
-            return prefix[:end] + chr(following)
-    return _BOUNDLESS

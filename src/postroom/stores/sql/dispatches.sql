@@ -142,6 +142,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE is_open = 1 AND status = :status AND (updated_at, dispatch_id) > (:at, :id)
+   AND thread_id >= :low AND thread_id < :beyond
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
@@ -152,6 +153,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
+   AND thread_id >= :low AND thread_id < :beyond
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
@@ -252,6 +254,12 @@ SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND 
 -- count_queued
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches
                        WHERE thread_id = :thread_id AND status = 'Queued' LIMIT :at_most) AS found;
+
+-- count_dead
+SELECT count(*) FROM (SELECT 1 FROM run_dispatches {index run_dispatches_ended}
+                       WHERE is_open = 0 AND status = 'DeadLetter' AND thread_id >= :low AND thread_id < :beyond
+                         AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+                       LIMIT :at_most) AS found;
 
 -- count_by_status
 SELECT status, count(*) FROM run_dispatches {index run_dispatches_ended} WHERE is_open = 0 GROUP BY status

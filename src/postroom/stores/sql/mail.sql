@@ -10,12 +10,27 @@ SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM proje
 SELECT p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner
   FROM project_aliases a JOIN projects p ON p.id = a.project_id WHERE a.human_key = :key;
 
+-- projects_there
+SELECT id FROM projects WHERE id IN {ints :ids};
+
 -- project_by_id
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE id = :id;
 
 -- projects_spelled
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner
   FROM projects WHERE spelling = :spelling ORDER BY id;
+
+-- projects_of_repository
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects
+ WHERE git_identity = :identity
+    OR (CAST(:remote AS text) <> '' AND substr(git_identity, 1, length(CAST(:remote AS text)) + 1) = CAST(:remote AS text) || '#')
+    OR (CAST(:root AS text) <> '' AND git_identity LIKE '%#' || CAST(:root AS text))
+ ORDER BY id;
+
+-- projects_unidentified
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects WHERE git_identity = '' ORDER BY id DESC LIMIT :limit;
 
 -- projects
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner
@@ -223,6 +238,36 @@ SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, 
   FROM threads t JOIN messages f ON f.id = t.first_id JOIN messages l ON l.id = t.last_id
  WHERE t.project_id = :project_id AND t.last_id < coalesce(CAST(:before AS bigint), 9223372036854775807)
  ORDER BY t.last_id DESC LIMIT :limit;
+
+-- threads_wanted
+SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, l.sender_name
+  FROM (SELECT thread_id, messages, first_id, last_id FROM threads
+         WHERE project_id = :project_id AND last_id < coalesce(CAST(:before AS bigint), 9223372036854775807)
+         ORDER BY last_id DESC LIMIT :among) t
+  JOIN messages f ON f.id = t.first_id JOIN messages l ON l.id = t.last_id
+ WHERE EXISTS (
+   SELECT 1 FROM messages m
+    WHERE m.project_id IN (:project_id, :people_id) AND m.thread_id = t.thread_id AND m.recalled_at IS NULL
+      AND (m.project_id = :project_id OR EXISTS (
+        SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
+         WHERE r.message_id = m.id AND r.kind <> 'bcc' AND a.project_id = :project_id))
+      AND (CAST(:any_importance AS bigint) = 1 OR m.importance IN {texts :importance})
+      AND (CAST(:agent_id AS bigint) = 0 OR m.sender_id = :agent_id OR EXISTS (
+        SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.agent_id = :agent_id AND r.kind <> 'bcc'))
+      AND (CAST(:person_id AS bigint) = 0 OR m.sender_id = :person_id OR EXISTS (
+        SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.agent_id = :person_id AND r.kind <> 'bcc'))
+      AND (CAST(:unread AS bigint) + CAST(:unacknowledged AS bigint) = 0 OR EXISTS (
+        SELECT 1 FROM recipients r
+         WHERE r.message_id = m.id AND r.kind <> 'bcc'
+           AND (CAST(:agent_id AS bigint) + CAST(:person_id AS bigint) = 0 OR r.agent_id IN (:agent_id, :person_id))
+           AND (CAST(:unread AS bigint) = 0 OR r.read_at IS NULL)
+           AND (CAST(:unacknowledged AS bigint) = 0 OR (m.ack_required = 1 AND r.acked_at IS NULL)))))
+ ORDER BY t.last_id DESC LIMIT :limit;
+
+-- threads_looked_at
+SELECT last_id FROM threads
+ WHERE project_id = :project_id AND last_id < coalesce(CAST(:before AS bigint), 9223372036854775807)
+ ORDER BY last_id DESC LIMIT 1 OFFSET :among;
 
 -- project_messages
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
@@ -699,6 +744,9 @@ SELECT 1 FROM projects LIMIT 1;
 -- restore_projects
 INSERT INTO projects (id, slug, human_key, created_at, spelling, git_identity, owner)
 VALUES (:id, :slug, :human_key, :created_at, :spelling, :git_identity, :owner);
+
+-- restore_project_aliases
+INSERT INTO project_aliases (human_key, project_id) VALUES (:human_key, :project_id);
 
 -- restore_agents
 INSERT INTO agents (id, project_id, name, name_key, program, model, task_description, contact_policy, created_at,

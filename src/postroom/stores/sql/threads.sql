@@ -165,6 +165,26 @@ SELECT run_id, body FROM runs
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
+-- runs_below
+SELECT run_id, body FROM runs
+ WHERE thread_id >= :thread_low AND thread_id < :thread_beyond AND run_id >= :low AND run_id < :beyond AND run_id <> :after
+   AND status IN {texts :statuses}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ ORDER BY run_id LIMIT :limit;
+
+-- open_runs_below
+SELECT run_id, body FROM runs {index runs_open_of_thread}
+ WHERE status <> 'done' AND thread_id >= :thread_low AND thread_id < :thread_beyond
+   AND run_id >= :low AND run_id < :beyond AND run_id <> :after
+   AND status IN {texts :statuses}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ ORDER BY run_id LIMIT :limit;
+
+-- count_open
+SELECT count(*) FROM runs {index runs_open_of_thread}
+ WHERE status <> 'done' AND thread_id >= :low AND thread_id < :beyond
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
+
 -- open_runs
 SELECT run_id, body FROM runs {index runs_open}
  WHERE status <> 'done' AND run_id >= :low AND run_id < :beyond AND run_id <> :after

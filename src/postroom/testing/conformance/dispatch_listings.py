@@ -163,6 +163,13 @@ async def dispatches_are_listed_by_status_over_all_threads(stores: RunStores, cl
     assert ids(found) == ["B", "a", "b", "z", "0"]
     for row in found:
         assert row == await loaded(stores, row.dispatch_id)
+    some = await store.list_by_status(RunDispatchStatus.DEAD_LETTER, thread_prefix="t-")
+    assert ids(some) == ["B", "a", "b", "z"]
+    assert ids(await store.list_by_status(RunDispatchStatus.CLAIMED, thread_prefix="t")) == []
+    counted = await stores.store.read(
+        lambda tx: [tx.runs.dispatches.count_dead(one, 4) for one in ("t-", "t-b", "T", "")]
+    )
+    assert counted == [4, 1, 0, 4]
     for status in RunDispatchStatus:
         if status is not RunDispatchStatus.DEAD_LETTER:
             assert ids(await store.list_by_status(status)) in ([status.value], [status.value.lower()])

@@ -277,6 +277,22 @@ async def a_dead_letter_is_discarded(stores: RunStores, clock: ManualClock) -> N
     assert counts.get(RunDispatchStatus.DEAD_LETTER, 0) == 0
 
 
+async def what_is_due_later_may_be_due_at_once(stores: RunStores, clock: ManualClock) -> None:
+    """Of any other dispatch nothing changes; the second time there is nothing to hasten."""
+    later = await enqueued(stores, "later", thread="l", available_at=clock.now() + 60_000)
+    await enqueued(stores, "queued", thread="q")
+    await claimed(stores, "claimed", thread="c")
+    await ended(stores, "dead", RunDispatchStatus.DEAD_LETTER, thread="d")
+    assert await stores.dispatches.due_thread_ids() == ("q",)
+    clock.advance(timedelta(seconds=1))
+    hastened = await stores.dispatches.hasten("later")
+    assert hastened == replace(later, available_at=0, updated_at=clock.now())
+    assert hastened == await loaded(stores, "later")
+    assert set(await stores.dispatches.due_thread_ids()) == {"q", "l"}
+    for name in ("later", "queued", "claimed", "dead", "unknown"):
+        assert await stores.dispatches.hasten(name) is None
+
+
 PROMISES: tuple[Promise, ...] = (
     a_lease_that_ends_now_is_still_owned,
     what_is_taken_back_is_queued_with_an_attempt,
@@ -295,4 +311,5 @@ PROMISES: tuple[Promise, ...] = (
     dead_letters_may_be_kept_longer,
     what_was_purged_is_forgotten,
     a_dead_letter_is_discarded,
+    what_is_due_later_may_be_due_at_once,
 )

@@ -60,6 +60,7 @@ def put_message(  # noqa: PLR0913 - what promises vary
     thread: str | None = None,
     topic: str = "",
     importance: Importance = "normal",
+    ack: bool = False,
     kind: RecipientKind = "to",
     now: int = 1,
 ) -> Message:
@@ -71,7 +72,7 @@ def put_message(  # noqa: PLR0913 - what promises vary
         subject=subject,
         body_md=body,
         importance=importance,
-        ack_required=False,
+        ack_required=ack,
         topic=topic,
         broadcast=False,
         reply_to=None,

@@ -1,10 +1,11 @@
 """Promises of a mail store about messages, recipients, inboxes and threads."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import StoreError
-from postroom.contracts.mail import Message
+from postroom.contracts.mail import Message, ThreadFilter
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import MINUTE, Office, an_office, put_message, refused
@@ -328,6 +329,67 @@ async def threads_come_by_their_newest_message(store: MailStore, clock: ManualCl
     assert await store.read(lambda tx: tx.threads(here.project.id, limit=9, before=second.id)) == []
 
 
+async def threads_are_wanted_by_what_is_in_them(store: MailStore, clock: ManualClock) -> None:
+    """One message of a thread has all that is asked for; hidden copies and recalled messages do not count."""
+    here, people = await an_office(store), await an_office(store, "people")
+
+    def send(tx: MailWrites) -> list[Message]:
+        return [
+            put_message(tx, here.ada, [here.ben], thread="plain", now=1),
+            put_message(tx, here.ben, [here.ada], thread="urgent", importance="urgent", ack=True),
+            put_message(tx, here.ada, [here.ben], thread="hidden", kind="bcc", now=3),
+            put_message(tx, here.ada, [here.ben], thread="recalled", now=4),
+            put_message(tx, people.cyd, [here.ada], thread="plain", now=5),
+            put_message(tx, people.cyd, [people.ada], thread="urgent", now=6),
+        ]
+
+    sent = await store.write(send)
+    await store.write(lambda tx: tx.mark_recalled(sent[3].id, 7))
+    await store.write(lambda tx: tx.mark_read(sent[0].id, here.ben.id, 7))
+    await store.settle()
+
+    async def found(**wanted: Any) -> list[str]:
+        asked = ThreadFilter(people_id=people.project.id, **wanted)
+        heads, more = await store.read(lambda tx: tx.wanted_threads(here.project.id, asked, limit=9, among=9))
+        assert more is None
+        return [head.thread_id for head in heads]
+
+    assert await found() == ["hidden", "urgent", "plain"]
+    assert await found(seen="unread") == ["urgent", "plain"]
+    assert await found(seen="unread", agent_id=here.ben.id) == []
+    assert await found(seen="unacknowledged") == ["urgent"]
+    assert await found(importance=("high", "urgent")) == ["urgent"]
+    assert await found(agent_id=here.ben.id) == ["urgent", "plain"]
+    assert await found(person_id=people.cyd.id) == ["plain"]
+    assert await found(person_id=people.cyd.id, agent_id=here.ada.id, seen="unread") == ["plain"]
+
+
+async def wanted_threads_are_looked_for_window_by_window(store: MailStore, clock: ManualClock) -> None:
+    """A look that found too few says where to look on; none where nothing is left."""
+    here = await an_office(store)
+    levels: tuple[Importance, ...] = ("urgent", "low", "low")
+    sent = await store.write(
+        lambda tx: [
+            put_message(tx, here.ada, [here.ben], thread=f"t{number}", importance=level)
+            for number, level in enumerate(levels)
+        ]
+    )
+    await store.settle()
+    few = ThreadFilter(importance=("urgent",))
+
+    async def found(
+        wanted: ThreadFilter, limit: int, among: int, before: int | None = None
+    ) -> tuple[list[str], int | None]:
+        heads, more = await store.read(
+            lambda tx: tx.wanted_threads(here.project.id, wanted, limit=limit, among=among, before=before)
+        )
+        return [head.thread_id for head in heads], more
+
+    assert await found(few, 9, 2) == ([], sent[1].id)
+    assert await found(few, 9, 2, sent[1].id) == (["t0"], None)
+    assert await found(ThreadFilter(), 1, 9) == (["t2"], sent[2].id)
+
+
 async def messages_of_a_project_come_by_id(store: MailStore, clock: ManualClock) -> None:
     """Pages join without a gap, recalled messages included."""
     here, there = await an_office(store), await an_office(store, "elsewhere")
@@ -394,5 +456,7 @@ PROMISES = (
     events_of_an_inbox_are_every_entry_in_order,
     a_thread_is_read_in_order,
     threads_come_by_their_newest_message,
+    threads_are_wanted_by_what_is_in_them,
+    wanted_threads_are_looked_for_window_by_window,
     messages_of_a_project_come_by_id,
 )

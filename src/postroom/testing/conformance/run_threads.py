@@ -339,6 +339,34 @@ async def runs_are_listed_by_id_and_by_what_is_asked(stores: RunStores, clock: M
     assert await found(id_prefix="a_", after="a_1", statuses=(RunStatus.WAITING,)) == ["a_2"]
 
 
+async def runs_are_listed_and_counted_by_the_beginning_of_their_threads_ids(
+    stores: RunStores, clock: ManualClock
+) -> None:
+    """Letter by letter, whatever their status, in the order of run ids; counted are those that are open."""
+    for run_id, thread, status in (
+        ("r1", "a/x", RunStatus.RUNNING),
+        ("r2", "a/x", RunStatus.DONE),
+        ("r3", "a/%", RunStatus.WAITING),
+        ("r4", "A/x", RunStatus.WAITING),
+        ("r5", "a0", RunStatus.WAITING),
+        ("r0", "a/y", RunStatus.CREATED),
+    ):
+        await stores.threads.create_run(run(stores, run_id, thread=thread, status=status))
+
+    async def found(**query: object) -> list[str]:
+        return [one.run_id for one in await stores.threads.list_runs(RunQuery(**query))]  # type: ignore[arg-type]
+
+    assert await found(thread_prefix="a/") == ["r0", "r1", "r2", "r3"]
+    open_ones = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
+    assert await found(thread_prefix="a/", statuses=open_ones, limit=2) == ["r0", "r1"]
+    assert await found(thread_prefix="a/", statuses=open_ones, after="r1") == ["r3"]
+    assert await found(thread_prefix="b/", statuses=open_ones) == []
+    counted = await stores.store.read(
+        lambda tx: [tx.runs.threads.count_open(prefix) for prefix in ("a/", "A/", "b/", "")]
+    )
+    assert counted == [3, 1, 0, 5]
+
+
 async def facts_are_what_a_submission_is_decided_on(stores: RunStores, clock: ManualClock) -> None:
     """The thread, its count of messages, what waits, and the runs that matter."""
     await said(stores, "m1", "m2")
@@ -382,5 +410,6 @@ PROMISES: tuple[Promise, ...] = (
     an_older_run_moves_no_pointer,
     the_latest_run_is_the_newest_by_change_then_by_making,
     runs_are_listed_by_id_and_by_what_is_asked,
+    runs_are_listed_and_counted_by_the_beginning_of_their_threads_ids,
     facts_are_what_a_submission_is_decided_on,
 )

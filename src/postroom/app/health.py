@@ -1,0 +1,123 @@
+"""How the server is, in sentences that people read: made of what `/readyz` looks at, and of its queue."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+from postroom.app.wiring import Application
+from postroom.contracts.budgets import Budget, BudgetScope, Spending
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.work import HealthFact
+from postroom.http_api.operations import Check, Readiness
+from postroom.web.wording import lasting
+
+_MICROS: Final = 1_000_000
+_ORDER: Final = ("failed", "unknown", "ok")
+
+
+class ServerHealth:
+    """Tells how the server is; called for each page that shows it."""
+
+    def __init__(
+        self, application: Application, ready: Callable[[], Awaitable[Readiness]], *, started_at: int
+    ) -> None:
+        """`ready` looks at every part of the server, and may answer what it saw a moment ago."""
+        self._application = application
+        self._ready = ready
+        self._started_at = started_at
+
+    async def __call__(self) -> Sequence[HealthFact]:
+        """Return what is looked at, what is wrong first.
+
+        Raises:
+            StoreError: the queue could not be read.
+        """
+        application, found = self._application, await self._ready()
+        now, counts = application.clock.now(), await application.runs.counts()
+        up = lasting(self._started_at, now)
+        facts = [
+            HealthFact(name="server", state="ok", text=f"Server well, up {up}")
+            if found.is_ready
+            else HealthFact(name="server", state="failed", text=f"Server not ready, up {up}"),
+            *(fact for one in found.checks if (fact := _told(one)) is not None),
+            _slots(counts[RunDispatchStatus.CLAIMED], application.runs.slots),
+            HealthFact(name="queue", state="ok", text=f"queue {counts[RunDispatchStatus.QUEUED]}"),
+            *[one async for one in _spending(application, now)],
+        ]
+        return sorted(facts, key=lambda one: _ORDER.index(one.state))
+
+
+def _slots(taken: int, of: int) -> HealthFact:
+    return HealthFact(name="slots", state="ok" if taken < of else "failed", text=f"slots {taken} of {of}")
+
+
+def _told(check: Check) -> HealthFact | None:
+    """Return what people are told of a check; None where there is nothing to tell."""
+    text = _TEXTS[check.name](check)
+    return None if not text else HealthFact(name=check.name, state=check.state, text=text)
+
+
+def _store(check: Check) -> str:
+    return f"store {check.facts['took_ms']} ms" if check.state == "ok" else "the store does not answer"
+
+
+def _archive(check: Check) -> str:
+    if check.state == "unknown":
+        return "archive not known"
+    waiting = check.facts["waiting"]
+    return "archive in step" if not waiting else f"archive {waiting} behind"
+
+
+def _loop(check: Check) -> str:
+    return "" if check.state == "ok" else f"the server is slow: {check.facts['lag_ms']} ms late"
+
+
+def _backups(check: Check) -> str:
+    age = check.facts.get("age_ms")
+    if check.facts.get("code"):
+        return "the last backup failed"
+    return "no backup yet" if not isinstance(age, int) else f"backup {lasting(0, age)} old"
+
+
+def _log(check: Check) -> str:
+    return "" if check.state == "ok" else "the log cannot be written"
+
+
+def _channels(check: Check) -> str:
+    return f"chats {check.facts['connected']} of {check.facts['of']} connected"
+
+
+_TEXTS: Final = {
+    "store": _store,
+    "archive": _archive,
+    "event_loop": _loop,
+    "backups": _backups,
+    "log": _log,
+    "channels": _channels,
+}
+
+
+async def _spending(application: Application, now: int) -> AsyncIterator[HealthFact]:
+    """Tell what all runs together have spent in this window of each budget that limits them."""
+    budgets = [one for one in application.runs.budgets if one.per is BudgetScope.ALL]
+    scopes = {one.scope: budget for budget in budgets if (one := budget.account(_ALL, now)) is not None}
+    spent = await application.runs.stores.store.read(lambda tx: tx.runs.threads.spending(list(scopes)))
+    for scope, budget in scopes.items():
+        for text, is_up in _limits(budget, spent[scope]):
+            when = "" if budget.window is None else f"this {budget.window} "
+            yield HealthFact(name="spending", state="failed" if is_up else "ok", text=f"{when}{text}")
+
+
+_ALL: Final = {**dict.fromkeys(BudgetScope, ""), BudgetScope.ALL: "*"}
+
+
+def _limits(budget: Budget, spent: Spending) -> Iterator[tuple[str, bool]]:
+    for name, limit in budget.limits.items():
+        used = getattr(spent, name)
+        match name:
+            case "cost_micros":
+                text = f"{used / _MICROS:.2f} of {limit / _MICROS:.2f}"
+            case "wall_ms":
+                text = f"{lasting(0, used)} of {lasting(0, limit)} of work"
+            case _:
+                text = f"{used} of {limit} {name}"
+        yield text, used >= limit

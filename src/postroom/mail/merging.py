@@ -1,0 +1,118 @@
+"""One project of two: what stands against it, and what it does. For the operator alone.
+
+All that the source has is the target's afterwards, under the ids it has. The source's path and slug name the
+target, so that whoever worked there goes on, and addresses that were given out still reach their readers.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.contracts.errors import InvalidArgument, StateError
+from postroom.contracts.mail import Project
+from postroom.contracts.merging import ProjectSize
+from postroom.contracts.messages import Json
+from postroom.contracts.outbox import NO_END, OutboxDraft
+from postroom.contracts.store import MailReads, MailWrites
+from postroom.mail.names import shown
+from postroom.mail.outgoing import ARCHIVE, MOVED, RECORDS
+from postroom.mail.projects import PEOPLE_KEY, find_project
+from postroom.mail.waking.prompts import agent_thread
+
+_RECORDS_A_ROW: Final = 20
+"""The archive takes some 200 rows for one commit."""
+_NAMED: Final = 20
+"""Names that a refusal lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePlan:
+    """What a merge does, and what stands against it."""
+
+    source: Project
+    target: Project
+    size: ProjectSize
+    """What moves."""
+    threads: tuple[str, ...]
+    """Threads that both have: each is one afterwards."""
+    refusals: tuple[str, ...]
+    """Why it cannot be; empty where it can."""
+
+
+def plan_of(tx: MailReads, source_key: str, target_key: str) -> MergePlan:
+    """Return what a merge would do.
+
+    Raises:
+        UnknownProject: there is none of these names.
+        InvalidArgument: both names are one project's.
+    """
+    source, target = find_project(tx, source_key), find_project(tx, target_key)
+    if source.id == target.id:
+        raise InvalidArgument(
+            f"{shown(source_key)} and {shown(target_key)} are one project already",
+            value=source_key,
+            remedy="name another project",
+        )
+    return MergePlan(
+        source=source,
+        target=target,
+        size=tx.project_size(source.id),
+        threads=tuple(tx.shared_threads(source.id, target.id)),
+        refusals=tuple(_refusals(tx, source, target)),
+    )
+
+
+def merge(tx: MailWrites, source_key: str, target_key: str) -> MergePlan:
+    """Make one project of two and return what that was.
+
+    Raises:
+        UnknownProject, InvalidArgument: as `plan_of` says.
+        StateError: something stands against it; nothing was changed.
+    """
+    tx.lock_projects({find_project(tx, key).id for key in (source_key, target_key)})
+    plan = plan_of(tx, source_key, target_key)
+    if plan.refusals:
+        raise StateError(
+            f"{plan.source.slug} cannot be merged into {plan.target.slug}: {'; '.join(plan.refusals)}",
+            value=plan.source.slug,
+            remedy="see what `postroom projects merge --dry-run` says; nothing was changed",
+            details={"refusals": list(plan.refusals)},
+        )
+    records = tx.archived_records(plan.source.id)
+    tx.merge_projects(plan.source, plan.target, now=tx.now())
+    _to_archive(tx, plan, records)
+    return plan
+
+
+def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
+    if PEOPLE_KEY in (source.human_key, target.human_key):
+        yield "people are in a project of their own, which stays as it is"
+    if names := tx.shared_agents(source.id, target.id):
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield (
+            f"both have an agent {', '.join(map(shown, names[:_NAMED]))}{more}, and a name is one agent's:"
+            " each has messages and perhaps a token of its own"
+        )
+    if source.owner != target.owner:
+        yield f"their owners are {shown(source.owner)} and {shown(target.owner)}"
+    if tx.has_threads_of_runs(agent_thread(source.slug, "")):
+        yield (
+            f"agents of {source.slug} had runs, and those are kept under its name:"
+            f" merge {target.slug} into {source.slug}, if that one had none"
+        )
+
+
+def _to_archive(tx: MailWrites, plan: MergePlan, records: Mapping[int, Sequence[str]]) -> None:
+    """Let archives write what came, and what names it otherwise now; the source's says where it went."""
+    source, target = plan.source, plan.target
+    for home, of_home in records.items():
+        for at in range(0, len(of_home), _RECORDS_A_ROW):
+            page: list[Json] = [*of_home[at : at + _RECORDS_A_ROW]]
+            _put(tx, target.id if home == source.id else home, {"record": RECORDS, "records": page})
+    former = {"slug": source.slug, "human_key": source.human_key, "merged_into": target.slug}
+    _put(tx, target.id, {"record": MOVED, **former})
+
+
+def _put(tx: MailWrites, project_id: int, payload: dict[str, Json]) -> None:
+    draft = OutboxDraft(kind=ARCHIVE, target=str(project_id), payload=payload, max_attempts=NO_END)
+    tx.outbox.put(draft, now=tx.now())

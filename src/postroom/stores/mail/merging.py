@@ -1,0 +1,82 @@
+"""Moves all that one project has to another."""
+
+from typing import Final
+
+from typing_extensions import override
+
+from postroom.contracts.events import EventTables
+from postroom.contracts.mail import Project
+from postroom.contracts.merging import MergingWrites, ProjectSize
+from postroom.stores.codec import record
+from postroom.stores.mail import search_index
+from postroom.stores.mail.event_recorder import EventRecorder
+from postroom.stores.sql_transaction import SqlTransaction
+
+_MOVED: Final = ("agents", "messages", "reservations", "tokens", "aliases")
+_ON_THE_WAY: Final = "merging"
+"""The scope of a log while it is renumbered."""
+
+
+class Merging(MergingWrites):
+    """What two projects have, and how it becomes one's."""
+
+    _tx: SqlTransaction
+    _log: EventTables
+    _events: EventRecorder
+
+    @override
+    def project_size(self, project_id: int) -> ProjectSize:
+        [row] = self._tx.all("merging.size", {"project_id": project_id})
+        return record(ProjectSize, row)
+
+    @override
+    def shared_agents(self, project_id: int, other_id: int) -> list[str]:
+        values = {"project_id": project_id, "other_id": other_id}
+        return [row[0] for row in self._tx.all("merging.shared_agents", values)]
+
+    @override
+    def shared_threads(self, project_id: int, other_id: int) -> list[str]:
+        values = {"project_id": project_id, "other_id": other_id}
+        return [row[0] for row in self._tx.all("merging.shared_threads", values)]
+
+    @override
+    def has_threads_of_runs(self, prefix: str) -> bool:
+        values = {"first": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)}
+        return self._tx.one("merging.run_thread_between", values) is not None
+
+    @override
+    def archived_records(self, project_id: int) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for kind in ("agent", "message", "reservation"):
+            for home, number in self._tx.all(f"merging.archived_{kind}", {"project_id": project_id}):
+                found.setdefault(home, []).append(f"{kind}:{number}")
+        return found
+
+    @override
+    def merge_projects(self, source: Project, target: Project, *, now: int) -> None:
+        self._events.lock([source.id, target.id])
+        both = {"source": source.id, "target": target.id}
+        search_index.move(self._tx, source.id, target.id)
+        self._tx.run("merging.join_threads", both)
+        self._tx.run("merging.drop_threads", both)
+        for kind in _MOVED:
+            self._tx.run(f"merging.move_{kind}", both)
+        self._tx.run("merging.drop_project", both)
+        for name in (source.human_key, source.slug):
+            self._tx.run("mail.add_project_alias", {"human_key": name, "project_id": target.id})
+        self._join_logs(f"project:{source.id}", f"project:{target.id}")
+        self._events.project_merged(target.id, source.slug, now)
+
+    def _join_logs(self, source: str, target: str) -> None:
+        """Put the log that has come less far behind the other one, so that no number is less than it was."""
+        (source_oldest, source_newest), (oldest, newest) = self._log.bounds(source), self._log.bounds(target)
+        if source_newest > newest:
+            self._move_log(target, _ON_THE_WAY, source_newest - oldest + 1)
+            self._move_log(source, target, 0)
+        else:
+            self._move_log(source, _ON_THE_WAY, newest - source_oldest + 1)
+        self._move_log(_ON_THE_WAY, target, 0)
+        self._tx.run("merging.number_log", {"scope": target})
+
+    def _move_log(self, scope: str, into: str, by: int) -> None:
+        self._tx.run("merging.move_log", {"scope": scope, "into": into, "by": by})

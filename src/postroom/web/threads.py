@@ -1,0 +1,170 @@
+"""What the pages of threads show: the list with its filters, and one thread from a place on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.contracts.choices import Importance, ThreadsSeen
+from postroom.contracts.errors import UnknownThread
+from postroom.contracts.mail import Agent, Message, Project, ThreadFilter
+from postroom.contracts.store import MailReads
+from postroom.mail import conversation
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.web.reading import awaited, cut, known_project, shown_messages, thread_rows
+from postroom.web.views import Page, Participant, ShownMessage, ThreadListPage, ThreadPage
+
+THREADS: Final = 30
+AMONG: Final = 2_000
+"""Threads that are looked at for those that a filter wants."""
+MESSAGES: Final = 50
+PAGE_TEXT: Final = 256 * 1024
+"""Characters of message bodies on one page of a thread; a longer message has a page of its own."""
+OFFERED: Final = 200
+"""Agents, and people, that the filter names."""
+NOBODY: Final = -1
+"""No agent has this id: what a name finds that nobody has."""
+LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
+    "any": (),
+    "high": ("high", "urgent"),
+    "urgent": ("urgent",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A filter of threads as an address says it."""
+
+    show: ThreadsSeen = "any"
+    importance: str = "any"
+    agent: str = ""
+    person: str = ""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it wants every thread."""
+        return self == Wanted()
+
+
+def threads(reads: MailReads, slug: str, wanted: Wanted, *, before: int | None) -> ThreadListPage:
+    """Return a page of the threads of a project that are wanted, those with the newest message first."""
+    project = known_project(reads, slug)
+    people = reads.project(PEOPLE_KEY)
+    if wanted.is_any:
+        page = cut(
+            reads.threads(project.id, limit=THREADS + 1, before=before), THREADS, lambda head: head.last_id
+        )
+        heads, more = page.rows, page.next
+    else:
+        asked = ThreadFilter(
+            seen=wanted.show,
+            importance=LEVELS[wanted.importance],
+            agent_id=_id_of(reads, project, wanted.agent),
+            person_id=_id_of(reads, people, wanted.person),
+            people_id=NOBODY if people is None else people.id,
+        )
+        heads, more = reads.wanted_threads(project.id, asked, limit=THREADS, among=AMONG, before=before)
+    return ThreadListPage(
+        project=project,
+        threads=Page(thread_rows(reads, heads), more),
+        is_whole=more is None or len(heads) == THREADS,
+        agents=_names(reads, project, wanted.agent),
+        people=_names(reads, people, wanted.person),
+    )
+
+
+def thread(reads: MailReads, slug: str, thread_id: str, *, me: str, after: int, newest: bool) -> ThreadPage:
+    """Return messages of a thread, those after an id or the newest, as the person `me` sees them.
+
+    Raises:
+        UnknownThread: the project has no such thread.
+    """
+    project = known_project(reads, slug)
+    talk = conversation.Conversation(reads, reads, project, thread_id)
+    beginning = talk.messages(limit=1)
+    if not beginning:
+        raise UnknownThread(
+            f"{slug} has no thread {thread_id!r}", value=thread_id, remedy="look for it among the threads"
+        )
+    if newest:
+        tail = talk.newest(limit=MESSAGES)
+        page = Page(_fitting(tail[::-1])[::-1])
+    else:
+        found = talk.messages(limit=MESSAGES + 1, after=after)
+        fitting = _fitting(found[:MESSAGES])
+        page = Page(fitting, fitting[-1].id if len(fitting) < len(found) else None)
+    rows = shown_messages(reads, project, page.rows)
+    standing = [one for one in rows if one.message.recalled_at is None]
+    return ThreadPage(
+        project=project,
+        thread_id=thread_id,
+        first=beginning[0],
+        size=talk.size(),
+        messages=Page(rows, page.next),
+        after=after,
+        newest=newest,
+        folded=_folded(standing, me, first=rows[0].message.id if after and rows else 0),
+        participants=_participants(standing),
+        answers=standing[-1] if standing and page.next is None else None,
+    )
+
+
+def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozenset[int]:
+    """Return which messages were read; the last one, and the one that was asked for, are never folded."""
+    return frozenset(
+        one.message.id for one in messages[:-1] if one.message.id != first and _was_read(one, me)
+    )
+
+
+def _was_read(one: ShownMessage, me: str) -> bool:
+    """Return whether a person has read a message that came to them, or else all its readers have.
+
+    Where an acknowledgement is asked for, it counts.
+    """
+    mine = [reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)]
+    readers = mine or one.recipients
+    return all(reader.read_at is not None for reader in readers) and not awaited(one.message, readers)
+
+
+def _participants(messages: Sequence[ShownMessage]) -> list[Participant]:
+    """Return who wrote or got some messages, those who wrote first."""
+    wrote: dict[tuple[str, str], int] = {}
+    unread: dict[tuple[str, str], int] = {}
+    for one in messages:
+        sender = (one.message.sender_name, one.home or "")
+        wrote[sender] = wrote.get(sender, 0) + 1
+    for one in messages:
+        for reader in one.recipients:
+            key = (reader.name, reader.project_slug)
+            unread[key] = unread.get(key, 0) + (reader.read_at is None)
+    everybody = dict.fromkeys([*sorted(wrote, key=lambda one: -wrote[one]), *unread])
+    return [
+        Participant(
+            name=name, slug=slug, wrote=wrote.get((name, slug), 0), unread=unread.get((name, slug), 0)
+        )
+        for name, slug in everybody
+    ]
+
+
+def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
+    """Return the id of an agent of a project, 0 where none is named."""
+    if not name:
+        return 0
+    found: Agent | None = None if project is None else reads.agent(project.id, name)
+    return NOBODY if found is None else found.id
+
+
+def _names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
+    """Return the names that a filter offers, with the chosen one, whoever that is."""
+    known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED)
+    names = [one.name for one in known]
+    return names if not chosen or chosen in names else [chosen, *names]
+
+
+def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return as many of the first messages as fit on a page by their text, at least one."""
+    text = 0
+    for count, one in enumerate(messages):
+        text += len(one.body_md)
+        if count and text > PAGE_TEXT:
+            return messages[:count]
+    return messages

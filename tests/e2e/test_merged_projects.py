@@ -1,0 +1,110 @@
+"""`postroom projects merge` beside a server: tried first, done in one change, and killed in the middle of it."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from e2e.commands import run_here
+from e2e.running import RunningServer, plain_environment
+
+MAIN, TREE = "/yard/main", "/yard/tree"
+MESSAGES = 6_000
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**plain_environment(folder.parent), "POSTROOM_DATA_DIR": str(folder)}
+
+
+def postroom(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
+    done = run_here(*words, "--json", environment=environment(folder))
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def furnished(server: RunningServer) -> None:
+    with server.line() as line:
+        for project, names in ((MAIN, ("Ada", "Ben")), (TREE, ("Cyd", "Dan"))):
+            for name in names:
+                line.tool("start_session", project_key=project, name=name, program="p", model="m")
+        sent = {"subject": "s", "body_md": "b", "thread_id": "deploy"}
+        line.tool("send_message", project_key=MAIN, sender_name="Ada", to=["Ben"], **sent)
+        line.tool("send_message", project_key=TREE, sender_name="Cyd", to=["Dan"], **sent)
+
+
+def test_what_a_trial_says_is_what_happens_and_clients_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with RunningServer(folder) as server:
+        furnished(server)
+        plan = postroom(folder, "projects", "merge", TREE, MAIN, "--dry-run")
+        assert (plan["dry_run"], plan["agents"], plan["messages"]) == (True, 2, 1)
+        assert (plan["threads_joined"], plan["refusals"]) == (["deploy"], [])
+        assert len(postroom(folder, "projects", "list")["projects"]) == 2
+        done = postroom(folder, "projects", "merge", TREE, MAIN)
+        assert {**done, "dry_run": True} == plan
+        assert [one["slug"] for one in postroom(folder, "projects", "list")["projects"]] == ["yard-main"]
+        with server.line() as line:
+            for key in (TREE, MAIN):
+                found = line.tool("fetch_inbox", project_key=key, agent_name="Dan")
+                assert [one["id"] for one in found] == [2]
+        said = run_here("projects", "merge", TREE, MAIN, environment=environment(folder))
+        assert said.returncode == 2
+        assert "one project already" in said.stderr
+        assert postroom(folder, "doctor", "--full")["ok"]
+
+
+def test_what_clashes_is_said_and_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with RunningServer(folder) as server:
+        furnished(server)
+        with server.line() as line:
+            line.tool("register_agent", project_key=TREE, name="ADA", program="p", model="m")
+        plan = postroom(folder, "projects", "merge", TREE, MAIN, "--dry-run", code=2)
+        assert "both have an agent 'ADA'" in plan["refusals"][0]
+        said = run_here("projects", "merge", TREE, MAIN, environment=environment(folder))
+        assert said.returncode == 2
+        assert "both have an agent 'ADA'" in said.stderr
+        assert len(postroom(folder, "projects", "list")["projects"]) == 2
+
+
+def test_killed_in_the_middle_all_of_it_is_done_or_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with RunningServer(folder) as server:
+        furnished(server)
+    with closing(sqlite3.connect(folder / "postroom.db")) as database, database:
+        database.executemany(
+            "INSERT INTO messages (project_id, sender_id, subject, body_md, created_ts, sender_name, thread_id)"
+            " VALUES (2, 3, ?, 'old', 1000, 'Cyd', 'many')",
+            [(f"Old {number}",) for number in range(MESSAGES)],
+        )
+    with RunningServer(folder) as server:
+        merging = subprocess.Popen(
+            [sys.executable, "-m", "postroom", "projects", "merge", TREE, MAIN],
+            env=environment(folder),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        log = folder / "postroom.db-wal"
+        before = log.stat().st_size
+        while log.stat().st_size <= before and merging.poll() is None:
+            pass  # the first pages of the change are written: most of it is to come
+        server.kill()
+        merging.wait()
+    with closing(sqlite3.connect(folder / "postroom.db")) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        homes = database.execute("SELECT project_id, count(*) FROM messages GROUP BY 1 ORDER BY 1").fetchall()
+        projects = [row[0] for row in database.execute("SELECT id FROM projects ORDER BY id")]
+    assert (projects, homes) in (
+        ([1, 2], [(1, 1), (2, 1 + MESSAGES)]),
+        ([1], [(1, 2 + MESSAGES)]),
+    )
+    with RunningServer(folder) as server:
+        if len(projects) > 1:
+            postroom(folder, "projects", "merge", TREE, MAIN)
+        with server.line() as line:
+            found = line.tool("summarize_thread", project_key=TREE, thread_id="many")
+            assert found["messages"] == MESSAGES

@@ -1,0 +1,74 @@
+"""No route, page, tool or command reaches a store past the services: what they offer is behind a row of permissions.
+
+`permissions` and the table of operations say who may call what. That holds for methods of stores only as long as no
+room with doors has a store: routes and tools have none, pages only look, and the command line opens files of whoever runs it.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "postroom"
+DOORS = ("http_api", "mcp_server", "web", "cli")
+PORTS = (
+    "postroom.contracts.store",
+    "postroom.contracts.transactions",
+    "postroom.contracts.run_ports",
+    "postroom.stores",
+)
+"""Where stores and what they are used by come from."""
+
+LOOKS = {"MailReads", "MailStore"}
+"""What pages have: each is for people alone, who see all, and none of them writes."""
+OFFLINE = {"backup.py", "offline.py", "rebuild.py", "restoring.py"}
+"""Commands that open the file of a database which no server has: whoever runs them can read it anyway."""
+
+
+def reached(tree: ast.AST) -> Iterator[str]:
+    """Yield what a file has of stores: imported names, and calls of `write` on one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PORTS):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name.startswith(PORTS))
+        elif isinstance(node, ast.Attribute) and node.attr in ("write", "write_together"):
+            if "store" in ast.unparse(node.value):
+                yield f"{ast.unparse(node)}()"
+        elif isinstance(node, ast.Attribute) and node.attr == "store" and "mail" in ast.unparse(node.value):
+            yield ast.unparse(node)
+
+
+def allowed(file: Path) -> set[str] | None:
+    """Return what of stores a file may have; None for anything."""
+    room = file.relative_to(SOURCE).parts[0]
+    if room == "web":
+        return LOOKS
+    return None if room == "cli" and file.name in OFFLINE else set()
+
+
+def test_no_door_has_more_of_a_store_than_it_is_let() -> None:
+    found = {}
+    for file in (one for room in DOORS for one in sorted((SOURCE / room).rglob("*.py"))):
+        let = allowed(file)
+        more = set() if let is None else set(reached(ast.parse(file.read_text(encoding="utf-8")))) - let
+        if more:
+            found[str(file.relative_to(SOURCE))] = sorted(more)
+    assert found == {}, "ask a service, which checks what the caller's token may do"
+
+
+def test_each_exception_is_needed() -> None:
+    looked = {name for one in (SOURCE / "web").rglob("*.py") for name in reached(ast.parse(one.read_text()))}
+    assert looked == LOOKS
+    for name in OFFLINE:
+        assert set(reached(ast.parse((SOURCE / "cli" / name).read_text()))), name
+
+
+def test_the_look_sees_every_way_to_a_store() -> None:
+    for planted in (
+        "from postroom.contracts.store import MailWrites",
+        "from postroom.stores.sqlite import SqliteStore",
+        "import postroom.stores.postgres.store",
+        "async def f(page): await page.store.write(lambda tx: tx.mark_read(1, 1, 1))",
+        "async def f(self): await self._mail.store.read(lambda tx: tx.projects(limit=1))",
+    ):
+        assert list(reached(ast.parse(planted))), planted

@@ -1,0 +1,132 @@
+"""What people decide in the control room, and the same content as JSON."""
+
+import json
+
+from unit.test_web_work import RUNS, asked, dead, room, stores
+from waking_room import PROJECT
+from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, post
+
+__all__ = ["room", "stores"]
+
+HOME = f"/p/{SLUG}"
+DECIDE = f"{HOME}/reservations/decide"
+
+
+async def overlapping(room: WorkRoom) -> tuple[int, int]:
+    """Have two agents hold the same file, and return their reservations."""
+    found = []
+    for name, path in (("Ada", "src/**"), ("Bo", "src/total.py")):
+        reserved = {"project_key": PROJECT, "agent_name": name, "paths": [path], "reason": "mending"}
+        told = await room.mail.call("file_reservation_paths", reserved)
+        found.append(told["granted"][0]["id"])
+    return found[0], found[1]
+
+
+async def test_a_person_ends_one_of_two_reservations_that_overlap_and_its_holder_is_told(room: WorkRoom):
+    await room.people_named.add("Ana", None)
+    first, second = await overlapping(room)
+    browser = room.browser()
+    page = (await browser.get(HOME)).text
+    assert "Two hold the same file" in page
+    assert ">End <bdi>" not in page  # nobody has said who they are
+    browser.cookies.set("postroom_name", "Ana")
+    page = (await browser.get(HOME)).text
+    assert "<span>End <bdi>Bo</bdi>" in page
+    form = [("form_token", hidden(page, "form_token")), ("name", "Ana"), ("reservation", str(second))]
+    ended = await post(browser, DECIDE, *form, ("do", "end"))
+    assert (ended.status_code, ended.headers["location"]) == (303, f"{HOME}?done=end")
+    known = await room.store.read(lambda tx: tx.reservation(second))
+    assert (known.released_by, known.released_at) == ("Ana", room.clock.now())
+    assert (await room.store.read(lambda tx: tx.reservation(first))).released_at is None
+    told = (await room.messages())[-1]
+    assert (told.sender_name, told.subject) == ("Ana", "Your reservation of src/total.py was ended")
+    page = (await browser.get(f"{HOME}?done=end")).text
+    assert "The reservation was ended" in page
+    assert "Two hold the same file" not in page
+    for fields, status in [
+        ((*form, ("do", "end")), 409),
+        ((form[0], ("name", "Zoe"), ("reservation", str(first)), ("do", "end")), 404),
+        ((*form[:2], ("reservation", "x"), ("do", "end")), 404),
+        ((*form[:2], ("reservation", "999"), ("do", "end")), 404),
+        ((*form[:2], ("reservation", str(first)), ("do", "burn")), 400),
+        ((*form[:2], ("do", "share")), 400),
+        ((("form_token", "forged"), ("reservation", str(first)), ("do", "share")), 403),
+    ]:
+        assert (await post(browser, DECIDE, *fields)).status_code == status, fields
+    assert (await room.store.read(lambda tx: tx.reservation(first))).released_at is None
+    assert (await browser.get(DECIDE)).headers["location"] == f"{HOME}/reservations"
+
+
+async def test_reservations_that_are_meant_to_overlap_are_shared_from_now_on(room: WorkRoom):
+    both = await overlapping(room)
+    browser = room.browser()
+    form = [("form_token", hidden((await browser.get(HOME)).text, "form_token"))]
+    form += [("reservation", str(one)) for one in both]
+    shared = await post(browser, DECIDE, *form, ("do", "share"))
+    assert shared.headers["location"] == f"{HOME}?done=share"
+    held = await room.store.read(lambda tx: tx.reservations_by_id(list(both)))
+    assert [one.exclusive for one in held] == [False, False]
+    assert "Two hold the same file" not in (await browser.get(f"{HOME}?done=share")).text
+    gone = await post(browser, DECIDE, *form, ("reservation", "999"), ("do", "share"))
+    assert gone.status_code == 404
+
+
+async def test_a_run_that_was_given_up_is_left_and_waits_for_nobody(room: WorkRoom):
+    browser, fields = await dead(room)
+    assert "Leave it" in (await browser.get(HOME)).text
+    left = await post(browser, RUNS, *fields, ("do", "discard"))
+    assert left.headers["location"].endswith("?done=discard")
+    page = (await browser.get(left.headers["location"])).text
+    assert "It is left as it is" in page
+    assert 'value="replay"' not in page
+    assert "</a> failed" not in (await browser.get(HOME)).text
+    assert (await room.operator.counts(SLUG)).given_up == 0
+    assert (await post(browser, RUNS, *fields, ("do", "discard"))).status_code == 409
+
+
+async def test_the_control_room_is_told_as_json_to_its_operator_alone(room: WorkRoom):
+    await asked(room)
+    await dead(room)
+    await overlapping(room)
+    address, operator = f"/admin/floor?project={PROJECT}", {"Authorization": f"Bearer {TOKEN}"}
+    browser = room.browser(logged_in=False)
+    assert (await browser.get(address)).status_code == 401
+    answer = await browser.get(address, headers=operator)
+    told = json.loads(answer.text)
+    assert [one["agent"] for one in told["questions"]] == ["Ash"]
+    assert [one["agent"] for one in told["given_up"]] == ["Fay"]
+    assert [one["state"] for one in told["works"]] == ["asks"]
+    assert told["questions"][0]["asked_at"].startswith("20")
+    [conflict] = told["conflicts"]
+    assert (conflict["first"]["holder"], conflict["second"]["holder"]) == ("Ada", "Bo")
+    assert conflict["first"]["expires_at"].endswith("Z")
+    assert [(one["names"], one["state"]) for one in told["waits"]] == [
+        (["Ada", "Ash"], "asks"),
+        (["Ada", "Fay"], "failed"),
+    ]
+    assert {one["sender"] for one in told["owed"]} >= {"Fay"}
+    assert told["holds"]["bo"][0]["pattern"] == "src/total.py"
+    assert [one["outcome"] for one in told["last_hour"]["fay"]] == ["failed"]
+    assert (await browser.get(f"{HTTP}/admin/floor?project=/none", headers=operator)).status_code == 404
+
+
+async def test_a_run_that_is_tried_again_later_is_tried_now(room: WorkRoom):
+    room.agents.overloaded = {"Bo"}
+    await room.send("Ada", "Bo")
+    await room.runs.mailbox.settled()
+    browser = room.browser()
+    [work] = await room.operator.works(SLUG)
+    assert (work.state, work.can_hasten) == ("queued", True)
+    for address in (HOME, RUNS, f"{RUNS}/{work.run_id}"):
+        page = (await browser.get(address)).text
+        assert 'value="hasten"' in page, address
+    room.agents.overloaded = set()
+    await room.runs.mailbox.poll()
+    assert (await room.operator.work(work.run_id)).state == "queued"
+    form = [(name, hidden(page, name)) for name in ("form_token", "run")]
+    tried = await post(browser, RUNS, *form, ("do", "hasten"))
+    assert tried.headers["location"] == f"{RUNS}/{work.run_id}?done=hasten"
+    await room.runs.mailbox.poll()
+    await room.turn()
+    assert (await room.operator.work(work.run_id)).state == "done"
+    assert (await post(browser, RUNS, *form, ("do", "hasten"))).status_code == 409
