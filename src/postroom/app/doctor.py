@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from postroom.app.backups import told_of_backups
@@ -128,15 +129,7 @@ class Doctor:
         """Compare the messages of a project with those of its archive."""
         application = self._application
 
-        def found(state: str, detail: str, remedy: str = "") -> CheckResult:
-            return CheckResult(
-                part="archive",
-                about=project.slug,
-                state="ok" if state == "ok" else "failed",
-                detail=detail,
-                remedy=remedy,
-            )
-
+        found = partial(_archive_found, project.slug)
         try:
             stored, waiting = await application.store.read(
                 lambda tx: (_message_ids(tx, project), tx.outbox.open(ARCHIVE, limit=100_000))
@@ -145,8 +138,7 @@ class Doctor:
         except ArchiveUnavailable as error:
             return broken("archive", error, about=project.slug)
         if faults:
-            if not written - stored:
-                self._mend_repository(project)
+            self._mend_repository(project, holds_more=bool(written - stored))
             return found("failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
         if unknown := written - stored:
             return found(
@@ -157,12 +149,8 @@ class Doctor:
         on_their_way = {record for row in waiting for record in records_of(row.payload)}
         missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
         if missing:
+            self._mend_gaps(project, len(missing))
             remedy = f"run `postroom rebuild archive {project.slug}`"
-            self._can_mend(
-                f"archive {project.slug}",
-                f"write what its archive lacks: {len(missing)} messages; what is there stays as it is",
-                lambda: application.archive.rebuild(project),
-            )
             return found("failed", f"{len(missing)} messages are missing", remedy)
         if self._full and (differing := await application.archive.differing(project)):
             return found(
@@ -173,7 +161,16 @@ class Doctor:
             )
         return found("ok", f"{len(written)} messages, {len(stored - written)} on their way")
 
-    def _mend_repository(self, project: Project) -> None:
+    def _mend_gaps(self, project: Project, missing: int) -> None:
+        self._can_mend(
+            f"archive {project.slug}",
+            f"write what its archive lacks: {missing} messages; what is there stays as it is",
+            lambda: self._application.archive.rebuild(project),
+        )
+
+    def _mend_repository(self, project: Project, *, holds_more: bool) -> None:
+        if holds_more:  # than the database: it may be all that is left of that
+            return
         archive = self._application.archive
         aside = f"{project.slug}.git.damaged.{self._application.clock.now()}"
         self._can_mend(
@@ -352,6 +349,13 @@ def _git_found() -> CheckResult:
         return CheckResult(part="git", state="ok", detail="git was found")
     detail = "git was not found; mail works, the archive waits"
     return CheckResult(part="git", state="failed", detail=detail, remedy="install git")
+
+
+def _archive_found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:
+    is_well = state == "ok"
+    return CheckResult(
+        part="archive", about=slug, state="ok" if is_well else "failed", detail=detail, remedy=remedy
+    )
 
 
 def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
