@@ -14,6 +14,7 @@ from postroom.app.check_results import most_descriptors, open_descriptors
 from postroom.app.doctor import Doctor, all_projects
 from postroom.app.logs import log_failure
 from postroom.app.metrics import ServerState
+from postroom.app.repairs import performed
 from postroom.app.support import (
     as_json,
     common_documents,
@@ -149,6 +150,13 @@ class AdminService:
             "ok": all(one.state != "failed" for one in found),
             "checks": [one.as_dict() for one in found],
         }
+
+    async def repair(self, *, full: bool, dry_run: bool) -> Mapping[str, object]:
+        """Mend what can be mended, or only say what that is, and examine again."""
+        doctor = Doctor(self._application, self.chats, full=full)
+        await doctor.findings()
+        done = await performed(doctor.repairs, dry_run=dry_run)
+        return {**await self.doctor(full=full), "dry_run": dry_run, "repairs": done}
 
     async def support_bundle(self) -> Mapping[str, str]:
         """Return what may be shown to others, as texts by the names of their files."""

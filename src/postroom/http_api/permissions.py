@@ -134,7 +134,7 @@ _ADMINISTRATION: Final = (
         "GET /admin/projects",
         "POST /admin/projects/merge",
         "POST /admin/prune",
-        "GET /admin/doctor",
+        "GET POST /admin/doctor",
         "GET /admin/support-bundle",
         "POST /admin/backup",
         "POST DELETE /admin/agent-token",

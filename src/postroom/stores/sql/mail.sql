@@ -745,13 +745,14 @@ INSERT INTO run_answers (message_id, run_id) VALUES (:message_id, :run_id) ON CO
 
 -- counts
 SELECT (SELECT count(*) FROM projects), (SELECT count(*) FROM agents),
-       (SELECT coalesce(max(id), 0) FROM messages),
+       (SELECT count(*) FROM messages),
        (SELECT count(*) FROM file_reservations {index file_reservations_ending}
          WHERE released_at IS NULL),
        (SELECT count(*) FROM outbox WHERE kind = 'archive' AND status IN ('pending', 'claimed')),
        (SELECT count(*) FROM runners),
-       (SELECT count(*) FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
-         WHERE r.read_at IS NULL AND m.recalled_at IS NULL);
+       (SELECT count(*) FROM recipients {index recipients_unread} WHERE read_at IS NULL) -
+       (SELECT count(*) FROM messages m {index messages_recalled} JOIN recipients r ON r.message_id = m.id
+         WHERE m.recalled_at IS NOT NULL AND r.read_at IS NULL);
 
 -- any_project
 SELECT 1 FROM projects LIMIT 1;
