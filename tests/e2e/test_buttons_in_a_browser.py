@@ -103,6 +103,11 @@ def test_every_button_can_be_hit_and_does_what_it_says(
             assert browser.see("document.documentElement.scrollWidth") <= width, (page, width)
             if script:
                 assert examined(browser, axe) == [], (page, width, dark)
+        browser.see("document.querySelector('#copy').focus()")
+        assert browser.see("document.activeElement.id === 'copy'") is script
+        if script:
+            browser.press("Enter", 13)
+            soon(lambda: browser.see("document.querySelector('#copy').textContent") == "copied")
         for selector, told in (
             (
                 "button[value=share]" if number % 2 else "button[value=end]",

@@ -1,5 +1,5 @@
-// Keeps the pages live and lets people work by keys. Without it everything works by links and forms.
-// The server makes all HTML: a part that is stale is fetched again and changed in place. No node is made of text.
+// Keeps pages live and takes keys; without it links and forms do everything. A stale part is fetched as HTML and
+// changed in place: no node is made of text.
 const PATIENCE = 250;
 const SILENCE = 40_000;
 const HIDDEN = 60_000;
@@ -17,7 +17,7 @@ const kept = (name, value) => {
   }
 };
 
-// Changing a part in place: what did not change stays the same node, with its focus and its scroll.
+// What did not change stays the same node, with its focus and scroll.
 
 const keyOf = (node) => (node.nodeType === 1 ? node.id || node.dataset.key || "" : "");
 const fits = (old, fresh) =>
@@ -194,7 +194,7 @@ for (const part of all("[data-every]"))
     plan();
   }, Number(part.dataset.every));
 
-// One stream for all tabs of a browser: the one that holds the lock reads it and tells the others.
+// One stream for all tabs: the one that holds the lock reads it and tells the others.
 
 const project = body.dataset.project;
 const name = `postroom/${project}`;
@@ -239,7 +239,7 @@ function listen() {
 }
 
 function again() {
-  // The server refuses to go on from here, such as when its log does not reach back so far: begin anew.
+  // The server cannot go on from here, as when its log does not reach back: begin anew.
   stop();
   setTimeout(async () => {
     if (source || !wanted) return;
@@ -292,7 +292,7 @@ if (channel) {
   if (!document.hidden) come();
 }
 
-// Times: how long ago, by the server's clock.
+// Times, by the server's clock.
 
 const skew = Number(body.dataset.now) - Date.now();
 const UNITS = [[86_400_000, "day"], [3_600_000, "hour"], [60_000, "minute"]];

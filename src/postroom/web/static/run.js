@@ -40,6 +40,10 @@ async function more() {
   if (!isOver) setTimeout(more, 1000);
 }
 
+document.addEventListener("click", ({ target }) => {
+  if (target.id === "copy")
+    navigator.clipboard.writeText(target.value).then(() => (target.textContent = "copied"));
+});
 log.normalize();
 log.addEventListener("scroll", () => stick(log.scrollTop + log.clientHeight >= log.scrollHeight - 8));
 news.addEventListener("click", () => stick(true));
