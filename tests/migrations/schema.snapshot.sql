@@ -58,6 +58,8 @@ CREATE INDEX linked_chats_person ON linked_chats (person) WHERE person IS NOT NU
 
 CREATE INDEX messages_project ON messages (project_id, id);
 
+CREATE INDEX messages_recalled ON messages (id) WHERE recalled_at IS NOT NULL;
+
 CREATE INDEX messages_sender ON messages (sender_id, id);
 
 CREATE INDEX messages_thread ON messages (project_id, thread_id, id);

@@ -14,6 +14,7 @@ from postroom.app.check_results import most_descriptors, open_descriptors
 from postroom.app.doctor import Doctor, all_projects
 from postroom.app.logs import log_failure
 from postroom.app.metrics import ServerState
+from postroom.app.repairs import performed
 from postroom.app.support import (
     as_json,
     common_documents,
@@ -24,7 +25,6 @@ from postroom.app.support import (
 from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso
-from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidPath, StoreError
 from postroom.http_api.operations import (
     Check,
@@ -151,6 +151,13 @@ class AdminService:
             "checks": [one.as_dict() for one in found],
         }
 
+    async def repair(self, *, full: bool, dry_run: bool) -> Mapping[str, object]:
+        """Mend what can be mended, or only say what that is, and examine again."""
+        doctor = Doctor(self._application, self.chats, full=full)
+        await doctor.findings()
+        done = await performed(doctor.repairs, dry_run=dry_run)
+        return {**await self.doctor(full=full), "dry_run": dry_run, "repairs": done}
+
     async def support_bundle(self) -> Mapping[str, str]:
         """Return what may be shown to others, as texts by the names of their files."""
         application = self._application
@@ -231,7 +238,7 @@ class AdminService:
         application.runs.mailbox.metrics.show_depths(dispatches)
         application.metrics.show_server(
             ServerState(
-                dead_letters=dispatches.get(RunDispatchStatus.DEAD_LETTER, 0),
+                dead_letters=await application.runs.untold_dead_letters(),
                 oldest_waiting_ms=0 if waiting is None else now - waiting.due_since,
                 with_runner=with_runner,
                 executing=application.executors.executing,

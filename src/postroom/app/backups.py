@@ -17,11 +17,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from postroom.app.check_results import free_bytes
+from postroom.app.check_results import CheckResult, free_bytes, span
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreError, StoreFull
+from postroom.http_api.operations import CheckState
 from postroom.log import get_logger
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import file_error
@@ -279,6 +280,44 @@ def _newest(found: Sequence[Backup], now: int) -> Backup | None:
 def stamp(instant: int) -> str:
     """Return an instant as it stands in the names of backups."""
     return iso(instant).replace(":", "").replace(".", "")
+
+
+def told_of_backups(found: BackupState) -> CheckResult:
+    """Return how it stands with backups."""
+    state, detail, remedy = _backups_in_words(found)
+    facts = {
+        "interval_ms": found.interval_ms,
+        "age_ms": found.age_ms,
+        "tries_failed": found.tries,
+        "code": None if found.failure is None else found.failure.code,
+    }
+    return CheckResult(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
+
+
+def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
+    """Return the state, what it is, and what to do about it."""
+    newest = "there is none"
+    if found.newest is not None and found.age_ms is not None:
+        newest = f"the newest, {found.newest.path.name}, is {span(found.age_ms)} old"
+    if found.failure is not None:
+        detail = f"the last {found.tries} tries failed: {found.failure.message}; {newest}"
+        return "failed", detail, found.failure.remedy
+    if found.damaged:
+        detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
+        return (
+            "failed",
+            detail,
+            "`postroom backup prune` removes them; `postroom backup list --check` reads the others",
+        )
+    if found.is_overdue:
+        return "failed", newest, "see the log for why none was made, or run `postroom backup`"
+    if not found.interval_ms:
+        remedy = "set backup_interval, or have a timer of your own run `postroom backup`"
+        return "unknown", f"the timer is off; {newest}", remedy
+    if found.newest is None:
+        detail = f"{newest} yet; the server makes the first a minute after its start"
+        return "unknown", detail, "wait, or run `postroom backup`"
+    return "ok", newest, ""
 
 
 def _backup(path: Path) -> Backup:

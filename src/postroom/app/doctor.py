@@ -4,9 +4,10 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from postroom.app.backups import BackupState
+from postroom.app.backups import told_of_backups
 from postroom.app.check_results import (
     CheckResult,
     backed_up_elsewhere,
@@ -19,6 +20,7 @@ from postroom.app.check_results import (
 )
 from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
+from postroom.app.repairs import Repair
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -54,6 +56,8 @@ class Doctor:
         self._full = full
         self._application = application
         self._chats = chats
+        self.repairs: list[Repair] = []
+        """What could be mended of what was found."""
 
     async def findings(self) -> list[CheckResult]:
         """Return what was found, part by part; one that cannot be looked at is told and ends nothing."""
@@ -82,7 +86,15 @@ class Doctor:
         return [CheckResult(part="store writes", state="ok", detail="a probe row was written and read back")]
 
     async def _store_reads(self) -> list[CheckResult]:
-        if faults := await self._application.store.check():
+        store = self._application.store
+        if faults := await store.check():
+            if indexes := await store.indexes_that_lack_rows():
+                self._can_mend(
+                    "store reads",
+                    f"write {', '.join(indexes)} again, which lack rows that their tables have: in one "
+                    "transaction, undone if anything is wrong afterwards; nothing else is written meanwhile",
+                    lambda: store.write_again(indexes),
+                )
             return [
                 CheckResult(
                     part="store reads",
@@ -93,6 +105,9 @@ class Doctor:
                 )
             ]
         return [CheckResult(part="store reads", state="ok", detail="every table and index was read")]
+
+    def _can_mend(self, name: str, does: str, perform: Callable[[], Awaitable[object]]) -> None:
+        self.repairs.append(Repair(name=name, does=does, perform=perform))
 
     async def _log(self) -> list[CheckResult]:
         failure = log_failure()
@@ -114,15 +129,7 @@ class Doctor:
         """Compare the messages of a project with those of its archive."""
         application = self._application
 
-        def found(state: str, detail: str, remedy: str = "") -> CheckResult:
-            return CheckResult(
-                part="archive",
-                about=project.slug,
-                state="ok" if state == "ok" else "failed",
-                detail=detail,
-                remedy=remedy,
-            )
-
+        found = partial(_archive_found, project.slug)
         try:
             stored, waiting = await application.store.read(
                 lambda tx: (_message_ids(tx, project), tx.outbox.open(ARCHIVE, limit=100_000))
@@ -131,6 +138,7 @@ class Doctor:
         except ArchiveUnavailable as error:
             return broken("archive", error, about=project.slug)
         if faults:
+            self._mend_repository(project, holds_more=bool(written - stored))
             return found("failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
         if unknown := written - stored:
             return found(
@@ -141,6 +149,7 @@ class Doctor:
         on_their_way = {record for row in waiting for record in records_of(row.payload)}
         missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
         if missing:
+            self._mend_gaps(project, len(missing))
             remedy = f"run `postroom rebuild archive {project.slug}`"
             return found("failed", f"{len(missing)} messages are missing", remedy)
         if self._full and (differing := await application.archive.differing(project)):
@@ -151,6 +160,24 @@ class Doctor:
                 f"where the database is, `postroom rebuild archive {project.slug}`",
             )
         return found("ok", f"{len(written)} messages, {len(stored - written)} on their way")
+
+    def _mend_gaps(self, project: Project, missing: int) -> None:
+        self._can_mend(
+            f"archive {project.slug}",
+            f"write what its archive lacks: {missing} messages; what is there stays as it is",
+            lambda: self._application.archive.rebuild(project),
+        )
+
+    def _mend_repository(self, project: Project, *, holds_more: bool) -> None:
+        if holds_more:  # than the database: it may be all that is left of that
+            return
+        archive = self._application.archive
+        aside = f"{project.slug}.git.damaged.{self._application.clock.now()}"
+        self._can_mend(
+            f"archive {project.slug}",
+            f"move its archive, with its history, to {aside}, and write another from the database",
+            lambda: archive.replace(project, aside),
+        )
 
     def _archived(self, slug: str) -> tuple[list[str], set[int]]:
         repository = self._application.archive.repository(slug)
@@ -177,7 +204,11 @@ class Doctor:
         waits, remedy = await self._longest_waiting()
         if remedy:
             state = "failed"
-        if dead := counts.get(RunDispatchStatus.DEAD_LETTER, 0):
+        dead = counts.get(RunDispatchStatus.DEAD_LETTER, 0)
+        untold = await self._application.runs.untold_dead_letters()
+        if dead > untold:
+            told += f", of which {dead - untold} in chats, which have the reason"
+        if untold:
             state, remedy = "failed", f"`postroom runs dead` shows the {dead} that were given up, and why"
         facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
         return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
@@ -324,42 +355,11 @@ def _git_found() -> CheckResult:
     return CheckResult(part="git", state="failed", detail=detail, remedy="install git")
 
 
-def told_of_backups(found: BackupState) -> CheckResult:
-    """Return how it stands with backups."""
-    state, detail, remedy = _backups_in_words(found)
-    facts = {
-        "interval_ms": found.interval_ms,
-        "age_ms": found.age_ms,
-        "tries_failed": found.tries,
-        "code": None if found.failure is None else found.failure.code,
-    }
-    return CheckResult(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
-
-
-def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
-    """Return the state, what it is, and what to do about it."""
-    newest = "there is none"
-    if found.newest is not None and found.age_ms is not None:
-        newest = f"the newest, {found.newest.path.name}, is {span(found.age_ms)} old"
-    if found.failure is not None:
-        detail = f"the last {found.tries} tries failed: {found.failure.message}; {newest}"
-        return "failed", detail, found.failure.remedy
-    if found.damaged:
-        detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
-        return (
-            "failed",
-            detail,
-            "`postroom backup prune` removes them; `postroom backup list --check` reads the others",
-        )
-    if found.is_overdue:
-        return "failed", newest, "see the log for why none was made, or run `postroom backup`"
-    if not found.interval_ms:
-        remedy = "set backup_interval, or have a timer of your own run `postroom backup`"
-        return "unknown", f"the timer is off; {newest}", remedy
-    if found.newest is None:
-        detail = f"{newest} yet; the server makes the first a minute after its start"
-        return "unknown", detail, "wait, or run `postroom backup`"
-    return "ok", newest, ""
+def _archive_found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:
+    is_well = state == "ok"
+    return CheckResult(
+        part="archive", about=slug, state="ok" if is_well else "failed", detail=detail, remedy=remedy
+    )
 
 
 def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:

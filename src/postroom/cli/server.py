@@ -105,6 +105,12 @@ def doctor(
     full: Annotated[
         bool, typer.Option("--full", help="Compare the content of every record with the archive.")
     ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend what can be mended without losing anything.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: only say what it would do.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,8 +119,13 @@ def doctor(
         server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
         with show.progress() as tell:
             tell("comparing every record with the archive; the server's log tells how far" if full else "")
-            found = server.admin("GET", "/admin/doctor?full=yes" if full else "/admin/doctor")
+            if repair:
+                found = server.admin("POST", "/admin/doctor", {"full": full, "dry_run": dry_run})
+            else:
+                found = server.admin("GET", "/admin/doctor?full=yes" if full else "/admin/doctor")
     except ServerUnavailable as error:
+        if repair:  # what is mended is mended by the server, which alone writes
+            raise
         from postroom.cli.offline import examine_offline
 
         found = examine_offline(error, data_dir=data_dir, now=SystemClock().now())
@@ -156,6 +167,12 @@ def _server_version(data_dir: Path | None) -> str | None:
         return None
 
 
+def _repaired(one: Mapping[str, Any]) -> str:
+    how = {"planned": "it would", "done": "done:", "failed": "failed:"}[one["state"]]
+    why = f": {show.line(one['detail'])}" if one["detail"] else ""
+    return f"{show.line(one['name'])}: {how} {show.line(one['does'])}{why}"
+
+
 def _examined(found: Mapping[str, Any]) -> str:
     lines = []
     for one in show.items(found.get("checks")):
@@ -163,4 +180,8 @@ def _examined(found: Mapping[str, Any]) -> str:
         lines.append(f"{show.line(one['state']):<7} {show.line(one['name'])}{detail}")
         if one.get("remedy"):
             lines.append(f"        remedy: {show.line(one['remedy'])}")
+    if "repairs" in found:
+        lines += ["", *map(_repaired, show.items(found["repairs"]))]
+        if not found["repairs"]:
+            lines.append("there is nothing that can be mended without losing something")
     return "\n".join(lines)

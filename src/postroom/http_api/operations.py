@@ -67,6 +67,10 @@ class Operations(Protocol):
         """
         ...
 
+    async def repair(self, *, full: bool, dry_run: bool) -> Mapping[str, object]:
+        """Mend what can be mended without losing anything, or only say what that is; then examine; long."""
+        ...
+
     async def projects(self) -> Sequence[Mapping[str, object]]:
         """Return every project: its slug and its path."""
         ...

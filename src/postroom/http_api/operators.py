@@ -99,6 +99,11 @@ class _Prune(Asked, frozen=True):
     dry_run: bool = False
 
 
+class _Repair(Asked, frozen=True):
+    full: bool = False
+    dry_run: bool = False
+
+
 class _Merge(Asked, frozen=True):
     source: str
     target: str
@@ -131,6 +136,11 @@ def _told_as(name: str, look: Callable[[], Awaitable[object]]) -> Endpoint:
         return JSONResponse({name: await look()})
 
     return told_whole
+
+
+async def _repair(operations: Operations, request: Request) -> Response:
+    wanted = await read_body(request, _Repair)
+    return JSONResponse(dict(await operations.repair(full=wanted.full, dry_run=wanted.dry_run)))
 
 
 async def _prune(operations: Operations, request: Request) -> Response:
@@ -177,7 +187,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     return [
         operators("/admin/status", {"GET": status}),
         operators("/admin/projects", {"GET": _told_as("projects", operations.projects)}),
-        operators("/admin/doctor", {"GET": doctor}),
+        operators("/admin/doctor", {"GET": doctor, "POST": partial(_repair, operations)}),
         operators("/admin/support-bundle", {"GET": _told_as("files", operations.support_bundle)}),
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),

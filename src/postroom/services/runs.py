@@ -1,7 +1,8 @@
 """The runs of a server: its one mailbox, and what executes the threads of each room."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -14,11 +15,13 @@ from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.dispatch.sinks import OutputKept
+from postroom.gateway.replies import is_chat
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
@@ -88,6 +91,31 @@ class RunService:
         """
         return await self.stores.dispatches.count_by_status()
 
+    async def dead_letters(self) -> AsyncIterator[RunDispatch]:
+        """Yield what was given up, oldest first.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+        after: RunDispatch | None = None
+        while page := await self.mailbox.dead_letters(after=after):
+            for one in page:
+                yield one
+            after = page[-1]
+
+    async def untold_dead_letters(self) -> int:
+        """Count what was given up and waits for somebody.
+
+        Of a run that failed in a chat, whoever wrote there has the reason as its answer: what no chat took is
+        a dead letter of the outbox.
+
+        Raises:
+            StoreError: they could not be counted.
+        """
+        if not (await self.counts()).get(RunDispatchStatus.DEAD_LETTER):
+            return 0
+        return sum([not is_chat(one.thread_id) async for one in self.dead_letters()])
+
     async def longest_waiting(self, now: int) -> RunDispatch | None:
         """Return the due dispatch that waits for the longest time, counted from when it was queued or due.
 
@@ -117,8 +145,8 @@ class RunService:
         prefix, after = project_threads(slug), ""
         while page := await self.stores.threads.list_threads(ThreadQuery(id_prefix=prefix, after=after)):
             after = page[-1].id
-            for thread in page:
-                found += await self.stores.threads.latest_runs(thread.id, limit=each)
+            look = partial(_latest, [thread.id for thread in page], each)
+            found += await self.stores.store.read(look)
         return sorted(found, key=lambda run: run.updated_at, reverse=True)
 
     async def open(
@@ -152,3 +180,7 @@ def project_threads(slug: str) -> str:
 def whose(thread_id: str) -> tuple[str, str]:
     """Return slug and name of the agent whose runs a thread holds; empty for another thread."""
     return agent_of(thread_id) or ("", "")
+
+
+def _latest(thread_ids: Sequence[str], each: int, tx: Transaction) -> list[RunRecord]:
+    return [run for name in thread_ids for run in tx.runs.threads.latest_runs(name, each)]

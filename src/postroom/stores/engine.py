@@ -1,6 +1,6 @@
 """What an engine is: transactions, what is particular to its files or server, and hints between processes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -75,6 +75,18 @@ class Engine(Protocol):
 
     async def check(self) -> list[str]:
         """Read the whole database and return what is wrong with it."""
+        ...
+
+    async def indexes_that_lack_rows(self) -> list[str]:
+        """Return the indexes that can be written again from their tables without losing anything."""
+        ...
+
+    async def write_again(self, indexes: Sequence[str]) -> None:
+        """Write these indexes again.
+
+        Raises:
+            StoreCorrupt: something is wrong still; nothing was changed.
+        """
         ...
 
     async def outline(self) -> Outline:

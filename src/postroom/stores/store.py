@@ -263,6 +263,18 @@ class Stores(StoredMail):
         """Read the whole database and return what is wrong with it; empty when nothing is."""
         return await self.store.engine.check()
 
+    async def indexes_that_lack_rows(self) -> list[str]:
+        """Return the indexes that can be written again from their tables without losing anything."""
+        return await self.store.engine.indexes_that_lack_rows()
+
+    async def write_again(self, indexes: Sequence[str]) -> None:
+        """Write these indexes again; other writers wait meanwhile.
+
+        Raises:
+            StoreCorrupt: something is wrong still; nothing was changed.
+        """
+        await self.store.engine.write_again(indexes)
+
     async def identity(self, slugs: Sequence[str] = ()) -> StoreIdentity:
         """Say which store it is; `slugs` are projects of which it is asked whether it has one."""
         return await self.store.engine.read(lambda sql: identity_of(sql, slugs))

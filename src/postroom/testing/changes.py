@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -115,6 +115,14 @@ class CheckingEngine(Engine):
     @override
     async def check(self) -> list[str]:
         return await self.engine.check()
+
+    @override
+    async def indexes_that_lack_rows(self) -> list[str]:
+        return await self.engine.indexes_that_lack_rows()
+
+    @override
+    async def write_again(self, indexes: Sequence[str]) -> None:
+        await self.engine.write_again(indexes)
 
     @override
     async def outline(self) -> Outline:

@@ -171,6 +171,19 @@ class Archive:
                 after = ids[-1]
         return written
 
+    async def replace(self, project: Project, aside: str) -> int:
+        """Move a project's repository aside, under this name, and write another from the database.
+
+        Raises:
+            ArchiveUnavailable: it cannot be moved, or not all was written; run `rebuild` then.
+        """
+        place = self.root / f"{project.slug}.git"
+        try:
+            await asyncio.to_thread(place.rename, self.root / aside)
+        except OSError as error:
+            raise ArchiveUnavailable(f"{place} cannot be moved: {error}", value=str(place)) from error
+        return await self.rebuild(project)
+
     async def differing(self, project: Project, *, page: int = 200) -> list[str]:
         """Return the files of the archive that tell otherwise than the database.
 

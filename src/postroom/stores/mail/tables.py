@@ -28,6 +28,7 @@ from postroom.contracts.mail import (
     LivePattern,
     Message,
     Project,
+    ProjectTally,
     Query,
     Reach,
     Recipient,
@@ -47,7 +48,7 @@ from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.mail.merging import Merging
 from postroom.stores.mail.restoring import TABLES, whole
-from postroom.stores.mail.retention import Retention
+from postroom.stores.mail.retention import Retention, lock_bytes
 from postroom.stores.mail.timeline import Timeline
 from postroom.stores.mail.waking import Waking
 from postroom.stores.sql_transaction import Row, SqlTransaction
@@ -363,6 +364,10 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
 
     @override
+    def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
+        return self._all(ProjectTally, "mail.tallies", project_ids=project_ids, most=most)
+
+    @override
     def wanted_threads(
         self, project_id: int, wanted: ThreadFilter, *, limit: int, among: int, before: int | None = None
     ) -> tuple[list[ThreadHead], int | None]:
@@ -503,6 +508,7 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
 
     @override
     def insert_blob(self, sha256: str, content: bytes) -> None:
+        lock_bytes(self._tx)
         self._tx.run("mail.insert_blob", {"sha256": sha256, "content": content})
 
     @override

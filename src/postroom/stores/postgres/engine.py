@@ -1,6 +1,6 @@
 """The engine on PostgreSQL: two threads that write, a few that read, and one that hears other processes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -217,6 +217,14 @@ class PostgresEngine(Engine):
     @override
     async def check(self) -> list[str]:
         return await self.inspector.submit(faults_of)
+
+    @override
+    async def indexes_that_lack_rows(self) -> list[str]:
+        return []  # only `amcheck` sees one, which its administrator runs
+
+    @override
+    async def write_again(self, indexes: Sequence[str]) -> None:
+        """There are none."""
 
     @override
     async def outline(self) -> Outline:

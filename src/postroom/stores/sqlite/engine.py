@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,7 @@ from postroom.stores.sqlite.looking import outline_of
 from postroom.stores.sqlite.migrate import APPLIED, migrate
 from postroom.stores.sqlite.own_files import OwnFiles
 from postroom.stores.sqlite.readers import Readers
+from postroom.stores.sqlite.repairing import indexes_that_lack_rows, write_again
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
 
@@ -212,6 +213,14 @@ class SqliteEngine(Engine):
             return rows + [f"foreign key: {row}" for row in broken]
 
         return await self.readers.submit(look)
+
+    @override
+    async def indexes_that_lack_rows(self) -> list[str]:
+        return await self.readers.submit(indexes_that_lack_rows)
+
+    @override
+    async def write_again(self, indexes: Sequence[str]) -> None:
+        await self.writer.pending.submit(lambda tx: write_again(tx.connection, indexes))
 
     @override
     async def outline(self) -> Outline:

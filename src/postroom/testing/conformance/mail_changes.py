@@ -375,6 +375,15 @@ async def records_are_counted(store: MailStore, clock: ManualClock) -> None:
     stored = {"projects": 1, "agents": 3, "messages": 1, "live_reservations": 1, "outbox": 1}
     assert counts == {**stored, "runners": 0, "unread": 1}
 
+    recalled, deleted, _ = await store.write(
+        lambda tx: [put_message(tx, here.ada, [here.ben]) for _ in range(3)]
+    )
+    await store.settle()  # what is not in the search index yet is not deleted
+    await store.write(lambda tx: tx.mark_recalled(recalled.id, clock.now()))
+    await store.write(lambda tx: tx.delete_messages(here.project.id, [deleted.id], now=clock.now()))
+    counts = await store.read(lambda tx: tx.counts())
+    assert (counts["messages"], counts["unread"]) == (3, 2), "of messages that are there"
+
 
 PROMISES = (
     a_change_sees_its_own_writes,

@@ -1,0 +1,66 @@
+"""What can be mended in a database without losing anything: an index that lacks rows which its table has.
+
+An index that has rows its table lacks is not written again: it may be all that is left of them.
+"""
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from postroom.contracts.errors import StoreCorrupt
+
+_MOST: Final = 1_000_000
+_LACKS: Final = re.compile(r"row \d+ missing from index (\S+)")
+_WRONG: Final = re.compile(r"wrong # of entries in index (\S+)")
+
+
+def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
+    """Return the indexes to write again; none when anything else is wrong, or when one may know more."""
+    lacks: Counter[str] = Counter()
+    for (fault,) in connection.execute(f"PRAGMA integrity_check({_MOST})"):
+        if found := _LACKS.fullmatch(fault):
+            lacks[found[1]] += 1
+        elif fault != "ok" and not _WRONG.fullmatch(fault):
+            return []
+    if all(_is_explained(connection, name, number) for name, number in lacks.items()):
+        return sorted(lacks)
+    return []
+
+
+def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
+    """Write indexes again from their tables, within the open transaction.
+
+    Raises:
+        StoreCorrupt: something is wrong still; the transaction is to be undone.
+    """
+    for name in names:
+        connection.execute(f"REINDEX {_quoted(name)}")
+    [fault] = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if fault != "ok":
+        raise StoreCorrupt(f"written again, the indexes do not read back: {fault}")
+
+
+def _is_explained(connection: sqlite3.Connection, name: str, lacking: int) -> bool:
+    """Say whether an index has all rows of its table but those that are missing, and no others."""
+    found = connection.execute(
+        "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,)
+    ).fetchone()
+    if found is None or found[1] is None or re.search(r"\bWHERE\b", found[1], re.IGNORECASE):
+        return (
+            False  # of part of the rows, or made by a rule of the table: how many it should have is not seen
+        )
+    table, index = _quoted(found[0]), _quoted(name)
+    columns = connection.execute(f"PRAGMA index_info({index})").fetchall()
+    order = ", ".join(_quoted(column) for _, _, column in columns)
+    [rows] = connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()  # noqa: S608 - of the schema
+    # A plain count takes whichever index is the smallest.
+    [held] = connection.execute(
+        f"SELECT sum(1) FROM (SELECT 1 FROM {table} INDEXED BY {index} ORDER BY {order} LIMIT -1)"  # noqa: S608
+    ).fetchone()
+    return bool(rows - (held or 0) == lacking)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
