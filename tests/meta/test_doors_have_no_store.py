@@ -20,7 +20,7 @@ PORTS = (
 
 LOOKS = {"MailReads", "MailStore"}
 """What pages have: each is for people alone, who see all, and none of them writes."""
-OFFLINE = {"backup.py", "offline.py", "rebuild.py", "restoring.py"}
+OFFLINE = {"backup.py", "moving.py", "offline.py", "rebuild.py", "restoring.py"}
 """Commands that open the file of a database which no server has: whoever runs them can read it anyway."""
 
 
