@@ -27,14 +27,15 @@ class Place:
         (one,) = [one for one in found["checks"] if one["name"] == name]
         return one
 
-    async def queue(self, name: str, **more: Any) -> RunDispatch:
+    async def queue(self, name: str, *, thread: str = "", **more: Any) -> RunDispatch:
         """Queue a run that nobody takes up."""
-        row = RunDispatch.queued(name, f"thread-{name}", f"run-{name}", created_at=self.clock.now(), **more)
+        thread = thread or f"thread-{name}"
+        row = RunDispatch.queued(name, thread, f"run-{name}", created_at=self.clock.now(), **more)
         return await self.application.runs.stores.dispatches.enqueue(row, now=self.clock.now())
 
-    async def give_up(self, name: str, error: str) -> None:
+    async def give_up(self, name: str, error: str, **more: Any) -> None:
         """Queue a run and make it a dead letter."""
-        await self.queue(name)
+        await self.queue(name, **more)
         dispatches = self.application.runs.stores.dispatches
         claimed = await dispatches.claim_dispatch(name, "w", lease_ms=1000, now=self.clock.now())
         await dispatches.dead_letter(claimed.claim_proof, error=error, now=self.clock.now())

@@ -57,6 +57,7 @@ class Talking(FakeAgents):
         self.overloaded = set[str]()
         self.asking = {"Ash"}
         self.told: list[str] = []
+        self.question_ids: list[str] = []
 
     async def execute(self, activation: Any, sink: Any) -> Any:
         name = activation.agent_id.partition("@")[0]
@@ -69,7 +70,8 @@ class Talking(FakeAgents):
             raise Overloaded("come back later")
         if name in self.asking and not activation.decisions:
             asked = {"project_key": PROJECT, "agent_name": name, "run_id": activation.run_id}
-            await self._mail.call("ask_person", {**asked, "question": self.question})
+            view = await self._mail.call("ask_person", {**asked, "question": self.question})
+            self.question_ids.append(view["question_id"])
             return done(activation, "I wait.")
         return await super().execute(activation, sink)
 

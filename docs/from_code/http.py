@@ -86,7 +86,8 @@ ROUTE_WORDS: Final = {
     "one key it is said once. Without `chat_id` it goes to the home channel.",
     "/admin/gateway/reconnect": "Connects a channel anew, and answers how it stands then. Body: "
     '`{"platform": "..."}`.',
-    "/admin/gateway/dead": "What could not be delivered (`GET`); has one tried again (`POST`). Body: "
+    "/admin/gateway/dead": "What could not be delivered (`GET`); has one tried again (`POST`), or takes "
+    "it off the list (`DELETE`). Body: "
     '`{"outbox_id": "..."}`.',
     "/": "Projects.",
     "/p/{slug}": "A project: newest threads, agents, reservations.",

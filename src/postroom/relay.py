@@ -29,7 +29,7 @@ POLL: Final = timedelta(seconds=1)
 GATHERING: Final = timedelta(milliseconds=100)
 """How long what is performed together waits for company, so that a burst becomes one batch."""
 QUIET: Final = timedelta(milliseconds=10)
-"""How long hints are gathered after a look that found nothing to do."""
+"""How long hints are gathered after a round, which has begun all that was due, or all there was room for."""
 KEPT: Final = timedelta(days=7)
 """How long the key of a performed effect counts."""
 PURGED_EVERY: Final = timedelta(hours=1)
@@ -118,9 +118,9 @@ class Relay:
         with self._store.changes.listen(OUTBOX) as news:
             try:
                 while not stopping.is_set():
-                    if not await self._surviving(self._round):
-                        await _quiet(stopping)
-                        await news.wait(POLL)
+                    await self._surviving(self._round)
+                    await _quiet(stopping)
+                    await news.wait(POLL)
                 async with asyncio.timeout(GRACE.total_seconds()):
                     await self._tasks.settled()
             except TimeoutError:
@@ -228,19 +228,23 @@ class Relay:
             self._tasks.start(self._serve(place, group), name=f"{kind} {target}")
 
     async def _serve(self, place: Place, rows: Sequence[OutboxMessage]) -> None:
-        handler = self.handlers[place[0]]
+        """Perform effects; what their end makes room for is looked for, what waits behind one is told of."""
+        handler, is_looked_for = self.handlers[place[0]], True
         try:
-            for batch in [rows] if handler.together else [[row] for row in rows]:
-                await self._perform(place, handler, batch)
+            batches = [rows] if handler.together else [[row] for row in rows]
+            performed = [await self._perform(place, handler, batch) for batch in batches]
+            is_looked_for = not all(performed) or self._under_way[place] >= handler.at_once
         finally:
             for row in rows:
                 self._tokens.pop(row.outbox_id, None)
             self._under_way[place] -= len(rows)
             if not self._under_way[place]:
                 del self._under_way[place]
-            self.hint()
+            if is_looked_for or handler.together:
+                self.hint()
 
-    async def _perform(self, place: Place, handler: Handler, rows: Sequence[OutboxMessage]) -> None:
+    async def _perform(self, place: Place, handler: Handler, rows: Sequence[OutboxMessage]) -> bool:
+        """Perform effects together and write what became of them; say whether they have happened."""
         try:
             async with asyncio.timeout(handler.lease.total_seconds()):
                 outcome = await handler.perform(rows)
@@ -260,6 +264,9 @@ class Relay:
         except PostroomError as error:  # what is to be written with it is refused
             refused = NotPerformed(error=error.describe())
             await self._surviving(lambda: self._end(place, handler, rows, refused))
+        else:
+            return isinstance(outcome, Performed)
+        return False
 
     async def _end(
         self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: Outcome
@@ -270,29 +277,15 @@ class Relay:
         lock, also = line_lock(*place), outcome.also
         rest = 0 if isinstance(outcome, Performed) else self._rest(place, handler, rows, outcome)
 
-        def ended(tx: Transaction, tokens: Sequence[str]) -> int:
-            if isinstance(outcome, Performed):
-                return tx.outbox.ack(ids, tokens)
-            failed = tx.outbox.nack(
-                ids,
-                tokens,
-                error=outcome.error[:500],
-                delay_ms=rest,
-                final=outcome.final,
-                may_have_arrived=outcome.may_have_arrived,
-                untried=outcome.untried,
-            )
-            return len(failed)
-
         def change(tx: Transaction) -> int:
             tx.lock(*sorted({lock, *(also.locks if also else ())}))
             if also is not None:
                 also.change(tx)
-            return ended(tx, tokens)
+            return _written(tx, rows, tokens, outcome, rest)
 
         def change_again(tx: Transaction) -> int:
             tx.lock(lock)
-            return ended(tx, renewed)
+            return _written(tx, rows, renewed, outcome, rest)
 
         done = await self._store.write(change, key=lock)
         if done < len(ids):
@@ -321,6 +314,27 @@ class Relay:
         if handler.together and not outcome.final:
             self._rests_until[place] = self._store.clock.now() + rest
         return rest
+
+
+def _written(
+    tx: Transaction, rows: Sequence[OutboxMessage], tokens: Sequence[str], outcome: Outcome, rest: int
+) -> int:
+    """Write what became of effects; return of how many, for those of a claim that was lost are another's."""
+    ids = [row.outbox_id for row in rows]
+    if isinstance(outcome, Performed):
+        done = tx.outbox.ack(ids, tokens)
+        tx.outbox.call_next(rows)
+        return done
+    failed = tx.outbox.nack(
+        ids,
+        tokens,
+        error=outcome.error[:500],
+        delay_ms=rest,
+        final=outcome.final,
+        may_have_arrived=outcome.may_have_arrived,
+        untried=outcome.untried,
+    )
+    return len(failed)
 
 
 async def _quiet(stopping: asyncio.Event) -> None:

@@ -1311,6 +1311,18 @@ async def test_what_can_never_be_said_is_refused(
         assert (await adapter.send(DIRECT, "🙂" * 2_000)).success
 
 
+async def test_typing_that_is_too_frequent_keeps_no_answer_waiting(
+    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
+) -> None:
+    async with connected(fake, inbox, clock) as adapter:
+        told = {"retry_after": 31.5, "global": False}
+        fake.play("POST", f"/channels/{DIRECT}/typing", status=429, body=told)
+        for _ in range(3):
+            await adapter.send_typing(DIRECT)
+        assert len(fake.calls("POST", f"/channels/{DIRECT}/typing")) == 1
+        assert (await adapter.send(DIRECT, "the answer, which need not wait")).success
+
+
 async def test_messages_are_edited_deleted_and_announced(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:

@@ -854,6 +854,11 @@ async def test_typing_is_shown_and_its_failure_is_none(fake, adapter) -> None:
     fake.faults = [Fault("/typing/", 500)]
     await adapter.send_typing(DM)
     assert fake.requests("/typing/")[0].body == {"typing": True, "timeout": 10_000}
+    fake.faults = [Fault("/typing/", 429, {"errcode": "M_LIMIT_EXCEEDED", "retry_after_ms": 5_000})]
+    for _ in range(3):
+        await adapter.send_typing(DM)
+    assert len(fake.requests("/typing/")) == 3
+    assert (await adapter.send(DM, "the answer, which need not wait")).success
 
 
 async def test_a_card_says_what_to_answer(fake, adapter) -> None:

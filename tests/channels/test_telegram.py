@@ -1032,6 +1032,7 @@ async def test_typing_is_shown_and_rests_when_telegram_asks_for_it(
     for _ in range(4):
         await adapter.send_typing(CHAT, {"thread_id": "4"})
     assert fake.sent("sendChatAction") == [{"chat_id": 77, "message_thread_id": 4, "action": "typing"}] * 2
+    assert (await adapter.send(CHAT, "the answer, which need not wait")).success
     clock.advance(timedelta(seconds=5))
     await adapter.send_typing(CHAT)
     assert len(fake.sent("sendChatAction")) == 3

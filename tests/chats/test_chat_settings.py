@@ -69,7 +69,7 @@ async def test_everything_is_listed_and_given_back(room):
     chosen = {
         "busy collect": "busy: collect",
         "reset daily 5": "reset: daily at 5",
-        "reset idle 2h": "reset: after 120 idle minutes",
+        "reset idle 2h": "reset: after 2h idle",
         "quiet 22:00-07:00 UTC": "quiet: 22:00-07:00 UTC",
         "model large": "model: large",
         "instructions " + "Rhyme. " * 20: "instructions: " + ("Rhyme. " * 20)[:59] + "…",
@@ -93,7 +93,7 @@ async def test_a_conversation_begins_anew_as_its_chat_says(room):
     first, second = (one.thread_id for one in agent.activations)
     assert first != second
     await all_answered(room, gateway, 3)
-    assert await said(room, gateway, channel, "/set reset") == "reset: after 120 idle minutes"
+    assert await said(room, gateway, channel, "/set reset") == "reset: after 2h idle"
 
 
 @pytest.mark.parametrize(

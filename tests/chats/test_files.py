@@ -16,6 +16,7 @@ from postroom.contracts.errors import (
     TooLarge,
 )
 from postroom.contracts.records import replace
+from postroom.gateway import wording
 from postroom.gateway.events import MessageType
 from postroom.gateway.platforms.base import AdapterState
 
@@ -150,6 +151,22 @@ async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room):
     assert channel.texts()[-1] == "read"
 
 
+@pytest.mark.parametrize("state", [AdapterState.STOPPED, AdapterState.CONNECTING, AdapterState.FAILED])
+async def test_a_run_that_begins_before_its_channel_is_connected_waits_for_it(room, state):
+    agent = Reader()
+    gateway, channel = await room.open(agent)
+    channel.kept_files["a.png"] = ServerUnavailable("not connected")
+    channel.liveness.state = state
+    await channel.say("look", files=["a.png"])
+    await settled(agent.began(1))
+    for _ in range(20):  # in which it would be fetched in vain
+        await room.stores.files.files("chat", ["m1"])
+    channel.kept_files["a.png"] = PNG
+    channel.liveness.state = AdapterState.CONNECTED
+    await all_answered(room, gateway, 1)
+    assert (len(agent.read), agent.seen) == (1, [(_hash(PNG),)])
+
+
 async def test_a_channel_that_does_not_come_back_costs_a_message_its_file_and_not_its_answer(room):
     agent = Reader()
     gateway, channel = await room.open(agent)
@@ -236,6 +253,35 @@ async def test_a_scanner_is_given_each_file_and_fails_closed(room, command, miss
     await channel.say("look", files=["a.txt"])
     await all_answered(room, gateway, 1)
     assert agent.got[0][0].missing == missing
+
+
+async def test_a_scanner_is_given_what_a_run_leaves_and_the_chat_is_told_what_it_refuses(
+    room, tmp_path: Path
+):
+    agent = Agent()
+    for name, content in {"good.txt": b"harmless", "bad.txt": b"EVIL"}.items():
+        (tmp_path / name).write_bytes(content)
+    told = []
+
+    async def leave(activation, sink):
+        files = activation.control.files
+        for position, name in enumerate(("good.txt", "bad.txt")):
+            await files.leave(tmp_path / name, position)
+        try:
+            await files.leave_text("worse.txt", "EVIL")
+        except InvalidArgument as error:
+            told.append(error.message)
+        return done(activation, "here they are")
+
+    agent.act = leave
+    config = replace(CONFIG, scan_command=("grep", "-qv", "EVIL"))
+    gateway, channel = await room.open(agent, config=config)
+    await channel.say("send")
+    await all_answered(room, gateway, 1)
+    assert [content for _, content in channel.sent_files] == [b"harmless"]
+    assert told == ["worse.txt cannot be sent: the scanner refused it"]
+    refusals = [wording.file_not_sent(one, "the scanner refused it") for one in ("bad.txt", "worse.txt")]
+    assert channel.texts() == ["here they are", *refusals]
 
 
 async def test_what_a_run_leaves_is_sent_behind_its_answer(room, tmp_path: Path):

@@ -12,7 +12,7 @@ from gateway_room import CONFIG, Agent, settled
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
-from postroom.contracts.people import ChatAddress
+from postroom.contracts.people import ChatAddress, ChatWords
 from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import ChatRules, DeliveryConfig
@@ -46,10 +46,13 @@ class FakeMail:
         self.told.append(("prefer", *(one.name for one in chats)))
         return "human:ada"
 
-    async def reply(self, address: ChatAddress, message: int, text: str, *, key: str) -> str:
+    async def pass_on(self, said: ChatWords) -> None:
+        raise AssertionError(said)
+
+    async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
         if self.refusal is not None:
             raise self.refusal
-        self.told.append(("reply", address.name, message, text, key))
+        self.told.append(("reply", " ".join(one.name for one in chats), message, text, key))
         return "Ada@shop"
 
 

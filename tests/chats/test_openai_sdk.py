@@ -394,6 +394,24 @@ async def test_a_session_that_refuses_while_busy_says_so(room: Room) -> None:
         assert (await first).choices[0].message.content == "done"
 
 
+async def test_a_parameter_that_there_is_not_is_refused_by_name_and_one_without_effect_is_taken(
+    room: Room,
+) -> None:
+    harmless = {"metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "k", "store": False}
+    async with harbour(room) as it:
+        for name, value in (("top_k", 4), ("web_search_options", {"a": 1}), ("modalities", ["audio"])):
+            for more in ({}, {"stream": True}):
+                with pytest.raises(openai.BadRequestError) as refused:
+                    await it.chat("x", extra_body={name: value, **more})
+                assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
+        with pytest.raises(openai.BadRequestError) as refused:
+            await it.sdk.responses.create(model="postroom", input="x", extra_body={"top_k": 4})
+        assert refused.value.param == "top_k"
+        await it.chat("x", extra_body={**harmless, "modalities": ["text"], "top_k": None})
+        more = {**harmless, "include": ["reasoning.encrypted_content"], "truncation": "auto"}
+        await it.sdk.responses.create(model="postroom", input="x", extra_body=more)
+
+
 async def test_an_agent_that_is_a_program_refuses_tools_by_name(room: Room) -> None:
     class Program(Deaf):
         async def execute(self, activation, sink):

@@ -55,6 +55,21 @@ async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(ro
     assert await later(room, gateway, timedelta(days=2)) == 0
 
 
+async def test_words_for_the_agent_bring_what_the_chat_asks_of_it_as_messages_do(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    for number, words in enumerate(
+        ("/every 1d Say what is new.", "/set model small", "/set instructions Rhyme.", "hello"), start=1
+    ):
+        await channel.say(words)
+        await all_answered(room, gateway, number)
+    await later(room, gateway, timedelta(days=1, seconds=1))
+    await settled(agent.began(2), room.hurry(gateway))
+    by_hand, by_schedule = (one.messages[-1].content[0].data["caller"] for one in agent.activations)
+    assert by_hand == by_schedule
+    assert by_schedule["instructions"] == "Rhyme."
+
+
 async def test_who_may_not_write_any_more_is_not_served(room):
     agent, telegram = Agent(), CONFIG.platforms[Platform.TELEGRAM]
     gateway, channel = await room.open(agent)

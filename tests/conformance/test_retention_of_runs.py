@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from postroom.app.config import Settings
 from postroom.app.retention import Retention
+from postroom.contracts.errors import UnknownMessage
+from postroom.contracts.files import ChatFile, SpooledFile
 from postroom.contracts.runs import RunStatus
 from postroom.mail.tracing import run_trace
 from postroom.stores.store import Stores
@@ -36,7 +39,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -
 
 def retention(stores: Stores, tmp_path: Path, days: int = 30) -> Retention:
     settings = Settings(data_dir=tmp_path, run_retention=timedelta(days=days))
-    return Retention(settings, stores, runs=stores.store, timer=AtOnce())
+    return Retention(settings, stores, runs=stores.store, files=stores.chat.files, timer=AtOnce())
 
 
 async def an_old_thread(stores: Stores, name: str, status: RunStatus = RunStatus.DONE) -> None:
@@ -71,6 +74,48 @@ async def test_only_threads_at_rest_are_forgotten(stores: Stores, clock: ManualC
     names = [run_trace("r-rests"), run_trace("r-young")]
     assert await stores.store.read(lambda tx: tx.mail.traces(names)) == {names[1]: PLACE}
     assert await stores.store.read(lambda tx: tx.events.newest("thread:young")) > 0
+
+
+async def test_files_go_with_their_thread_and_their_bytes_a_week_later_where_nothing_else_has_them(
+    stores: Stores, clock: ManualClock, tmp_path: Path
+) -> None:
+    contents = {"rests": b"old", "young": b"new", "shared": b"both", "nobody": b"left behind"}
+    hashes = {}
+    for name, content in contents.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        hashes[name] = sha256(content).hexdigest()
+        await stores.chat.files.put_bytes(SpooledFile(path=path, sha256=hashes[name], size=len(content)))
+    await an_old_thread(stores, "rests")
+    for name in ("rests", "shared"):
+        await stores.chat.files.put(chat_file("rests", hashes[name], len(name)))
+    clock.advance(timedelta(days=31))
+    await an_old_thread(stores, "young")
+    for name in ("young", "shared"):
+        await stores.chat.files.put(chat_file("young", hashes[name], len(name)))
+    job = retention(stores, tmp_path)
+    assert await job.runs() == 1
+    assert await stores.chat.files.files("rests", ["m-rests"]) == ()
+    assert len(await stores.chat.files.files("young", ["m-young"])) == 2
+    assert await job.files() == 2
+    for name in ("young", "shared"):
+        assert b"".join([piece async for piece in stores.chat.files.content(hashes[name])]) == contents[name]
+    for name in ("rests", "nobody"):
+        with pytest.raises(UnknownMessage):
+            await anext(stores.chat.files.content(hashes[name]))
+    assert await job.files() == 0
+
+
+def chat_file(thread: str, hashed: str, position: int) -> ChatFile:
+    return ChatFile(
+        thread_id=thread,
+        message_id=f"m-{thread}",
+        position=position,
+        name="a.txt",
+        media_type="text/plain",
+        size=9,
+        sha256=hashed,
+    )
 
 
 async def test_what_begins_while_it_is_looked_at_stays(

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,14 +12,17 @@ from dispatch_reading import ms, row_of
 from dispatch_room import (
     Blocking,
     Counting,
+    RunActivation,
     dispatch_in,
     dispatch_that,
     enqueue_prepared_dispatch,
     eventually,
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.limits import Limit, LimitScope
 from postroom.contracts.run_ports import RunStores, Wakeups
 from postroom.contracts.runs import RunStatus
+from postroom.contracts.transactions import WORK
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.testing import ManualClock
@@ -178,3 +181,15 @@ async def test_work_that_cannot_be_claimed_is_tried_later_and_later(room):
     await mailbox.settled()
     await handle.shutdown()
     assert waits.asked[:2] == [1_000, 2_000], "the first claim failed in recovery"
+
+
+async def test_an_end_behind_which_nothing_is_queued_wakes_nobody_unless_limits_hold_others_back(room):
+    for limits, is_told in (((), False), ((Limit(per=LimitScope.ALL, at_once=3),), True)):
+        executor = Blocking()
+        mailbox = room.mailbox(executor, config=replace(QUIET, limits=limits))
+        handle = await mailbox.submit_background(RunActivation.new(f"t-{is_told}", ["go"]))
+        await executor.started.get()
+        with room.stores.store.changes.listen(WORK) as news:
+            executor.release.set()
+            await dispatch_in(room.stores, handle.dispatch_id, RunDispatchStatus.ACKED)
+            assert await news.wait(timedelta(0)) is is_told

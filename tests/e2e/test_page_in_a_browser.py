@@ -50,6 +50,7 @@ ADDRESSES = (
     "/",
     "/p/orchard",
     "/p/orchard/threads",
+    "/p/orchard/threads?show=unread&agent=BlueFox",
     "/p/orchard/t/hostile",
     "/p/orchard/t/plain",
     "/p/orchard/agents",

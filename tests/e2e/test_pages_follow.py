@@ -94,11 +94,11 @@ def test_a_change_shows_at_once_and_takes_nothing_from_the_reader(
     send()
     at = browser.ask("Runtime.evaluate", expression="shown", awaitPromise=True, returnByValue=True)
     assert at["result"]["value"] - sent[0] <= 5 * SOON_MS
-    browser.see("getSelection().selectAllChildren(document.querySelector('h1'))")
+    browser.see("getSelection().selectAllChildren(document.querySelector('.row h3'))")
     yard.send("While somebody reads")
     soon(lambda: browser.see("document.querySelector('.news')?.textContent") == "1 new")
     assert "While somebody" not in str(browser.see("document.querySelector('main').textContent"))
-    assert browser.see("getSelection().toString()") == "Threads"
+    assert browser.see("getSelection().toString()") == "The first of all"
     browser.see("document.querySelector('.news').click()")
     shows(browser, "While somebody reads")
     assert browser.see("[window.untouched, document.querySelector('.news')]") == [True, None]

@@ -504,3 +504,35 @@ async def test_two_processes_on_one_postgresql_share_the_work(postgres_dsn: str,
     assert sorted([*first, *second]) == list(range(60))
     assert not handlers[0].marked
     assert not handlers[1].marked
+
+
+class Looks:
+    """A store that counts what is read of it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.count = store, 0
+        self.clock, self.changes, self.write = store.clock, store.changes, store.write
+
+    async def read(self, look: Any) -> Any:
+        self.count += 1
+        return await self._store.read(look)
+
+
+async def test_an_end_with_nothing_behind_it_causes_no_look_and_one_in_line_is_begun_at_once(
+    store: Store,
+) -> None:
+    looks, handler = Looks(store), FakeHandler()
+    async with serving(Relay(looks, {KIND: handler})):  # type: ignore[arg-type]
+        for number in range(10):
+            await put(store, number)
+            await until(lambda: len(handler.given) > number)  # noqa: B023 - awaited at once
+            while (await backlog(store)).waiting:
+                await asyncio.sleep(0)
+        assert looks.count <= 21  # one at the start; before, three for each effect
+        began = asyncio.get_running_loop().time()
+        await put(store, *range(10, 20), order_key="line")
+        await until(lambda: len(handler.given) == 20)
+        assert (
+            asyncio.get_running_loop().time() - began < 8
+        )  # each waits for no poll, which comes once a second
+    assert handler.given == list(range(20))

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import sys
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -24,6 +25,8 @@ NONCE = re.compile(r"nonce-[0-9a-z-]+")
 KEY = "key-of-the-api-0123456789"
 HOOK_SECRET = "secret-of-the-build-server"
 START_PATIENCE = 300.0
+ONE_ANSWER = HEAD.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+"""The model says that it takes one request on each connection: else the next one may meet its end."""
 ECHO = """
 said=$(cat)
 found=$(printf '%s' "$said" | grep -o 'nonce-[0-9a-z-]*' | sort -u | tr '\\n' ' ')
@@ -93,7 +96,7 @@ class Peers:
             _, body = await _request(reader)
             last = [one for one in json.loads(body)["messages"] if one["role"] == "user"][-1]
             names = " ".join(sorted(set(NONCE.findall(json.dumps(last)))))
-            writer.write(HEAD)
+            writer.write(ONE_ANSWER)
             for piece in (chunk(content="re: "), chunk("stop", content=names), END):
                 data = piece.encode()
                 writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
@@ -136,6 +139,9 @@ class Server:
         self.log = folder / "server.log"
         self.is_up = asyncio.Event()
         self.starts = 0
+        self.longest_start = 0.0
+        """Seconds from the beginning of a process until it was ready."""
+        self._began = 0.0
         self._process: asyncio.subprocess.Process | None = None
         self.address = ("127.0.0.1", 0)
         self.token = ""
@@ -155,6 +161,7 @@ class Server:
                 env=plain_environment(self.data_dir.parent),
             )  # fmt: skip
         self.starts += 1
+        self._began = time.monotonic()
 
     async def ready(self) -> None:
         """Return when it answers that it is ready.
@@ -169,6 +176,7 @@ class Server:
                 if self._process.returncode is not None:
                     raise RuntimeError(f"the server ended by itself:\n{self.log.read_text()[-3000:]}")
                 await asyncio.sleep(0.02)
+        self.longest_start = max(self.longest_start, time.monotonic() - self._began)
         self.is_up.set()
 
     async def _answers(self) -> bool:

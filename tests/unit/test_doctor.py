@@ -94,6 +94,20 @@ async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_t
     assert (shown["dispatch_id"], shown["error"]) == ("a", "the program ended with 1")
 
 
+async def test_a_run_that_failed_in_a_chat_is_no_fault_for_the_chat_has_the_reason(here: Place) -> None:
+    await here.give_up("a", "the key is not known", thread="chat/telegram/bot/t1")
+    told = await here.finding("runs")
+    assert (told["state"], "1 in chats, which have the reason" in told["detail"]) == ("ok", True)
+    assert told["remedy"] == ""
+    await here.operator.refresh_metrics()
+    assert here.number("postroom_dead_letters") == 0
+    await here.give_up("b", "the program ended with 1")
+    told = await here.finding("runs")
+    assert (told["state"], "1 in chats" in told["detail"]) == ("failed", True)
+    await here.operator.refresh_metrics()
+    assert here.number("postroom_dead_letters") == 1
+
+
 async def test_the_run_that_waits_longest_is_told_with_the_reason(here: Place) -> None:
     await here.queue("later", available_at=here.clock.now() + 3_600_000)
     here.clock.advance(MINUTE)

@@ -317,10 +317,20 @@ BAD: Mapping[str, tuple[str, str, str]] = {
         "[routes, rule 1]: there is no agent 'poet'",
         "name@project",
     ),
-    "a person": (
-        AGENT + WEB + '[[routes]]\nagent = "human:ada"\n',
-        "there is no agent 'human:ada'",
-        "name@project",
+    "nobody": (
+        AGENT + WEB + '[[routes]]\nagent = "human:a b"\n',
+        "[routes, rule 1]: 'human:a b' names nobody",
+        "human:name",
+    ),
+    "a person in a thread": (
+        AGENT + WEB + '[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n',
+        "human:ada answers in a chat, and in none of its threads",
+        "leave thread out",
+    ),
+    "a person whom callers wait for": (
+        AGENT + WEB + '[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n',
+        "human:ada cannot answer over api_server, whose callers wait",
+        "name the other platforms",
     ),
     "a rule that matches nothing": (
         AGENT + WEB + '[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n',

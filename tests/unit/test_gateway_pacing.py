@@ -97,6 +97,20 @@ async def test_a_refusal_quietens_the_chat_for_so_long_and_two_of_them_the_bot(c
     assert await wait_for(pacing, "d", "y") == 0
 
 
+async def test_a_refusal_of_typing_quietens_typing_and_one_in_a_chat_besides_the_bot_for_all_its_time(
+    clock: ManualClock,
+) -> None:
+    pacing = Pacing(LIMITS, clock, clock)
+    async with pacing.turn("typing", gives_way=True) as turn:
+        turn.refused(3_000)
+    async with pacing.turn("typing", gives_way=True) as turn:
+        assert turn.wait_ms == 3_000
+    assert await wait_for(pacing, "a") == 0
+    async with pacing.turn("send", "b") as turn:
+        turn.refused(9_000)
+    assert await wait_for(pacing, "c", "of the bot") == 9_000
+
+
 async def test_storms_keep_every_limit_and_everybody_has_a_turn(clock: ManualClock) -> None:
     """200 chats and 60 people in one group at the same instant; who is told to come back does."""
     pacing, said = Pacing(LIMITS, clock, clock), []

@@ -117,6 +117,21 @@ async def test_a_route_to_an_agent_that_there_is_not_ends_the_start(
     await made.stop()
 
 
+async def test_a_route_to_somebody_who_is_not_named_ends_the_start(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async def knows(name: str) -> bool:
+        return name == "ada"
+
+    page = '[platforms.web]\ntoken_env = "SECRET"\n'
+    routes = '[[routes]]\nagent = "human:ada"\nmention = "ada"\n[[routes]]\nagent = "human:eve"\n'
+    made = await asyncio.to_thread(chat_service, tmp_path, page + routes, clock, knows_person=knows)
+    with pytest.raises(ConfigError, match=r"gateway.toml \[routes\]: nobody is named human:eve") as error:
+        await made.start()
+    assert "postroom people add eve" in error.value.remedy
+    await made.stop()
+
+
 def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:
     made = chat_service(tmp_path, CHANNELS, clock)
     assert made.open_paths == (
@@ -237,6 +252,27 @@ async def test_a_notice_is_kept_and_said_once_a_key(desk: Desk) -> None:
     assert [(one.text, one.metadata["thread_id"]) for one in desk.channel.said] == [
         ("The lights go out.", "7")
     ]
+
+
+async def test_what_no_chat_took_is_discarded_once_and_never_sent(desk: Desk) -> None:
+    desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "blocked"))
+    notice = Notice(platform="telegram", chat_id="12345", text="The lights go out.", key="k")
+    row = await desk.operator.send(notice)
+
+    async def undelivered() -> Any:
+        return (await desk.operator.dead())["undelivered"]
+
+    async with asyncio.timeout(30):
+        while not await undelivered():
+            desk.room.hurry(desk.gateway)()
+            await asyncio.sleep(0)
+    assert (await desk.operator.discard(str(row["outbox_id"])))["discarded"] is True
+    assert await undelivered() == []
+    for act in (desk.operator.discard, desk.operator.revive):
+        with pytest.raises(InvalidArgument, match="not among what could not be delivered"):
+            await act(str(row["outbox_id"]))
+    assert (await desk.operator.send(notice))["outbox_id"] == row["outbox_id"]
+    assert desk.channel.texts("12345") == []
 
 
 async def test_a_notice_without_a_chat_goes_home(desk: Desk) -> None:

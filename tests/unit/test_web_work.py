@@ -114,10 +114,10 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
         question[0].text,
         "Because of",
         "1 message that waits behind it",
-        "was given up",
+        "</a> failed",
         "Count the bees",
         "Ash has an open question",
-        "unread by",
+        "not yet:",
     ):
         assert words in page, words
     assert 'data-go="c"' in page
@@ -149,6 +149,20 @@ async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
     assert [works[one.run_id] for one in (*floor.works, *floor.given_up)] == [*floor.works, *floor.given_up]
     assert (await room.operator.counts(SLUG)).given_up == 1
     assert (await room.operator.floor("another")).works == []
+
+
+async def test_a_question_is_called_the_same_by_the_agent_the_pages_and_the_command_line(room):
+    _, fields = await asked(room)
+    [number] = room.agents.question_ids
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    [listed] = (await operator.get("/admin/questions")).json()["questions"]
+    assert [listed["number"], dict(fields)["number"]] == [number, number]
+    answered = await operator.post("/admin/questions", json={"number": number, "answer": "no"})
+    assert answered.status_code == 200
+    await room.turn()
+    await room.send("Ada", "Ash")
+    await room.turn()
+    assert len(set(room.agents.question_ids)) == 2  # the same words of another run
 
 
 async def test_no_is_told_as_no(room):
@@ -609,6 +623,21 @@ async def test_a_run_that_is_tried_again_may_fail_again_and_that_is_told_once_mo
     assert again["run_id"] != dict(fields)["run"]
 
 
+async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_error(room):
+    browser, fields = await dead(room)
+    assert "Leave it" in (await browser.get(RUNS)).text
+    assert "Leave it" in (await browser.get(f"/p/{SLUG}")).text
+    answer = await post(browser, RUNS, *fields, ("do", "discard"))
+    assert answer.status_code == 303
+    page = (await browser.get(answer.headers["location"])).text
+    assert "waits for nobody any more" in page
+    assert "the key is not known" in page
+    assert 'value="discard"' not in page
+    assert await room.operator.dead() == []
+    assert (await post(browser, RUNS, *fields, ("do", "discard"))).status_code == 409
+    assert (await post(browser, RUNS, *fields, ("do", "replay"))).status_code == 409
+
+
 async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, monkeypatch):
     monkeypatch.setattr(work_service, "ENDED", 1)
     monkeypatch.setattr(work_service, "_EACH", 1)
@@ -640,6 +669,8 @@ async def test_the_same_by_command(room):
     assert (again.status_code, again.json()["parent_run_id"]) == (200, one["run_id"])
     await room.turn()
     refused = await operator.post("/admin/runs/cancel", json={"run": again.json()["run_id"]})
+    assert (refused.status_code, refused.json()["code"]) == (409, "illegal_transition")
+    refused = await operator.post("/admin/runs/discard", json={"run": again.json()["run_id"]})
     assert (refused.status_code, refused.json()["code"]) == (409, "illegal_transition")
     for path in ("/admin/runs?project=nowhere", "/admin/runs/one?run=none"):
         assert (await operator.get(path)).status_code == 404

@@ -25,7 +25,6 @@ from postroom.app.support import (
 from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso
-from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidPath, StoreError
 from postroom.http_api.operations import (
     Check,
@@ -239,7 +238,7 @@ class AdminService:
         application.runs.mailbox.metrics.show_depths(dispatches)
         application.metrics.show_server(
             ServerState(
-                dead_letters=dispatches.get(RunDispatchStatus.DEAD_LETTER, 0),
+                dead_letters=await application.runs.untold_dead_letters(),
                 oldest_waiting_ms=0 if waiting is None else now - waiting.due_since,
                 with_runner=with_runner,
                 executing=application.executors.executing,

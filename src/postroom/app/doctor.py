@@ -204,7 +204,11 @@ class Doctor:
         waits, remedy = await self._longest_waiting()
         if remedy:
             state = "failed"
-        if dead := counts.get(RunDispatchStatus.DEAD_LETTER, 0):
+        dead = counts.get(RunDispatchStatus.DEAD_LETTER, 0)
+        untold = await self._application.runs.untold_dead_letters()
+        if dead > untold:
+            told += f", of which {dead - untold} in chats, which have the reason"
+        if untold:
             state, remedy = "failed", f"`postroom runs dead` shows the {dead} that were given up, and why"
         facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
         return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]

@@ -34,15 +34,18 @@ from postroom.contracts.messages import Json
 from postroom.gateway.config import (
     CONDITIONS,
     DEFAULT_AGENT,
+    PERSON,
     BusyConfig,
     GatewayConfig,
     HomeChannel,
     PlatformConfig,
     Route,
+    is_person,
 )
 from postroom.gateway.replies import agent_on
 from postroom.gateway.routes import check_routes
-from postroom.gateway.session import Platform
+from postroom.gateway.session import ANSWER_ONLY, Platform
+from postroom.mail.names import RULE
 
 STATE_DIR: Final = "gateway"
 """Folder in the data folder: the gateway's status, its locks, and how far channels have read."""
@@ -136,8 +139,9 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     rules = _checked(source.table("gateway"), GatewayTable, _current(source, told.get("gateway", {})))
     channels = _channels(source, told.get("platforms", {}))
     routes = _routes(source, told.get(_ROUTES, []), agent, models, channels)
-    named = {one.agent: _of_mail_room(one.agent) for one in routes if one.agent and one.agent not in models}
-    programs = frozenset(named) | (frozenset() if agent.run is None else {None})
+    others = {one.agent for one in routes if one.agent and one.agent not in models}
+    named = {one: _of_mail_room(one) for one in others if not is_person(one)}
+    programs = frozenset(others) | (frozenset() if agent.run is None else {None})
     gateway = _gateway(source, routes, rules, channels, programs)
     return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})
 
@@ -205,6 +209,8 @@ def _routes(
                     value=platform.value,
                     remedy=f"add [platforms.{platform.value}], or remove the rule",
                 )
+        if is_person(read.agent):
+            _check_person(table, read, channels)
         conditions = {name: tuple(map(str, getattr(read, name))) for name in CONDITIONS}
         routes.append(Route(agent=_named(table, read.agent, agent, models), **conditions))
     try:
@@ -214,17 +220,40 @@ def _routes(
     return tuple(routes)
 
 
+def _check_person(table: Table, read: RouteTable, channels: Mapping[Platform, _Channel]) -> None:
+    """Refuse a route to a person whose answer could not come where it is asked for."""
+    if not RULE.fullmatch(read.agent.removeprefix(PERSON)):
+        table.refuse(
+            f"{read.agent!r} names nobody",
+            value=read.agent,
+            remedy='write agent = "human:name", as `postroom people` lists them',
+        )
+    if read.thread:
+        told = f"{read.agent} answers in a chat, and in none of its threads"
+        table.refuse(told, value=read.agent, remedy="leave thread out")
+    for platform in read.platform or (one for one, channel in channels.items() if channel.config.enabled):
+        if platform in ANSWER_ONLY:
+            table.refuse(
+                f"{read.agent} cannot answer over {platform.value}, whose callers wait for their answer",
+                value=platform.value,
+                remedy="name the other platforms in the rule",
+            )
+
+
 def _named(table: Table, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
     """Return which agent a route names; None for that of `[agent]`."""
     if name in (DEFAULT_AGENT, agent.agent_id):
         return None
     who, at, project = name.partition("@")
+    if is_person(name):
+        return name
     if name not in models and not (at and who.strip() and project.strip()):
         known = ", ".join((DEFAULT_AGENT, *models))
         table.refuse(
             f"there is no agent {name!r}",
             value=name,
-            remedy=f'write agent = "name@project" for an agent of the mail room, or one of {known}',
+            remedy='write agent = "name@project" for an agent of the mail room, "human:name" for a person, '
+            f"or one of {known}",
         )
     return name
 

@@ -20,7 +20,6 @@ from postroom.http_api.operations import Check, channels_check
 
 LONGEST_NOTICE: Final = 100_000
 _MOST_DEAD: Final = 500
-_REACHABLE: Final = (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 
 
 class GatewayService:
@@ -130,7 +129,7 @@ class GatewayService:
                 f"a notice has a chat and a text of 1 to {LONGEST_NOTICE} characters",
                 remedy="send platform, chat_id and text",
             )
-        if adapter.liveness.state not in _REACHABLE:
+        if not adapter.liveness.is_reachable:
             raise ServerUnavailable(
                 f"the channel {adapter.platform.value} is not connected",
                 value=adapter.liveness.error,
@@ -168,13 +167,15 @@ class GatewayService:
         """Have it tried again."""
         row = await self._gateway.outbox.revive(outbox_id)
         if row is None:
-            raise InvalidArgument(
-                "this is not among what could not be delivered",
-                value=outbox_id[:200],
-                remedy="take the id from `postroom gateway dead`",
-            )
+            raise _not_dead(outbox_id)
         self._gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
+
+    async def discard(self, outbox_id: str) -> Mapping[str, object]:
+        """Have it delivered by nobody."""
+        if not await self._gateway.outbox.discard(outbox_id):
+            raise _not_dead(outbox_id)
+        return {"outbox_id": outbox_id, "discarded": True}
 
     async def _destination(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
         """Return where a notice goes: the chat it names, else the one that was made home, else the file's."""
@@ -204,6 +205,14 @@ class GatewayService:
         raise InvalidArgument(
             "there is no such channel here", value=platform[:100], remedy=f"there are {names}"
         )
+
+
+def _not_dead(outbox_id: str) -> InvalidArgument:
+    return InvalidArgument(
+        "this is not among what could not be delivered",
+        value=outbox_id[:200],
+        remedy="take the id from `postroom gateway dead`",
+    )
 
 
 def _role(text: str) -> PersonRole:

@@ -28,7 +28,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.records import replace
 from postroom.dispatch.routing import SeveralExecutors
-from postroom.gateway.config import PlatformConfig
+from postroom.gateway.config import PERSON, PlatformConfig, is_person
 from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
@@ -132,6 +132,7 @@ class ChatService:
         registry: CollectorRegistry,
         agents: RunDispatchExecutor | None = None,
         knows: Callable[[str, str], Awaitable[bool]] | None = None,
+        knows_person: Callable[[str], Awaitable[bool]] | None = None,
         mail: ChatDelivery | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
@@ -139,8 +140,8 @@ class ChatService:
         """Make everything; nothing runs yet.
 
         `agents` runs the agents of the mail room that answer, where one of them does, and
-        `knows` says whether there is one of this project and name. `mail` is told what became of its messages
-        in chats.
+        `knows` says whether there is one of this project and name, `knows_person` whether a person is named.
+        `mail` is told what became of its messages in chats, and what is said in them to people.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken.
 
         Raises:
@@ -159,7 +160,7 @@ class ChatService:
         """stopped, starting, running or stopping."""
         sessions = Sessions(chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
-        self._told, self._knows = told, knows
+        self._told, self._knows, self._knows_person = told, knows, knows_person
         self._answering = ChatAgents(told, agents, clock, timer)
         self._transcriber = _transcriber(told.agent, clock)
         transcribe = None if self._transcriber is None else self._transcriber.transcribe
@@ -213,7 +214,15 @@ class ChatService:
         _LOG.info("gateway.running", channels=[one.platform.value for one in self.adapters])
 
     async def _check_agents(self) -> None:
-        """Refuse routes to agents of the mail room that there are not."""
+        """Refuse routes to agents of the mail room, and to people, that there are not."""
+        for person in filter(is_person, {one.agent for one in self._told.gateway.routes}):
+            name = str(person).removeprefix(PERSON)
+            if self._knows_person is not None and not await self._knows_person(name):
+                raise ConfigError(
+                    f"{self.file} [routes]: nobody is named {person}",
+                    value=person,
+                    remedy=f"run `postroom people add {name}`, or remove the rules that name them",
+                )
         for address, agent in self._told.others.items():
             if agent.run is not None and self._knows is not None and not await self._knows(*agent.run):
                 raise ConfigError(

@@ -1,7 +1,8 @@
 """Keeps the store at the length that settings and `[[keep]]` rules say, in small steps beside traffic.
 
     every minute   logs of projects beyond `event_keep`; answers older than `answer_retention`
-    every hour     messages that no rule keeps any more; threads of runs that rested for `run_retention`
+    every hour     messages that no rule keeps any more; threads of runs that rested for `run_retention`, with
+                   their files; bytes of files that nothing refers to
 
 Each step is a change of its own, after which others have their turn. What a kill leaves goes another time.
 """
@@ -18,6 +19,7 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.events import EventScope
+from postroom.contracts.files import FileStore
 from postroom.contracts.mail import Project
 from postroom.contracts.retention import AgedMessage, KeepRule
 from postroom.contracts.run_stores import thread_lock
@@ -35,6 +37,10 @@ STEP: Final = 500
 """Rows that one change forgets: some milliseconds, within which no caller is answered."""
 THREADS: Final = 10
 """Threads of runs that one change forgets, with all that was said on them."""
+FILES: Final = 20
+"""Files whose bytes one change removes."""
+UNUSED: Final = timedelta(days=7)
+"""For so long bytes to which nothing refers are kept: a message may wait for its run with its file."""
 _PAGE: Final = 500
 _REST: Final = 2
 """How many times as long as a step took others have the writer for themselves."""
@@ -65,15 +71,16 @@ class Retention:
         rules: Sequence[KeepRule] = (),
         *,
         runs: Store | None = None,
+        files: FileStore | None = None,
         timer: Timer | None = None,
     ) -> None:
-        """`runs` is the store of which threads of runs are forgotten; without one none are."""
+        """`runs` is the store of which threads of runs are forgotten, `files` that of their files."""
         self._event_keep = settings.event_keep
         self._answers_kept = milliseconds(settings.answer_retention)
         self._runs_kept = milliseconds(settings.run_retention)
         self._store = store
         self._rules = rules
-        self._runs = runs
+        self._runs, self._files = runs, files
         self._timer = timer or SystemTimer()
         self._tasks = Tasks("retention")
 
@@ -169,6 +176,24 @@ class Retention:
                 return gone
             gone += forgotten
 
+    async def files(self) -> int:
+        """Remove the bytes of files that nothing has referred to for a while; return of how many files.
+
+        Those of a message that a channel has, and no run yet, may be among them: a run has a week to begin.
+
+        Raises:
+            StoreError: the store failed; what went stays gone.
+        """
+        if self._files is None:
+            return 0
+        before = await self._store.read(lambda tx: tx.now()) - milliseconds(UNUSED)
+        gone = 0
+        while True:
+            went = await self._rested(self._files.purge(before, limit=FILES))
+            gone += went
+            if went < FILES:
+                return gone
+
     async def _projects(self) -> list[tuple[Project, ProjectRules]]:
         """Return the projects that rules are about."""
         if not self._rules:
@@ -224,7 +249,7 @@ class Retention:
             await self._timer.sleep(milliseconds(INTERVAL))
             jobs = [("events", self.logs), ("answers", self.answers)]
             if minutes % HOUR == 0:
-                jobs += [("messages", self.messages), ("threads of runs", self.runs)]
+                jobs += [("messages", self.messages), ("threads of runs", self.runs), ("files", self.files)]
             for what, job in jobs:
                 await _logged(what, job)
             minutes += 1
@@ -250,6 +275,7 @@ def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
     scopes = [*map(EventScope.thread, idle), *map(EventScope.run, runs)]
     tx.events.drop([scope.key for scope in scopes])
     tx.mail.drop_traces([run_trace(run_id) for run_id in runs])
+    tx.chats.drop_files(idle)
     for thread_id in idle:
         tx.runs.threads.delete(thread_id, "detach")
     return len(idle)

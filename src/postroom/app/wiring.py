@@ -28,6 +28,7 @@ from postroom.mail.context import Rules
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.outgoing import ARCHIVE
+from postroom.mail.people import is_named
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
@@ -108,7 +109,7 @@ class Application:
             self.mail, self.runs, self.executors, clock, self.waker, self.schedules, declared.agents
         )
         self.backups = Backups(settings, store, clock)
-        self.retention = Retention(settings, store, declared.keep, runs=store.store)
+        self.retention = Retention(settings, store, declared.keep, runs=store.store, files=store.chat.files)
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -195,6 +196,7 @@ class Application:
             registry=self.metrics.registry,
             agents=mail_runs(self.mail, self.executors, self.clock, whose) if has_agents else None,
             knows=self.executors.knows,
+            knows_person=lambda name: self.store.read(lambda tx: is_named(tx, name)),
             mail=delivery,
             locks_dir=machine_dir(environment()),
         )

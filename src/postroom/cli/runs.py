@@ -45,7 +45,10 @@ def runs() -> None:
 
 @app.command("list")
 def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the runs of agents. Those at work, queued and asking, and those that ended lately."""
+    """List the runs of agents. Those at work, queued and asking, and those that ended lately.
+
+    Without --project the open and failed runs of chats are listed, too.
+    """
     asked = "" if project is None else "?" + urlencode({"project": project_key(project or ".")})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
     rows = [
@@ -116,10 +119,25 @@ def hasten(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def discard(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def discard(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID|all",
+            help="The run's id, the beginning of it, or its dispatch's; `all` for each of `runs dead`.",
+            autocompletion=completed("runs"),
+        ),
+    ],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Discard a dead letter. Its run stays failed, and waits for nobody any more."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/discard", {"run": run})
-    show.answer(found, as_json=as_json, text=lambda: f"run {show.line(found['run_id'])} is left as it is")
+    server = Server.find(data_dir=data_dir)
+    listed = show.items(server.admin("GET", "/admin/runs/dead").get("dead")) if run == "all" else ()
+    ids = [one["run_id"] for one in listed] if run == "all" else [run]
+    for run_id in ids:
+        server.admin("POST", "/admin/runs/discard", {"run": run_id})
+    show.answer({"discarded": ids}, as_json=as_json, text=lambda: show.discarded(ids))
 
 
 @app.command()
@@ -160,7 +178,10 @@ def _stands(run: Mapping[str, Any]) -> str:
 
 @app.command()
 def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the dead letters: failed runs that wait for somebody, oldest first, and why."""
+    """List the dead letters: failed runs that wait for somebody, oldest first, and why.
+
+    `replay` has one tried again, `discard` leaves it as it is.
+    """
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/runs/dead")
     rows = [
         (one["run_id"], one["thread_id"], one["since"], one["error"] or "")
@@ -208,7 +229,7 @@ def _new(printed: str, output: str) -> str:
 
 
 def _agent(one: Mapping[str, Any]) -> str:
-    return f"{one['agent']}@{one['project']}"
+    return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
 
 
 def _since(one: Mapping[str, Any]) -> object:

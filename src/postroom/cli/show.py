@@ -206,6 +206,11 @@ def write(text: str) -> None:
         raise SystemExit(READER_GONE) from error
 
 
+def discarded(ids: Sequence[str]) -> str:
+    """Return what is said of dead letters that were taken off their list."""
+    return "\n".join(f"{line(one)} is discarded" for one in ids) or "there was nothing to discard"
+
+
 def items(found: object) -> list[dict[str, Any]]:
     """Return the objects of a list that the server answered.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from postroom.contracts.chat_links import ChatLinks
 from postroom.contracts.chat_people import ChatPeople
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
-from postroom.contracts.files import FileStore
+from postroom.contracts.files import ChatFile, FileStore
 from postroom.contracts.messages import Json
 
 if TYPE_CHECKING:
@@ -382,4 +382,10 @@ class ChatStores(Protocol):
     @property
     def files(self) -> FileStore:
         """The files that came with messages, and those that runs have left."""
+        ...
+
+    async def answered(
+        self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
+    ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
+        """Return in one look the messages that have their answer, as `messages` does, and its run's files."""
         ...

@@ -129,6 +129,10 @@ class OutboxTables(Protocol):
         """Record that effects were performed by who has these tokens; return how many still were theirs."""
         ...
 
+    def call_next(self, performed: Sequence[OutboxMessage]) -> None:
+        """Tell who performs where another effect waits behind one of these under its order key."""
+        ...
+
     def nack(  # noqa: PLR0913 - what is known of what became of them
         self,
         outbox_ids: Sequence[str],
@@ -159,6 +163,13 @@ class OutboxTables(Protocol):
         """Make a dead letter pending, due now, its attempts counted anew and its last error kept.
 
         None when it is none; of several who ask at once, one gets it.
+        """
+        ...
+
+    def discard(self, outbox_id: str) -> bool:
+        """Have a dead letter performed by nobody: it counts as performed, its key as used.
+
+        False when it is none; of several who ask at once, one has it discarded.
         """
         ...
 

@@ -43,6 +43,21 @@ class ChatAddress:
         return cls(platform=platform, chat_id=chat_id)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatWords:
+    """What was said in a chat to a person who answers there."""
+
+    person: str
+    """Their address: `human:ana`."""
+    chat: ChatAddress
+    thread_id: str
+    """The mail thread of the conversation."""
+    subject: str
+    text: str
+    key: str
+    """Under one key it is written once."""
+
+
 class ChatOutbox(Protocol):
     """Has mail messages delivered to chats."""
 
@@ -102,11 +117,24 @@ class ChatDelivery(Protocol):
         """
         ...
 
-    async def reply(self, address: ChatAddress, message: int, text: str, *, key: str) -> str:
-        """Answer a message for the person of this chat, and return whom; repeated under its key, once.
+    async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
+        """Answer a message for the person who is reached in one of these chats, which are all theirs.
+
+        Return whom; repeated under its key, it is answered once.
 
         Raises:
-            UnknownMessage: nobody who is reached in this chat was written this message.
+            UnknownMessage: nobody who is reached in these chats was written this message.
             PostroomError: the mail room refuses the answer.
+        """
+        ...
+
+    async def pass_on(self, said: ChatWords) -> None:
+        """Write to a person what was said in a chat, from whoever is reached there.
+
+        A chat in which nobody is reached is named as a visitor; what is written to a visitor comes there.
+
+        Raises:
+            StoreError: it could not be stored; it is not known whether it was.
+            PostroomError: the mail room refuses it.
         """
         ...

@@ -704,6 +704,13 @@ class OutboxStore(_Port):
         """
         return await self._store.write(lambda tx: _at(tx.outbox, now).revive(outbox_id))
 
+    async def discard(self, outbox_id: str) -> bool:
+        """Have a dead letter performed by nobody: it counts as delivered, its key as used.
+
+        False when there is no such dead letter; of several who ask at once, one has it discarded.
+        """
+        return await self._store.write(lambda tx: tx.outbox.discard(outbox_id))
+
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
         """Remove up to `limit` delivered effects that were created before `older_than`, the oldest first.
 

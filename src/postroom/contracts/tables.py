@@ -182,8 +182,8 @@ class ChatTables(Protocol):
         """Note that the bytes under a hash are wanted now; return how many pieces there are of them."""
         ...
 
-    def drop_files(self, thread_id: str, message_ids: Collection[str]) -> None:
-        """Forget the files of messages, or runs, of a thread; their bytes go with `drop_unused_bytes`."""
+    def drop_files(self, thread_ids: Collection[str]) -> None:
+        """Forget all files of threads; their bytes go with `drop_unused_bytes`."""
         ...
 
     def drop_unused_bytes(self, before: int, *, limit: int) -> int:

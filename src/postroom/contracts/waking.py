@@ -4,12 +4,22 @@ stored ─▶ announced ─▶ delivered (a run has the message) ─▶ handled:
                                                          └─▶ failed, with the reason
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from hashlib import sha256
+from typing import Final, Literal, Protocol
 
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout, RunRecord
+
+QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
+
+
+def question_number(*told: object) -> str:
+    """Return six characters by which everybody calls a question; `told` sets it apart from others."""
+    return sha256("\0".join(map(str, told)).encode()).hexdigest()[:6]
+
 
 RunnerSource = Literal["operator", "file"]
 
@@ -43,6 +53,7 @@ class AskedQuestion:
     """What a run at work asks a person; it waits for the answer when it has ended its turn."""
 
     id: str
+    """Its number, as people see it."""
     text: str
     timeout_ms: int | None = None
     """How long it waits for its answer, in milliseconds; None for ever."""

@@ -46,6 +46,7 @@ class Work:
 
     run_id: str
     project: str
+    """Its slug; "" in a chat."""
     agent: str
     state: WorkState
     messages: tuple[int, ...]
@@ -66,10 +67,13 @@ class Work:
     """How many questions it waits on, or has had answered."""
     parent_run_id: str | None = None
     """The run that it tries again."""
+    chat: str = ""
+    """The platform and the bot to which it answers; "" for a run on mail."""
     cost_micros: int = 0
     """Money in millionths of a currency, as far as its runner tells."""
     can_cancel: bool = False
     can_replay: bool = False
+    """Whether it is a dead letter, which may also be discarded."""
     can_hasten: bool = False
     """Whether it is to be tried again at an instant, and may be tried before."""
 

@@ -697,6 +697,7 @@ class Completion:
             asks=asks,
             resumes=self._resumes,
             has_budgets=bool(core.budgets),
+            wakes=(WORK,) if core.config.limits else (),
             answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
             effects=core.effects,
         )
@@ -786,6 +787,8 @@ class _End:
     asks: ClaimAsk | None
     resumes: Resumes
     has_budgets: bool
+    wakes: tuple[str, ...]
+    """Who is told of each end: with limits it may let runs of other threads begin."""
     answer_id: str | None
     """The id of what was said; None where the executor has stored that itself."""
     effects: RunEffects | None
@@ -826,6 +829,7 @@ class _End:
         done = tx.runs.commit(commit)
         if isinstance(done, StaleClaim):
             return Ending(run=run) if self._is_written(tx) else done
+        tx.tell(*self.wakes)
         if self.effects is not None:
             self.effects.write(tx, run, accept)
         tells, unasked = self._resumed(tx, run, asked) if asked else (None, ())

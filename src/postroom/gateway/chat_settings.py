@@ -17,7 +17,7 @@ from postroom.gateway import wording
 from postroom.gateway.config import CHAT_POLICIES, GatewayConfig, ResetMode, SessionResetPolicy
 from postroom.gateway.people import People
 from postroom.gateway.quiet import QuietHours
-from postroom.gateway.reminders import span_of
+from postroom.gateway.reminders import span_in_words, span_of
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import QUIET_OFF, Sessions
 
@@ -126,7 +126,8 @@ def _reset_of(value: str) -> Json:
 
 
 def _reset_in_words(policy: SessionResetPolicy) -> str:
-    daily, idle = f"daily at {policy.at_hour}", f"after {policy.idle_minutes} idle minutes"
+    span = span_in_words(timedelta(minutes=policy.idle_minutes))
+    daily, idle = f"daily at {policy.at_hour}", f"after {span} idle"
     match policy.mode:
         case ResetMode.NONE:
             return "none"

@@ -20,7 +20,7 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, reachable, short_name
+from postroom.gateway.config import DEFAULT_AGENT, GatewayConfig, is_person, reachable, short_name
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
@@ -28,13 +28,13 @@ from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
 from postroom.gateway.reminders import CHAT, Reminders, in_words, span_of, when_of
 from postroom.gateway.replies import thread_name
-from postroom.gateway.session import Platform, SessionSource
+from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import Sessions, hidden_runs
 
 _MOST_LISTED = 10
 _ID_DIGITS = 15
-_ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
-"""Where nothing is said but the answer to a request: later nobody would read it."""
+_FOR_AGENTS = frozenset({"queue", "steer", "busy", "background", "compact", "every", "retry", "undo"})
+"""Commands that mean nothing where a person answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +225,8 @@ class Commands:
         """
         call = CommandCall(event=event, source=source, key=key, words=event.get_command_args())
         handler = self._handlers[command.name]
+        if is_person(source.agent) and command.name in _FOR_AGENTS:
+            return wording.A_PERSON_ANSWERS
         if command.name == "stop":  # it waits for nothing
             return await handler(call)
         async with self._turns.setdefault(key, asyncio.Lock()):
@@ -434,7 +436,7 @@ class Commands:
         )
         key = f"chat/{address.name}/{call.event.inbound_id or call.event.message_id}"
         try:
-            whom = await self._mail.reply(address, message, said, key=key)
+            whom = await self._mail.reply(await self._links.chats(source), message, said, key=key)
         except StoreError:
             raise
         except PostroomError as error:
@@ -474,7 +476,7 @@ class Commands:
         span = span_of(word)
         if self._reminders is None or span is None:
             return wording.WHEN_AND_WHAT
-        if call.source.platform in _ANSWER_ONLY:
+        if call.source.platform in ANSWER_ONLY:
             return wording.ANSWERS_ONLY
         key = str(call.event.inbound_id or call.event.message_id)
         refusal = await self._reminders.add(call.key, call.source, span, text, once=once, key=key)

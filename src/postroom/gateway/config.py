@@ -21,6 +21,8 @@ CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolic
 
 DEFAULT_AGENT = "default"
 """What people call the agent of `[agent]`."""
+PERSON = "human:"
+"""Before the name of a person who answers, as agents write to them."""
 CONDITIONS = ("platform", "chat", "thread", "type", "sender", "mention", "pattern")
 """What a route may ask of a message: the place and the sender, then its words."""
 _PLACE = ("platform", "chat", "thread", "type", "sender")
@@ -136,7 +138,7 @@ class Route:
     """Which agent answers messages of which all this is true; of several values one must be, none is all."""
 
     agent: str | None = None
-    """As `name@project`, or the name of one of the gateway's own models; None: `[agent]`."""
+    """As `name@project`, one of the gateway's own models, or a person, `human:name`; None: `[agent]`."""
     platform: tuple[str, ...] = ()
     chat: tuple[str, ...] = ()
     thread: tuple[str, ...] = ()
@@ -213,7 +215,7 @@ class GatewayConfig:
     max_media_bytes_by_kind: Mapping[str, int] = field(default_factory=dict)
     """The same for one kind of files, by the first half of their type; 0: none is taken."""
     scan_command: tuple[str, ...] = ()
-    """A program that looks at each file that comes in, and refuses it by any exit code but 0."""
+    """A program that looks at each file that comes in or is left by a run; any exit code but 0 refuses it."""
     drain: timedelta = timedelta(seconds=30)
     """How long a stop waits for runs at work and answers on their way."""
     routes: tuple[Route, ...] = ()
@@ -270,8 +272,13 @@ def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | Non
 
 
 def short_name(agent: str) -> str:
-    """Return what people call an agent."""
-    return agent.partition("@")[0]
+    """Return what people call an agent, or the person who answers."""
+    return agent.removeprefix(PERSON).partition("@")[0]
+
+
+def is_person(agent: str | None) -> bool:
+    """Say whether a person answers, and no agent."""
+    return agent is not None and agent.startswith(PERSON)
 
 
 def label(agent: str) -> str:

@@ -53,11 +53,15 @@ _LOOKED_AGAIN_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class ReplyAddress:
-    """Where something is said, and which of the platform's messages it answers, or was said after reading."""
+    """Where something is said, and which of the platform's messages it answers, or was said after reading.
+
+    `files` are those that its run has left: they follow it.
+    """
 
     source: SessionSource
     answers: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
+    files: tuple[ChatFile, ...] = ()
 
 
 @dataclass(slots=True)
@@ -198,14 +202,16 @@ class Delivery:
             reply = Reply.of(row)
         except msgspec.ValidationError as error:
             return await self._given_up(row, None, (), f"it cannot be read: {type(error).__name__}")
-        read = await self._stores.intake_log.messages(reply.inbound_ids[:MAX_INBOUND])
+        run_id = reply.run_id if reply.kind is ReplyKind.ANSWER else None
+        ids = reply.inbound_ids[:MAX_INBOUND]
+        read, files = await self._stores.answered(ids, reply.thread_id, run_id)
         inbound = () if reply.kind is ReplyKind.QUESTION else read  # a question closes none
         is_closed = bool(inbound) and not any(message.status.is_open for message in inbound)
         if is_closed and row.may_have_arrived:
             return Performed()  # an earlier version died between its messages and its acknowledgement
         if self._clock.now() - _owed_since(row) > milliseconds(self._config.max_age):
             return await self._given_up(row, reply, inbound, "it is too old to be sent")
-        address = await self._address(reply, read)
+        address = await self._address(reply, read, files)
         if address is None:
             return await self._given_up(row, reply, inbound, "nobody knows where it goes")
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
@@ -237,14 +243,16 @@ class Delivery:
         target = row.target if source.person is None else target_name(source.platform.value, source.account)
         return self._adapters.get(target)
 
-    async def _address(self, reply: Reply, inbound: Sequence[InboundMessage]) -> ReplyAddress | None:
+    async def _address(
+        self, reply: Reply, inbound: Sequence[InboundMessage], files: tuple[ChatFile, ...]
+    ) -> ReplyAddress | None:
         read = tuple(message.key.message_id for message in inbound)
         answers = reply.answers or (() if reply.kind is ReplyKind.QUESTION else read)
         source = reply.source or (inbound[-1].body.get("source") if inbound else None)
         if source:
-            return ReplyAddress(SessionSource.from_dict(source), answers, read)
+            return ReplyAddress(SessionSource.from_dict(source), answers, read, files)
         found = await self._sessions.address(reply.thread_id)
-        return None if found is None else ReplyAddress(found[1], answers, read)
+        return None if found is None else ReplyAddress(found[1], answers, read, files)
 
     async def _send(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
@@ -264,7 +272,7 @@ class Delivery:
         self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
     ) -> SendResult:
         """Send the files behind a text; of one that is not taken the chat is told."""
-        source, files = outgoing.address.source, await self._files_of(reply)
+        source, files = outgoing.address.source, outgoing.address.files or await self._files_of(reply)
         for file in files[outgoing.files_sent :]:
             told = {"dedupe_key": f"{outgoing.key}/file/{file.position}", "final": True}
             metadata = send_metadata(source, **told)
@@ -285,9 +293,7 @@ class Delivery:
         return SendResult.sent()
 
     async def _files_of(self, reply: Reply) -> tuple[ChatFile, ...]:
-        """Return what is sent behind a text: what its run has left, or what came with its mail message."""
-        if reply.kind is ReplyKind.ANSWER and reply.run_id is not None:
-            return await self._stores.files.files(reply.thread_id, [reply.run_id])
+        """Return what came with a mail message, to be sent behind its text."""
         return tuple(
             [
                 await attached(one, reply.thread_id, position, self._stores.files)

@@ -43,7 +43,7 @@ from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, MessageType
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_of
 from postroom.gateway.spooling import MOST_FILES, head_of, piece_of, pieces_of, spooled, too_large
 from postroom.log import get_logger
@@ -55,6 +55,8 @@ _TRIES = 3
 """Executions of a run that a file is waited for."""
 _TRIES_UNCONNECTED = 12
 """The same while its channel is not connected: one less than a run has, which goes on without it then."""
+_CONNECTED_SECONDS = 20.0
+"""How long an execution waits for its channel: a run may begin before it is connected, at a start."""
 _SCAN_SECONDS = 120.0
 _TRANSCRIBE_SECONDS = 600.0
 """For an endpoint that is never silent and never done."""
@@ -175,12 +177,16 @@ class FilesOfRun(RunFiles):
             position = next((file.position for file in left if file.name == kept), len(left))
             if position >= MOST_LEFT:
                 raise TooLarge(f"this run has sent {MOST_LEFT} files, which are the most", value=MOST_LEFT)
-            return await self._left(name, piece_of(content), position)
+            file = await self._left(name, piece_of(content), position)
+        if file.missing is not None:
+            raise InvalidArgument(f"{file.name} cannot be sent: {file.missing}")
+        return file
 
     async def _left(self, name: str, pieces: AsyncIterator[bytes], position: int) -> ChatFile:
         async with spooled(pieces, most=self._files.most()) as found:
             head = await asyncio.to_thread(head_of, found.path)
             media_type = media_type_of(head, name)
+            refusal = await self._files.scan(found.path)
             file = ChatFile(
                 thread_id=self._thread_id,
                 message_id=self._run_id,
@@ -188,9 +194,11 @@ class FilesOfRun(RunFiles):
                 name=safe_name(name, media_type, position),
                 media_type=media_type,
                 size=found.size,
-                sha256=found.sha256,
+                sha256=None if refusal else found.sha256,
+                missing=refusal,
             )
-            await self._store.put_bytes(found)
+            if refusal is None:
+                await self._store.put_bytes(found)
         await self._store.put(file)
         return file
 
@@ -225,8 +233,7 @@ class FilesOfRun(RunFiles):
     def _tries(self) -> int:
         """Return how many executions a file that cannot be had now is waited for."""
         adapter = self._files.adapter_of(self._thread_id)
-        connects = (AdapterState.CONNECTING, AdapterState.RECONNECTING)
-        is_away = adapter is not None and adapter.liveness.state in connects
+        is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
 
     async def _fetched(self, file: ChatFile, block: ContentBlock) -> ChatFile:
@@ -238,6 +245,7 @@ class FilesOfRun(RunFiles):
         most = self._files.most()
         if file.size > most:
             raise too_large(file.size, most)
+        await _connected(adapter)
         attachment = Attachment(
             kind=_KINDS.get(block.type, MessageType.DOCUMENT),
             ref=block.data["ref"],
@@ -297,6 +305,20 @@ class FilesOfRun(RunFiles):
         key = sha256(notice.encode("utf-8", "replace")).hexdigest()[:16]
         draft = reply.draft(f"file/{self._thread_id}/{file.message_id}/{file.position}/{key}")
         return await self._store.put(file, notices=(draft,))
+
+
+async def _connected(adapter: BasePlatformAdapter) -> None:
+    """Wait for a channel that is about to be connected.
+
+    Raises:
+        ServerUnavailable: it is not connected in time, or will not be.
+    """
+    liveness = adapter.liveness
+    try:
+        async with asyncio.timeout(_CONNECTED_SECONDS if liveness.may_come_back else 0):
+            await liveness.reached()
+    except TimeoutError:
+        raise ServerUnavailable("its channel is not connected") from None
 
 
 async def attached(one: MailAttachment, thread_id: str, position: int, store: FileStore) -> ChatFile:

@@ -37,6 +37,7 @@ from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import StreamingPresenter
+from postroom.gateway.to_people import ToPeople
 from postroom.log import get_logger
 from postroom.relay import Relay
 
@@ -71,7 +72,7 @@ class Gateway:
         """Make everything; nothing runs yet. Without a `store` nothing is kept for later."""
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
-        self._clock, self._timer = clock, timer
+        self._clock, self._timer, self._mail = clock, timer, mail
         self._metrics = metrics = metrics or GatewayMetrics()
         self._adapters = presenter.adapters
         self._tasks = Tasks("gateway")
@@ -82,7 +83,7 @@ class Gateway:
             stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
         )
         handover, notices = Handover(run_queue, stores, config, presenter.seen.clear), Notices(outbox)
-        self._reminders = None if store is None else Reminders(store, run_queue, self._thread_of)
+        self._reminders = None if store is None else Reminders(store, run_queue, self._place_of)
         links = Links(
             stores.links, config, self.people, presenter.sessions, notices, adapters=presenter.adapters
         )
@@ -118,6 +119,7 @@ class Gateway:
             tasks=Tasks("chat intake"),
             metrics=self._metrics,
             acknowledgements=Acknowledgements(self._clock),
+            to_people=ToPeople(self.stores.intake_log, self._mail),
         )
 
     @property
@@ -258,13 +260,16 @@ class Gateway:
 
     # Parts of these.
 
-    async def _thread_of(self, source: SessionSource) -> str | None:
-        """Return the thread of a session, for what its person asked for earlier; None when they may not."""
+    async def _place_of(self, source: SessionSource) -> tuple[str, Json] | None:
+        """Return a session's thread, and what its chat asks of the agent, for what was asked for earlier.
+
+        None when its person may not write any more.
+        """
         source = await self.people.learn(source)
         if not self.people.may_write(source):
             return None
         session, _ = await self._presenter.sessions.of(self.config.session_key(source), source)
-        return session.thread_id
+        return session.thread_id, self.runner.services.handover.asked(session, source)
 
     async def _wind_down(self) -> None:
         """Let runs end within the time for that, then deliver what is due."""

@@ -161,7 +161,7 @@ class Handover:
         source, thread_id = event.source, session.thread_id
         if source is None:
             raise UnknownMessage("a message that is handed over has a source", value=event.message_id)
-        mode, asked = mode or self.busy_mode(session, source), self._asked(session, source)
+        mode, asked = mode or self.busy_mode(session, source), self.asked(session, source)
         lock, delivery = chat_lock(inbound_key(source, event.message_id)), delivery_of(mode, source)
         handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
 
@@ -214,7 +214,7 @@ class Handover:
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 
-    def _asked(self, session: ChatSession, source: SessionSource) -> Json:
+    def asked(self, session: ChatSession, source: SessionSource) -> Json:
         """Return what the chat asks of its agent with each message: another model, and more instructions."""
         rules = self._config.rules_of(source.platform, source.chat_id)
         is_model = source.agent not in self._config.programs
@@ -264,7 +264,7 @@ class Handover:
         if inbound.status is not InboundStatus.HANDED_OVER or thread_id is None or source is None:
             return True
         session = await self._sessions.load(inbound.session_key)
-        asked = None if session is None else self._asked(session, source)
+        asked = None if session is None else self.asked(session, source)
         message = message_of(event, inbound, shared=self._is_of_many(source), caller=asked)
         try:
             await self._run_queue.edit_pending(thread_id, message)

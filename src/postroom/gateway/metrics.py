@@ -59,7 +59,10 @@ class GatewayMetrics:
         )
 
     def message(self, outcome: str) -> None:
-        """Count a message: accepted, duplicate, refused, started, queued, steered, collected or rejected."""
+        """Count a message.
+
+        It is accepted, duplicate, refused, started, queued, steered, collected, rejected or passed_on.
+        """
         self._messages.labels(outcome).inc()
 
     def show_open(self, waiting: int, handed_over: int) -> None:

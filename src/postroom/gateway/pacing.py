@@ -6,7 +6,8 @@
 
 A call counts from its beginning until the scope's time after its end, for nobody knows when in between the
 platform counts it. What gives way (drafts, typing) has its turn only where nobody waits and half of the room
-is left. It keeps nothing: after a restart the platform's first refusal says what it remembers.
+is left; a refusal of what says nothing (typing, marks) quietens its own kind alone. It keeps nothing: after
+a restart the platform's first refusal says what it remembers.
 """
 
 from collections import deque
@@ -44,6 +45,7 @@ class _Scope:
     """What shares one limit."""
 
     rate: Rate | None
+    is_method: bool = False
     under_way: int = 0
     ended: deque[int] = field(default_factory=deque)
     """When the last calls ended, oldest first, as far as they still count."""
@@ -115,7 +117,7 @@ class Pacing:
 
         With `chat_id` something is said there. Who comes again under the same key has kept its place.
         """
-        scopes = self._of(method, chat_id, is_group=is_group)
+        scopes = self._of(method, chat_id, is_group=is_group, is_alone=gives_way and chat_id is None)
         wait = await self._waited(scopes, key, gives_way=gives_way)
         turn = Turn(wait)
         if wait:
@@ -154,18 +156,24 @@ class Pacing:
             await self._timer.sleep(wait)
 
     def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
-        """Be quiet in the narrowest scope; when that is the second at once, the platform meant the bot."""
+        """Be quiet in the narrowest scope; when that is the second at once, the platform meant the bot.
+
+        Of two chats the shorter quiet counts: one may have a limit of its own. A chat and a method have
+        nothing in common but the bot.
+        """
         narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
         narrow.quiet = (now, max(until, narrow.quiet[1]))
-        others = (one.quiet[1] for one in self._scopes.values() if one is not narrow and one is not bot)
-        if quiet := [other for other in others if other > now]:
-            bot.quiet = (now, max(min(until, *quiet), bot.quiet[1]))
+        others = [one for one in self._scopes.values() if one is not narrow and one is not bot]
+        if quiet := [one for one in others if one.quiet[1] > now]:
+            if all(one.is_method is narrow.is_method for one in quiet):
+                until = min(until, *(one.quiet[1] for one in quiet))
+            bot.quiet = (now, max(until, bot.quiet[1]))
 
-    def _of(self, method: str, chat_id: str | None, *, is_group: bool) -> "list[_Scope]":
+    def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
         """Return what a call counts for, the narrowest first and the bot last."""
         limits, found = self._limits, []
-        if method in limits.methods:
-            found.append(self._scope("method", method, limits.methods[method]))
+        if is_alone or method in limits.methods:
+            found.append(self._scope("method", method, limits.methods.get(method)))
         if chat_id is not None:
             found.append(self._scope("chat", chat_id, limits.chat))
             if is_group and limits.group is not None:
@@ -177,7 +185,7 @@ class Pacing:
         if scope is None:
             if len(self._scopes) >= _MOST_SCOPES:
                 self._forget(self._clock.now())
-            scope = self._scopes[kind, name] = _Scope(rate)
+            scope = self._scopes[kind, name] = _Scope(rate, is_method=kind == "method")
         return scope
 
     def _forget(self, now: int) -> None:

@@ -1,6 +1,5 @@
 """What agents ask of people: the questions of runs that wait, and the answers, of which the first counts."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,10 +11,10 @@ from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
+from postroom.contracts.waking import QUESTION_NUMBER
 from postroom.gateway.replies import Question, question_of
 from postroom.gateway.session import SessionSource
 
-_NUMBER = re.compile(r"[0-9a-f]{6}")
 _LONGEST_ID = 512
 _LONGEST_NAME = 200
 ANSWERED_ALREADY = "That was answered already."
@@ -107,6 +106,6 @@ async def answer_run(
 def _number_in(words: str) -> tuple[str | None, str]:
     """Return which question the words name, None for none, and what is said about it."""
     first, _, rest = words.strip().partition(" ")
-    if _NUMBER.fullmatch(first.lower()):
+    if QUESTION_NUMBER.fullmatch(first.lower()):
         return first.lower(), rest.strip()
     return None, words.strip()

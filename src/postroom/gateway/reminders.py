@@ -14,7 +14,15 @@ from hashlib import sha256
 from typing import Final
 
 from postroom.contracts.accepting import Accept
-from postroom.contracts.messages import ContentBlock, DeliveryMode, Granularity, Message, Role, storable
+from postroom.contracts.messages import (
+    ContentBlock,
+    DeliveryMode,
+    Granularity,
+    Json,
+    Message,
+    Role,
+    storable,
+)
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.schedules import Schedule
 from postroom.contracts.transactions import Store, Transaction
@@ -39,11 +47,14 @@ class Reminders:
         self,
         store: Store,
         run_queue: RunQueue,
-        thread_of: Callable[[SessionSource], Awaitable[str | None]],
+        place_of: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
     ) -> None:
-        """`thread_of` returns the thread of a session now; None when its person may not write any more."""
+        """`place_of` returns the thread of a session now, and what its chat asks of the agent.
+
+        None: its person may not write any more.
+        """
         self._run_queue = run_queue
-        self._thread_of = thread_of
+        self._place_of = place_of
         self._store = store
         self.kept = Schedules(store, {CHAT: self})
 
@@ -87,7 +98,7 @@ class Reminders:
         """Say a reminder, or give the agent its words, in the change that moves the schedule on."""
         schedule = firing.schedule
         source = SessionSource.from_dict(schedule.payload["source"])
-        thread_id = await self._thread_of(source)
+        thread_id, asked = await self._place_of(source) or (None, None)
 
         def change(tx: Transaction, accept: Accept) -> str:
             tx.lock(firing.lock)
@@ -102,7 +113,8 @@ class Reminders:
                 )
                 tx.outbox.enqueue((notice.draft(firing.key),))
             elif thread_id is not None:
-                message = Message(role=Role.USER, content=(ContentBlock(text=text),), id=firing.key)
+                block = ContentBlock(text=text, data={} if asked is None else {"caller": asked})
+                message = Message(role=Role.USER, content=(block,), id=firing.key)
                 accept(thread_id, message, DeliveryMode(granularity=Granularity.ONE, starts_run=True))
             if thread_id is None or schedule.payload["once"]:
                 tx.schedules.remove(schedule.schedule_id)
@@ -131,11 +143,16 @@ def in_words(schedule: Schedule) -> str:
 
 def when_of(span: timedelta, *, once: bool) -> str:
     """Return when something comes, as somebody would write it: `in 10m`, `every 1d 2h`."""
+    return f"{'in' if once else 'every'} {span_in_words(span)}"
+
+
+def span_in_words(span: timedelta) -> str:
+    """Return a span as somebody would write it: `2h`, `1d 2h`."""
     left, parts = int(span.total_seconds()), list[str]()
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
         count, left = divmod(left, length)
         parts += [f"{count}{unit}"] if count else []
-    return f"{'in' if once else 'every'} {' '.join(parts)}"
+    return " ".join(parts)
 
 
 def _prefix(session_key: str) -> str:

@@ -7,7 +7,6 @@ the thread's name, where it goes is looked up by whoever delivers it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha256
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -21,6 +20,7 @@ from postroom.contracts.messages import Json, Message, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
 from postroom.contracts.transactions import Transaction
+from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
 
 _LONGEST_ERROR = 1_000
@@ -151,17 +151,21 @@ def is_chat(thread_id: str) -> bool:
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
     """Return what a person is asked. The number is short, and the same for the same question."""
     return Question(
-        number=question_number(run.run_id, ticket),
+        number=number_of(run.run_id, ticket),
         run_id=run.run_id,
         call_id=ticket.tool_call_id,
         text=ticket.question,
     )
 
 
-def question_number(run_id: str, ticket: RunWaitingTicket) -> str:
-    """Return six characters that name a question; a later question never has those of an earlier one."""
-    told = f"{run_id}\0{ticket.ticket_id}\0{ticket.tool_call_id}\0{ticket.updated_at}"
-    return sha256(told.encode()).hexdigest()[:6]
+def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
+    """Return six characters that name a question; a later question never has those of an earlier one.
+
+    What was asked by `ask_person` has its number from then on.
+    """
+    if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
+        return ticket.ticket_id
+    return question_number(run_id, ticket.ticket_id, ticket.tool_call_id, ticket.updated_at)
 
 
 def answer_of(run: RunRecord) -> Reply:

@@ -14,23 +14,24 @@ from dataclasses import dataclass
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import BusyPolicy
-from postroom.contracts.chat import ChatStores, InboundDraft, InboundMove, InboundStatus
+from postroom.contracts.chat import ChatSession, ChatStores, InboundDraft, InboundMove, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
 from postroom.gateway.admission import AGENT_PENDING, SessionGuard
 from postroom.gateway.commands import Command, Commands, help_text, resolve_command
-from postroom.gateway.config import GatewayConfig
+from postroom.gateway.config import GatewayConfig, is_person, short_name
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.handover import Admission, AdmissionKind, Handover
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices, notice_key
 from postroom.gateway.people import People
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.session import Platform, SessionSource, build_session_key
+from postroom.gateway.session import ANSWER_ONLY, Platform, SessionSource, build_session_key
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import StreamingPresenter
+from postroom.gateway.to_people import ToPeople
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -39,8 +40,6 @@ _PATIENCE_MS = (5, 10, 20, 50, 100, 200, 400, 800)
 _ACKNOWLEDGED_EVERY_MS = 30_000
 _MOST_SESSIONS = 10_000
 _PAUSES_MS = (50, 200, 500, 1_000, 2_000, 4_000)
-_ASK_AND_WAIT = (Platform.API_SERVER, Platform.WEBHOOK)
-"""Platforms where a message is a request and has one answer: what became of it meanwhile is not told."""
 SHUTTING_DOWN = "Gateway shutting down"
 
 
@@ -82,6 +81,7 @@ class Services:
     """In which messages are handed over in the background."""
     metrics: GatewayMetrics
     acknowledgements: Acknowledgements
+    to_people: ToPeople
 
 
 class GatewayRunner:
@@ -156,6 +156,8 @@ class GatewayRunner:
         """
         source, key, guard, tasks = event.source, draft.session_key, self.guard, self.services.tasks
         if source is None or event.is_command() or not self._is_user_authorized(source):
+            return False
+        if is_person(source.agent):
             return False
         if key in guard.running or key in guard.waiting or not guard.admit(key, event):
             return False
@@ -235,6 +237,9 @@ class GatewayRunner:
         session, began_anew = await services.sessions.of(key, source)
         if began_anew and services.sessions.reset_policy(session, source).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
+        if is_person(source.agent):
+            await self._pass_on(event, source, session, key)
+            return True
         mode = BusyPolicy(event.metadata["busy"]) if "busy" in event.metadata else None
         if draft is not None:
             admission = await services.handover.begin(event, draft, session, mode=mode)
@@ -252,6 +257,27 @@ class GatewayRunner:
         if key in self.guard.stop_wishes and admission.kind is AdmissionKind.STARTED:
             await services.handover.stop(session.thread_id)
         return True
+
+    async def _pass_on(
+        self, event: MessageEvent, source: SessionSource, session: ChatSession, key: str
+    ) -> None:
+        """Give a message to the person who answers: it is closed when they have it, or it was refused."""
+        services, person = self.services, short_name(source.agent or "")
+        if services.stores.is_shared:
+            await self._wait_for_earlier(event, key)
+        refusal = await services.to_people.pass_on(event, source, session)
+        event.handed_over = True
+        if refusal is not None:
+            services.metrics.message("rejected")
+            await services.notices.refuse(event, refusal, key=notice_key("rejected", event.inbound_id))
+            await self._close(event, InboundStatus.REJECTED, reason=refusal)
+            return
+        services.metrics.message("passed_on")
+        if event.media or services.acknowledgements.is_due(key):
+            text = wording.files_not_passed_on(person) if event.media else wording.passed_on(person)
+            told = notice_key("ack", event.inbound_id)
+            await services.notices.answer(event, text, key=told, is_answer=False)
+        await self._close(event, InboundStatus.DONE)
 
     async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
         """Let what other processes took before be handed over first; one that died is not waited for long."""
@@ -273,7 +299,7 @@ class GatewayRunner:
         if admission.kind is AdmissionKind.REJECTED:
             await services.notices.refuse(event, text, key=notice_key("rejected", event.inbound_id))
             await self._close(event, InboundStatus.REJECTED, reason=text)
-        elif source.platform not in _ASK_AND_WAIT and services.acknowledgements.is_due(key):
+        elif source.platform not in ANSWER_ONLY and services.acknowledgements.is_due(key):
             key = notice_key("ack", event.inbound_id)
             await services.notices.answer(event, text, key=key, is_answer=False)
 

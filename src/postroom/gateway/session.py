@@ -26,6 +26,10 @@ class Platform(StrEnum):
     API_SERVER = "api_server"
 
 
+ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
+"""Where a message is a request and has one answer: nothing is said before it, and nobody reads more later."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSource:
     """A place in a chat, and who spoke there. Names are for show; nothing is decided by them."""

@@ -22,6 +22,7 @@ NOTHING_TO_STOP = "Nothing is at work here."
 EDITED_TOO_LATE = "I had read this before you changed it. Send what is different as a new message."
 DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
 NOT_ALLOWED = "You may not do that here."
+A_PERSON_ANSWERS = "A person answers here, and no agent: write what you want to say."
 WHEN_AND_WHAT = "Say when and what, with a span from 1m (for /remind 1s) to 366d: /remind 10m Lock the door."
 ANSWERS_ONLY = "Not kept: nothing can be said here but the answer to a request."
 ONLY_LOOKS = "Not taken: you may look here, with /help and /status, and not write."
@@ -142,6 +143,31 @@ def linked_by(other: str) -> str:
 def reached_here(person: str) -> str:
     """Say that messages of agents come to this chat."""
     return f"Messages to {person} come here from now on."
+
+
+def passed_on(person: str) -> str:
+    """Say that a person has a message."""
+    return f"{person} has your message, and answers here."
+
+
+def not_passed_on(person: str, why: str) -> str:
+    """Say that a person does not have a message."""
+    return f"Not passed on to {person}: {_short(why)}."
+
+
+def passed_on_from(who: str, platform: str) -> str:
+    """Return the subject of what a person is written from a chat."""
+    return f"{_short(who, 100)} on {platform}"
+
+
+def left_behind(files: int) -> str:
+    """Tell a person that files are left behind in the chat."""
+    return f"({files} {'file is' if files == 1 else 'files are'} in the chat, and not passed on.)"
+
+
+def files_not_passed_on(person: str) -> str:
+    """Say that a person does not have the files that came with a message."""
+    return f"{person} has your message without its files."
 
 
 def unknown_command(name: str) -> str:

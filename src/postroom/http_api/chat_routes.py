@@ -71,6 +71,14 @@ class ChatOperations(Protocol):
         """
         ...
 
+    async def discard(self, outbox_id: str) -> Mapping[str, object]:
+        """Take it off the list, for good.
+
+        Raises:
+            InvalidArgument: it is not among what could not be delivered.
+        """
+        ...
+
 
 class Pairing(Asked, frozen=True):
     """A code that a stranger was given."""
@@ -135,6 +143,19 @@ def chat_routes(operations: Operations, chats: ChatOperations | None) -> list[Ro
         asked = await read_body(request, Channel)
         return JSONResponse(dict(await _there(chats).reconnect(asked.platform)))
 
+    return [
+        operators("/health/detailed", {"GET": detailed}),
+        operators("/admin/gateway/pair", {"POST": pair}),
+        operators("/admin/gateway/people", {"GET": people, "DELETE": shut_out}),
+        operators("/admin/gateway/send", {"POST": send}),
+        operators("/admin/gateway/reconnect", {"POST": reconnect}),
+        _undelivered(chats),
+    ]
+
+
+def _undelivered(chats: ChatOperations | None) -> Route:
+    """Return the route to what could not be delivered."""
+
     async def dead(_: Request) -> Response:
         return JSONResponse(dict(await _there(chats).dead()))
 
@@ -142,14 +163,11 @@ def chat_routes(operations: Operations, chats: ChatOperations | None) -> list[Ro
         asked = await read_body(request, Undelivered)
         return JSONResponse(dict(await _there(chats).revive(asked.outbox_id)))
 
-    return [
-        operators("/health/detailed", {"GET": detailed}),
-        operators("/admin/gateway/pair", {"POST": pair}),
-        operators("/admin/gateway/people", {"GET": people, "DELETE": shut_out}),
-        operators("/admin/gateway/send", {"POST": send}),
-        operators("/admin/gateway/reconnect", {"POST": reconnect}),
-        operators("/admin/gateway/dead", {"GET": dead, "POST": revive}),
-    ]
+    async def discard(request: Request) -> Response:
+        asked = await read_body(request, Undelivered)
+        return JSONResponse(dict(await _there(chats).discard(asked.outbox_id)))
+
+    return operators("/admin/gateway/dead", {"GET": dead, "POST": revive, "DELETE": discard})
 
 
 def _there(chats: ChatOperations | None) -> ChatOperations:

@@ -147,9 +147,9 @@ _ADMINISTRATION: Final = (
         "GET /admin/floor",
         "GET /admin/runs/dead",
         "POST /admin/runs/cancel",
-        "POST /admin/runs/discard",
         "POST /admin/runs/hasten",
         "POST /admin/runs/replay",
+        "POST /admin/runs/discard",
         "GET POST /admin/questions",
         "GET POST DELETE /admin/schedules",
         "GET /admin/schedules/one",
@@ -160,7 +160,7 @@ _ADMINISTRATION: Final = (
         "GET DELETE /admin/gateway/people",
         "POST /admin/gateway/send",
         "POST /admin/gateway/reconnect",
-        "GET POST /admin/gateway/dead",
+        "GET POST DELETE /admin/gateway/dead",
     ),
 )
 _CHANNELS: Final = tuple(

@@ -46,6 +46,8 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
     """Return the error for a name that no agent of the project has."""
     close = nearest(name, (agent.name for agent in tx.agents(project.id, include_retired=False, limit=1_000)))
     hint = f"; the nearest are {', '.join(close)}" if close else ""
+    if "," in name:
+        hint = "; no name holds a comma: give each recipient by itself"
     return UnknownAgent(
         f"project {project.slug} has no agent {shown(name)}{hint}",
         value=name,

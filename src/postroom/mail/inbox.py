@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
+from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.clock import from_iso, iso
 from postroom.contracts.errors import (
     CursorAhead,
@@ -23,7 +24,8 @@ from postroom.mail.commands import (
 )
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.identity import acting, acting_active, visible_message
-from postroom.mail.projects import address_of
+from postroom.mail.outgoing import wake_key
+from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.views import (
     InboxView,
     MessageView,
@@ -33,6 +35,9 @@ from postroom.mail.views import (
     visible_hidden,
 )
 from postroom.mail.waking import open_questions
+
+_MOST_ON_THEIR_WAY = 500
+"""Messages to chats, the oldest that wait, among which one is looked for."""
 
 
 class InboxEvents(TypedDict):
@@ -235,7 +240,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
     untouched = [one for one in shown if one.read_at is None and one.agent_id not in message_runs]
     woken = context.tx.with_runner([one.agent_id for one in untouched]) if untouched else {}
     is_held = [one for one in untouched if one.agent_id in woken and message.recalled_at is None]
-    held = open_questions.held(context.tx, message, is_held)
+    held = open_questions.held(context.tx, message, is_held) | _on_its_way(context, message, untouched)
     return {
         "message_id": message.id,
         "subject": message.subject,
@@ -251,6 +256,15 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
             for one in shown
         ],
     }
+
+
+def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
+    """Return why a message has not come to people in their chats yet: quiet hours, or what failed last."""
+    people = [one for one in readers if one.project_slug == PEOPLE_SLUG and one.announced_at is None]
+    keys = {wake_key(message.id, one.agent_id): one.agent_id for one in people}
+    rows = context.tx.outbox.open(CHAT_KIND, limit=_MOST_ON_THEIR_WAY) if keys else ()
+    found = ((keys.get(str(row.payload.get("mail_key"))), row.last_error) for row in rows)
+    return {agent_id: why for agent_id, why in found if agent_id is not None and why is not None}
 
 
 def _state(one: Recipient, message_run: MessageRun | None, *, recalled: bool) -> str:

@@ -24,6 +24,8 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.dispatch.sinks import said
+from postroom.gateway.config import DEFAULT_AGENT
+from postroom.gateway.replies import agent_on, is_chat, target_of
 from postroom.mail.conflicts import conflicts
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
@@ -101,10 +103,12 @@ def work_of(
 ) -> Work:
     """Return a run as people see it."""
     slug, name = whose(run.thread_id)
+    in_chat = is_chat(run.thread_id)
     return Work(
         run_id=run.run_id,
         project=slug,
-        agent=name,
+        agent=(agent_on(run.thread_id) or DEFAULT_AGENT) if in_chat else name,
+        chat=target_of(run.thread_id) if in_chat else "",
         state=state,
         messages=tuple(messages_named(run.input.trigger_message_ids if run.input else ())),
         created_at=run.created_at,

@@ -11,6 +11,7 @@ from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
 from postroom.mail.identity import find_person
+from postroom.mail.people import VISITOR, name_person
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS, find_project
 from postroom.mail.reservations import end_reservation, share_reservation
 from postroom.mail.sending import THREAD, reply_subject
@@ -31,14 +32,7 @@ class PeopleService:
     async def add(self, name: str, chat: str | None) -> Mapping[str, object]:
         """Name a person, or give one who is named another chat, or none."""
         address = None if chat is None else ChatAddress.parse(chat)
-        await self._mail.call("ensure_project", {"human_key": PEOPLE_KEY}, caller=_POSTROOM)
-        who = {"project_key": PEOPLE_SLUG}
-        if await self._mail.store.read(lambda tx: _is_retired(tx, name)):
-            await self._mail.call("unretire_agent", {**who, "agent_name": name}, caller=_POSTROOM)
-        made = {**who, "name": name, "program": "human", "model": "none"}
-        view = await self._mail.call("register_agent", made, caller=_POSTROOM)
-        await self._mail.set_chat_address(PEOPLE_SLUG, view["name"], address)
-        return self._shown(view["name"], address)
+        return self._shown(await name_person(self._mail, name, address), address)
 
     async def remove(self, name: str) -> bool:
         """Have a person written to no more; their messages are kept. False when they were not named."""
@@ -54,7 +48,10 @@ class PeopleService:
     async def everybody(self) -> Sequence[Mapping[str, object]]:
         """Return those who are named, by when they were."""
         found = await self._mail.store.read(_everybody)
-        return [{**self._shown(name, address), "unread": unread} for name, address, unread in found]
+        return [
+            {**self._shown(name, address), "unread": unread, "visitor": is_visitor}
+            for name, address, unread, is_visitor in found
+        ]
 
     def _shown(self, name: str, address: ChatAddress | None) -> dict[str, object]:
         return {
@@ -65,24 +62,20 @@ class PeopleService:
         }
 
 
-def _everybody(tx: MailReads) -> list[tuple[str, ChatAddress | None, int]]:
+def _everybody(tx: MailReads) -> list[tuple[str, ChatAddress | None, int, bool]]:
     project = tx.project(PEOPLE_KEY)
     if project is None:
         return []
     people = tx.agents(project.id, include_retired=False, limit=_MOST)
-    return [(one.name, tx.chat_address(one.id), tx.unread_count(one.id)) for one in people]
+    return [
+        (one.name, tx.chat_address(one.id), tx.unread_count(one.id), one.program == VISITOR) for one in people
+    ]
 
 
 def _active(tx: MailReads, name: str) -> str | None:
     project = tx.project(PEOPLE_KEY)
     known = None if project is None else tx.agent(project.id, name)
     return None if known is None or known.retired_at is not None else known.name
-
-
-def _is_retired(tx: MailReads, name: str) -> bool:
-    project = tx.project(PEOPLE_KEY)
-    known = None if project is None else tx.agent(project.id, name)
-    return known is not None and known.retired_at is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +127,8 @@ class MessageService:
         return Limits(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
 
     async def people(self) -> list[str]:
-        """Return the names of those who may write, by when they were named."""
-        return [str(one["name"]) for one in await self._people.everybody()]
+        """Return the names of those who may write at the pages, by when they were named."""
+        return [str(one["name"]) for one in await self._people.everybody() if not one["visitor"]]
 
     async def name(self, name: str) -> str:
         """Name a person, and return the name; one who is named stays as they are.

@@ -1,6 +1,6 @@
 """The runs of a server: its one mailbox, and what executes the threads of each room."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
@@ -19,6 +19,7 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.dispatch.sinks import OutputKept
+from postroom.gateway.replies import is_chat
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
@@ -87,6 +88,31 @@ class RunService:
             StoreError: they could not be counted.
         """
         return await self.stores.dispatches.count_by_status()
+
+    async def dead_letters(self) -> AsyncIterator[RunDispatch]:
+        """Yield what was given up, oldest first.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+        after: RunDispatch | None = None
+        while page := await self.mailbox.dead_letters(after=after):
+            for one in page:
+                yield one
+            after = page[-1]
+
+    async def untold_dead_letters(self) -> int:
+        """Count what was given up and waits for somebody.
+
+        Of a run that failed in a chat, whoever wrote there has the reason as its answer: what no chat took is
+        a dead letter of the outbox.
+
+        Raises:
+            StoreError: they could not be counted.
+        """
+        if not (await self.counts()).get(RunDispatchStatus.DEAD_LETTER):
+            return 0
+        return sum([not is_chat(one.thread_id) async for one in self.dead_letters()])
 
     async def longest_waiting(self, now: int) -> RunDispatch | None:
         """Return the due dispatch that waits for the longest time, counted from when it was queued or due.

@@ -63,18 +63,24 @@ class WorkService:
         return await self._mail.slug(project)
 
     async def dead(self) -> Sequence[Mapping[str, object]]:
-        """Return what was given up, oldest first, up to 500."""
+        """Return what was given up, also in chats, oldest first, up to 500."""
         return [_shown(one) for one in await self._dead("")]
 
     async def works(self, slug: str) -> Sequence[Work]:
-        """Return the runs of a project's agents, or with "" of all agents.
+        """Return the runs of a project's agents, or with "" of all agents and chats.
 
-        Those not done come first, then the last ended; whatever was given up is there, however long ago.
+        Those not done come first, then the last ended, of agents alone; whatever was given up is there,
+        however long ago.
         """
         stores = self._runs.stores
         ended = [run for run in await self._runs.newest(slug, each=_EACH) if not run.is_open]
-        dead = [await stores.threads.load_run(one.run_id) for one in await self._dead(project_threads(slug))]
-        runs = [*await self._runs.open(slug), *ended[:ENDED], *(run for run in dead if run is not None)]
+        threads = project_threads(slug) if slug else ""
+        dead = [await stores.threads.load_run(one.run_id) for one in await self._dead(threads)]
+        runs = [
+            *await self._runs.open(slug or None),
+            *ended[:ENDED],
+            *(run for run in dead if run is not None),
+        ]
         found = [await self._of(run) for run in {run.run_id: run for run in runs}.values()]
         going = [one for one in found if one.state in _OPEN]
         return [
@@ -110,14 +116,14 @@ class WorkService:
         return sorted(found, key=lambda one: one.since_at)
 
     async def work(self, run_id: str) -> Work:
-        """Return one run of an agent.
+        """Return one run of an agent, on mail or in a chat.
 
         Raises:
-            UnknownRun: there is none, or it is no agent's.
+            UnknownRun: there is none.
         """
         run = await self._runs.stores.threads.load_run(run_id)
-        if run is None or whose(run.thread_id) == ("", ""):
-            raise UnknownRun(f"no agent has a run {run_id!r}", value=run_id)
+        if run is None:
+            raise UnknownRun(f"there is no run {run_id!r}", value=run_id)
         return await self._of(run)
 
     async def output(self, run_id: str, *, whole: bool = False) -> Output:
@@ -174,7 +180,7 @@ class WorkService:
         """Return one run, named by its id, by the beginning of its id, or by its dispatch's.
 
         Raises:
-            UnknownRun: there is none, or it is no agent's.
+            UnknownRun: there is none.
             InvalidArgument: several begin so.
         """
         return await self.work(await self._run_id(run_id))
@@ -201,20 +207,40 @@ class WorkService:
     async def replay(self, run_id: str) -> Work:
         """Have a run that was given up tried again, as a new run on the same messages; return the new one.
 
-        It may be named by its dispatch. Done twice, it is tried again once.
+        It may be named by its dispatch. Done twice, it is tried again once. Of a chat's run the chat has the
+        answer.
 
         Raises:
             UnknownRun: there is none.
             IllegalTransition: it is not among those that were given up.
         """
+        work, dispatch_id = await self._given_up(run_id)
+        try:
+            result = await self._runs.mailbox.replay_dead_letter(dispatch_id)
+        except UnknownDispatch as error:
+            raise _gone(work.run_id) from error
+        return await self.work(result.run_id)
+
+    async def discard(self, run_id: str) -> Work:
+        """Take a run that was given up off the list, for good; it keeps its error. Return it.
+
+        Raises:
+            UnknownRun: there is none.
+            IllegalTransition: it is not among those that were given up.
+        """
+        work, dispatch_id = await self._given_up(run_id)
+        try:
+            await self._runs.mailbox.discard_dead_letter(dispatch_id)
+        except UnknownDispatch as error:
+            raise _gone(work.run_id) from error
+        return await self.work(work.run_id)
+
+    async def _given_up(self, run_id: str) -> tuple[Work, str]:
+        """Return a run that was given up, and its dispatch."""
         work = await self.named(run_id)
         if not work.can_replay or work.dispatch_id is None:
-            raise _not_given_up(work, run_id)
-        try:
-            result = await self._runs.mailbox.replay_dead_letter(work.dispatch_id)
-        except UnknownDispatch as error:
-            raise IllegalTransition(f"run {work.run_id} was tried again meanwhile", value=run_id) from error
-        return await self.work(result.run_id)
+            raise _gone(work.run_id)
+        return work, work.dispatch_id
 
     async def hasten(self, run_id: str) -> Work:
         """Have a queued run that is tried again later tried now.
@@ -229,22 +255,6 @@ class WorkService:
                 f"run {work.run_id} is {work.state}, and is not to be tried again later", value=run_id
             )
         await self._runs.mailbox.hasten(work.dispatch_id)
-        return await self.work(work.run_id)
-
-    async def discard(self, run_id: str) -> Work:
-        """Leave a run that was given up: it stays failed, and waits for nobody any more.
-
-        Raises:
-            UnknownRun: there is none.
-            IllegalTransition: it is not among those that were given up.
-        """
-        work = await self.named(run_id)
-        if not work.can_replay or work.dispatch_id is None:
-            raise _not_given_up(work, run_id)
-        try:
-            await self._runs.mailbox.discard_dead_letter(work.dispatch_id)
-        except UnknownDispatch as error:
-            raise IllegalTransition(f"run {work.run_id} was tried again meanwhile", value=run_id) from error
         return await self.work(work.run_id)
 
     async def _dead(self, prefix: str) -> list[RunDispatch]:
@@ -323,11 +333,11 @@ class WorkService:
         ]
 
 
-def _not_given_up(work: Work, run_id: str) -> IllegalTransition:
+def _gone(run_id: str) -> IllegalTransition:
     return IllegalTransition(
-        f"run {work.run_id} is not among those that were given up",
+        f"run {run_id} is not among those that were given up",
         value=run_id,
-        remedy="see `postroom runs dead`; a run that was tried again is not there any more",
+        remedy="see `postroom runs dead`; a run that was tried again or discarded is not there any more",
     )
 
 

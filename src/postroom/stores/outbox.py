@@ -107,6 +107,13 @@ class OutboxTables(Tables, outbox.OutboxTables):
         return removed + self._sql.changed("outbox.keep_performed", values)
 
     @override
+    def call_next(self, performed: Sequence[OutboxMessage]) -> None:
+        lines = sorted({(one.kind, one.target, one.order_key) for one in performed if one.order_key})
+        named = [dict(zip(("kind", "target", "order_key"), line, strict=True)) for line in lines]
+        if any(self._sql.ask(*(("outbox.next_in_line", one) for one in named))):
+            self._tell(OUTBOX)
+
+    @override
     def nack(
         self,
         outbox_ids: Sequence[str],
@@ -145,6 +152,10 @@ class OutboxTables(Tables, outbox.OutboxTables):
             return None
         self._tell(OUTBOX)
         return _effect(row)
+
+    @override
+    def discard(self, outbox_id: str) -> bool:
+        return self._sql.changed("outbox.discard", {"outbox_id": outbox_id}) > 0
 
     @override
     def purge(self, older_than: int, limit: int) -> int:

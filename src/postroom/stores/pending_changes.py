@@ -1,13 +1,17 @@
-"""Changes on their way from callers on event loops to a thread that writes, and answers on their way back."""
+"""Changes and looks on their way from callers on event loops to threads, and answers on their way back."""
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 from postroom.contracts.errors import PostroomError, StoreUnavailable
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -21,12 +25,21 @@ class PendingChange(Generic[S]):
     """One change, who waits for it, and what came of it."""
 
     run: Callable[[S], Any]
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Any]"
-    committed: Callable[[], None] | None
-    key: str
+    future: "asyncio.Future[Any] | None" = None
+    """None where nobody waits."""
+    committed: Callable[[], None] | None = None
+    key: str = ""
     value: Any = None
     error: BaseException | None = None
+
+    def perform(self, given: S) -> None:
+        """Run it, and keep what it gave or raised for its caller; on the thread."""
+        try:
+            self.value = self.run(given)
+        except StopIteration:
+            self.error = no_stop_iteration()
+        except BaseException as error:  # handed to the caller: it is the caller's function that raised
+            self.error = error
 
 
 class PendingChanges(Generic[S]):
@@ -49,16 +62,21 @@ class PendingChanges(Generic[S]):
             StoreUnavailable: closed.
             BaseException: what came of it.
         """
-        loop = asyncio.get_running_loop()
-        change = PendingChange[S](
-            run=run, loop=loop, future=loop.create_future(), committed=committed, key=key
-        )
+        future = asyncio.get_running_loop().create_future()
+        self.put(PendingChange[S](run=run, future=future, committed=committed, key=key))
+        result: T = await future
+        return result
+
+    def put(self, change: PendingChange[S]) -> None:
+        """Have a change done, and wait for nothing.
+
+        Raises:
+            StoreUnavailable: closed.
+        """
         with self._gate:
             if self._closed:
                 raise StoreUnavailable("the database is closed", remedy="start the server again")
             self.queue.put(change)
-        result: T = await change.future
-        return result
 
     def stop(self) -> None:
         """Take nothing more; the thread gets None after the last change. Harmless when done twice."""
@@ -87,6 +105,60 @@ class PendingChanges(Generic[S]):
         return group
 
 
+class LookingThreads:
+    """A few threads that do what callers on event loops hand in, one thing each at a time.
+
+    `asyncio` has such a pool; its futures of two kinds cost a look more than what most looks do.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._pending = PendingChanges[None]()
+        weakref.finalize(self, self._pending.stop)  # those of a store that nobody closed end as well
+        self._threads = [
+            threading.Thread(target=_look_on, args=(self._pending,), name="postroom-reader", daemon=True)
+            for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def submit(self, look: Callable[[], T]) -> T:
+        """Have `look` done by one of the threads and return its answer.
+
+        Raises:
+            StoreUnavailable: closed.
+            BaseException: what came of it.
+        """
+        return await self._pending.submit(lambda _: look())
+
+    def begin(self, look: Callable[[], object]) -> None:
+        """Have `look` done, and wait for nothing; that it fails is logged.
+
+        Raises:
+            StoreUnavailable: closed.
+        """
+        self._pending.put(PendingChange(run=lambda _: look()))
+
+    def close(self) -> None:
+        """Take nothing more, and wait until what was handed in is done; harmless when done twice."""
+        self._pending.stop()
+        for thread in self._threads:
+            thread.join()
+
+
+def _look_on(pending: PendingChanges[None]) -> None:
+    while (look := pending.queue.get()) is not None:
+        if look.future is None or not look.future.cancelled():
+            look.perform(None)
+            answer((look,))
+        del look  # the next may be long in coming
+    pending.queue.put(None)  # for the next thread
+
+
+def no_stop_iteration() -> RuntimeError:
+    """Return what a caller gets instead: a future refuses to hold one, and would be awaited for ever."""
+    return RuntimeError("a function given to the store raised StopIteration")
+
+
 def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
     """Let every change that did not raise by itself end with this error."""
     for change in group:
@@ -100,9 +172,12 @@ def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
 
 def answer(group: Iterable[PendingChange[Any]]) -> None:
     """Wake the callers, each loop once a group."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[PendingChange[Any]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[PendingChange[Any], asyncio.Future[Any]]]] = {}
     for change in group:
-        by_loop.setdefault(change.loop, []).append(change)
+        if change.future is not None:
+            by_loop.setdefault(change.future.get_loop(), []).append((change, change.future))
+        elif change.error is not None:
+            _LOG.error("store.failed_for_nobody", reason=repr(change.error))
     for loop, changes in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle, changes)
@@ -110,13 +185,13 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
             continue
 
 
-def _settle(changes: list[PendingChange[Any]]) -> None:
-    for change in changes:
+def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> None:
+    for change, future in changes:
         if change.error is None and change.committed is not None:
             change.committed()
-        if change.future.done():
+        if future.done():
             continue  # the caller was cancelled
         if change.error is None:
-            change.future.set_result(change.value)
+            future.set_result(change.value)
         else:
-            change.future.set_exception(change.error)
+            future.set_exception(change.error)

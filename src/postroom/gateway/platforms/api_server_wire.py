@@ -21,6 +21,7 @@ from postroom.gateway.platforms.api_server_conversation import read_conversation
 from postroom.gateway.platforms.api_server_ids import KEY, SESSION
 from postroom.gateway.platforms.refused import Refused
 
+UNSUPPORTED: Final = "unsupported_parameter"
 MOST_TOOLS: Final = 128
 LONGEST_SESSION: Final = 200
 _TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -50,6 +51,24 @@ _NOT_IN_RESPONSES: Final = {
     "prompt": "; send `instructions`",
     "top_logprobs": "",
     "max_tool_calls": "",
+}
+
+
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        *("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+        *("prompt_cache_retention", "stream_options"),
+    }
+)
+"""What says nothing about the answer: taken, and what is not shown again is passed over."""
+_OF_CHAT: Final = _WITHOUT_EFFECT | {
+    *("model", "messages", "n", "stream", "user", "conversation", "tools", "modalities"),
+    *("max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_effort", *_PASSED_ON),
+}
+_OF_RESPONSES: Final = _WITHOUT_EFFECT | {
+    *("model", "input", "instructions", "previous_response_id", "conversation", "user", "stream", "tools"),
+    *("tool_choice", "parallel_tool_calls", "text", "reasoning", "temperature", "top_p", "max_output_tokens"),
+    *("presence_penalty", "frequency_penalty", "include", "truncation"),
 }
 
 
@@ -109,7 +128,9 @@ def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Aske
     Raises:
         Refused: it is none, or asks for what there is not.
     """
-    _check(data, model, _NOT_IN_CHAT)
+    _check(data, model, _OF_CHAT, _NOT_IN_CHAT)
+    if data.get("modalities") not in (None, [], ["text"]):
+        raise wrong("answers are text: `modalities` must be ['text']", "modalities", UNSUPPORTED)
     if data.get("n") not in (None, 1):
         raise wrong("only one choice is made: `n` must be 1", "n")
     options = data.get("stream_options")
@@ -134,7 +155,7 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
     Raises:
         Refused: it is none, or asks for what there is not.
     """
-    _check(data, model, _NOT_IN_RESPONSES)
+    _check(data, model, _OF_RESPONSES, _NOT_IN_RESPONSES)
     told, instructions = data.get("input"), data.get("instructions")
     messages = [{"role": "user", "content": told}] if isinstance(told, str) else told
     said = read_conversation(messages, "input", image_bytes)
@@ -163,7 +184,7 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
     )
 
 
-def _check(data: Mapping[str, Json], model: str, absent: Mapping[str, str]) -> None:
+def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: Mapping[str, str]) -> None:
     """Refuse what there is not, by name."""
     named = data.get("model")
     if named is not None and named != model:
@@ -174,7 +195,10 @@ def _check(data: Mapping[str, Json], model: str, absent: Mapping[str, str]) -> N
         raise wrong("`metadata` holds at most 16 entries", "metadata")
     for name, instead in absent.items():
         if data.get(name) not in (None, False, [], {}):
-            raise wrong(f"`{name}` is not supported{instead}", name, "unsupported_parameter")
+            raise wrong(f"`{name}` is not supported{instead}", name, UNSUPPORTED)
+    for name in sorted(data.keys() - known - absent.keys()):
+        if data[name] is not None:
+            raise wrong(f"there is no parameter `{name[:100]}`", name[:100], UNSUPPORTED)
 
 
 def _overrides(data: Mapping[str, Json], limit: Json, more: dict[str, Json]) -> InferenceOverride | None:
@@ -200,7 +224,7 @@ def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tup
     for index, one in enumerate(told):
         where = f"tools[{index}]"
         if not isinstance(one, Mapping) or one.get("type") != "function":
-            raise wrong("only tools of the type `function` are supported", where, "unsupported_parameter")
+            raise wrong("only tools of the type `function` are supported", where, UNSUPPORTED)
         function = function_of(one)
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str) or not _TOOL.fullmatch(name):
@@ -215,7 +239,8 @@ def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tup
 
 def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
     """Return the settings of a response as those of a chat completion, which is what models speak."""
-    more = {name: data[name] for name in ("parallel_tool_calls",) if data.get(name) is not None}
+    named = ("parallel_tool_calls", "presence_penalty", "frequency_penalty")
+    more = {name: data[name] for name in named if data.get(name) is not None}
     choice, text = data.get("tool_choice"), data.get("text")
     if isinstance(choice, Mapping) and choice.get("type") == "function":
         choice = {"type": "function", "function": {"name": choice.get("name")}}

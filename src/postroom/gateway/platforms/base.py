@@ -8,6 +8,7 @@ after `handle_message` has returned: then the message is on disk. When it raises
 acknowledge, and the platform sends the message again. It knows nothing of sessions, agents or policies.
 """
 
+import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -184,6 +185,7 @@ class Liveness:
     refused: int = 0
     """Requests with a wrong signature or secret, and updates that could not be read."""
     _state: AdapterState = AdapterState.STOPPED
+    _reached: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def state(self) -> AdapterState:
@@ -195,6 +197,26 @@ class Liveness:
         was, self._state = self._state, state
         if self.since is None or (was is AdapterState.CONNECTED) is not (state is AdapterState.CONNECTED):
             self.since = self.clock.now()
+        if self.is_reachable:
+            self._reached.set()
+        else:
+            self._reached.clear()
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the platform can be asked; while its receiving side is tried again it mostly can."""
+        return self._state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether a connection that is not there is to come."""
+        return self._state is not AdapterState.CONNECTED and (
+            self._state is not AdapterState.FAILED or self.retryable
+        )
+
+    async def reached(self) -> None:
+        """Return when the platform can be asked."""
+        await self._reached.wait()
 
 
 def pause_ms(attempt: int, *, least: int = 0) -> int:

@@ -284,7 +284,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 SendErrorKind.NOT_FOUND, "no such chat or message: an id of Discord is digits"
             )
         chat, is_typing, is_mark = told.get("channel_id"), path.endswith("/typing"), path == _REACTION
-        counted = ("react", None) if is_mark else (method, chat)
+        counted = ("typing", None) if is_typing else ("react", None) if is_mark else (method, chat)
         async with self._turn(*counted, metadata, gives_way=is_typing or is_mark) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)

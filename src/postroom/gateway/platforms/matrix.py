@@ -286,7 +286,13 @@ class MatrixAdapter(BasePlatformAdapter):
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show for ten seconds that an answer is being written."""
         path = wire.path_of("rooms", chat_id, "typing", self._me.user_id)
-        await self._home.ask("PUT", path, {"typing": True, "timeout": 10_000}, timeout_ms=5_000)
+        async with self._turn("typing", None, metadata, gives_way=True) as turn:
+            if turn.wait_ms:
+                return
+            told = {"typing": True, "timeout": 10_000}
+            result = self._result(await self._home.ask("PUT", path, told, timeout_ms=5_000))
+            if result.error_kind is SendErrorKind.RATE_LIMITED:
+                turn.refused(result.retry_after_ms)
 
     async def react(
         self,

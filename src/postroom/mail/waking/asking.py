@@ -1,16 +1,15 @@
 """What a run at work asks of people: kept at once, asked when the run ends its turn, answered once."""
 
-import hashlib
+from itertools import count
 from typing import TypedDict
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument
 from postroom.contracts.runs import OnTimeout
-from postroom.contracts.waking import AskedQuestion
+from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting_active
 
-_DIGITS = 12
 _OWN_RUN = "give the run's own id: it is in POSTROOM_RUN of the program that the server has started"
 
 
@@ -39,9 +38,8 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     run_id = asked.run_id or context.caller.run_id
     if run_id is None:
         raise InvalidArgument("run_id is needed where no run's token calls", value=None, remedy=_OWN_RUN)
-    told = f"{run_id}\0{asked.question}"
     question = AskedQuestion(
-        id=hashlib.sha256(told.encode()).hexdigest()[:_DIGITS],
+        id=_number(context, run_id, asked.question),
         text=asked.question,
         timeout_ms=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
         on_timeout=OnTimeout(asked.on_timeout),
@@ -49,3 +47,10 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     if not context.tx.ask(run_id, agent.id, question, context.now):
         raise IllegalTransition(f"{agent.name} has no run {run_id!r} at work", value=run_id, remedy=_OWN_RUN)
     return {"question_id": question.id, "asked": True}
+
+
+def _number(context: WriteContext, run_id: str, text: str) -> str:
+    """Return what everybody calls the question: as before where the run at work has asked it already."""
+    before = {one.text: one.id for one in context.tx.questions(run_id)}
+    numbers = (question_number(run_id, text, context.now, salt) for salt in count())
+    return before.get(text) or next(one for one in numbers if one not in before.values())

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from postroom.contracts.errors import UnknownAgent, UnknownMessage
-from postroom.contracts.people import ChatAddress
+from postroom.contracts.errors import InvalidArgument, UnknownAgent, UnknownMessage
+from postroom.contracts.people import ChatAddress, ChatWords
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
 from postroom.mail.outgoing import woken_by
+from postroom.mail.people import VISITOR, name_person, visitor_of
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.waking.completion import RunCompletion
 
@@ -90,14 +91,16 @@ class StoredChatDelivery:
         self._mail.wake_readers()
         return person
 
-    async def reply(self, address: ChatAddress, message: int, text: str, *, key: str) -> str:
-        """Answer a message for the person of this chat, and return whom; repeated under its key, once.
+    async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
+        """Answer a message for the person who is reached in one of these chats, which are all theirs.
+
+        Return whom; repeated under its key, it is answered once.
 
         Raises:
-            UnknownMessage: nobody who is reached in this chat was written this message.
+            UnknownMessage: nobody who is reached in these chats was written this message.
             PostroomError: the mail room refuses the answer.
         """
-        person = await self._mail.store.read(lambda tx: _reader_at(tx, address, message))
+        person = await self._mail.store.read(lambda tx: _reader_at(tx, chats, message))
         if person is None:
             raise UnknownMessage(
                 f"no message {message} came to this chat",
@@ -110,9 +113,40 @@ class StoredChatDelivery:
         await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_SERVER)
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
+    async def pass_on(self, said: ChatWords) -> None:
+        """Write to a person what was said in a chat, from whoever is reached there.
 
-def _reader_at(tx: MailReads, address: ChatAddress, message: int) -> str | None:
-    """Return the person who was written a message and is reached in this chat."""
+        A chat in which nobody is reached is named as a visitor; what is written to a visitor comes there.
+
+        Raises:
+            StoreError: it could not be stored; it is not known whether it was.
+            PostroomError: the mail room refuses it.
+        """
+        sender = await self._mail.store.read(lambda tx: _reached_at(tx, said.chat))
+        if sender is None:
+            sender = await name_person(self._mail, visitor_of(said.chat), said.chat, program=VISITOR)
+        if f"{HUMAN}{sender}".casefold() == said.person.casefold():
+            raise InvalidArgument(f"{said.person} is reached in this very chat", value=said.chat.name)
+        asked = {
+            "project_key": PEOPLE_SLUG,
+            "sender_name": sender,
+            "to": [said.person],
+            "subject": said.subject,
+            "body_md": said.text,
+            "thread_id": said.thread_id,
+            "idempotency_key": said.key,
+        }
+        await self._mail.call("send_message", asked, caller=_SERVER)
+
+
+def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
+    """Return the person who is reached in a chat; of several, who was named first."""
+    people = tx.agents_by_id(sorted(tx.reached_at(chat)))
+    return next((people[one].name for one in sorted(people)), None)
+
+
+def _reader_at(tx: MailReads, chats: Sequence[ChatAddress], message: int) -> str | None:
+    """Return the person who was written a message and is reached in one of these chats."""
     readers = [one for one in tx.recipients([message])[message] if one.project_slug == PEOPLE_SLUG]
     people = tx.agents_by_id([one.agent_id for one in readers])
-    return next((one.name for one in people.values() if tx.chat_address(one.id) == address), None)
+    return next((one.name for one in people.values() if tx.chat_address(one.id) in chats), None)

@@ -94,6 +94,11 @@ def as_said(message: Message, origin: Origin) -> str:
     )
 
 
+def as_answered(message: Message) -> str:
+    """Return an answer as a visitor has it in the chat where they asked."""
+    return f"{one_line(message.sender_name)}: {readable(message.body_md)}"
+
+
 def failure(name: str, reason: str) -> str:
     """Return what the sender of a message is told when its reader could not handle it."""
     return f"{name} could not handle your message: {readable(reason) or 'no reason was given'}"

@@ -24,9 +24,10 @@ from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.transactions import Transaction
 from postroom.mail.context import Waking
 from postroom.mail.outgoing import wake_key
+from postroom.mail.people import VISITOR
 from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.waking.open_questions import answers
-from postroom.mail.waking.prompts import Origin, agent_thread, as_prompt, as_said, message_name
+from postroom.mail.waking.prompts import Origin, agent_thread, as_answered, as_prompt, as_said, message_name
 
 T = TypeVar("T")
 Reader = tuple[Project, Agent]
@@ -109,9 +110,12 @@ class OpenChange(Waking):
             self.leaves_some = True
             return
         key = wake_key(message.id, person.id)
-        is_urgent = message.importance == "urgent"
-        text, files = as_said(message, origin), self.tx.mail.attachments([message.id])[message.id]
-        self.chats.enqueue(self.tx.outbox, key, address, text, files, keeps_quiet=not is_urgent)
+        is_visitor = person.program == VISITOR
+        text = as_answered(message) if is_visitor else as_said(message, origin)
+        files = self.tx.mail.attachments([message.id])[message.id]
+        # A visitor has asked: an answer waits for no quiet hours, as an agent's does not.
+        is_quiet = message.importance != "urgent" and not is_visitor
+        self.chats.enqueue(self.tx.outbox, key, address, text, files, keeps_quiet=is_quiet)
         self.said.add(key)
 
 

@@ -110,11 +110,7 @@ class StoredIntakeLog(IntakeLog):
 
     @override
     async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
-        asked = frozenset(inbound_ids)
-        if len(asked) > MAX_INBOUND:
-            raise InvalidRecord(
-                f"{len(asked)} messages were asked for, {MAX_INBOUND} are the most", value=len(asked)
-            )
+        asked = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tuple(tx.chats.inbound_by_id(asked, readable=True)))
 
     @override
@@ -150,3 +146,17 @@ class StoredIntakeLog(IntakeLog):
 
 def _at(tx: Transaction, now: int | None) -> int:
     return tx.now() if now is None else now
+
+
+def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:
+    """Return these ids, each once.
+
+    Raises:
+        InvalidRecord: there are more than `MAX_INBOUND`.
+    """
+    asked = frozenset(inbound_ids)
+    if len(asked) > MAX_INBOUND:
+        raise InvalidRecord(
+            f"{len(asked)} messages were asked for, {MAX_INBOUND} are the most", value=len(asked)
+        )
+    return asked

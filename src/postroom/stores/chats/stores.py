@@ -1,11 +1,14 @@
 """What the chat gateway keeps, behind its ports."""
 
+from collections.abc import Collection
+
 from typing_extensions import override
 
-from postroom.contracts.chat import ChatStores
-from postroom.contracts.transactions import Store
+from postroom.contracts.chat import ChatStores, InboundMessage
+from postroom.contracts.files import ChatFile
+from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats.files import StoredFiles
-from postroom.stores.chats.intake_log import StoredIntakeLog
+from postroom.stores.chats.intake_log import StoredIntakeLog, not_too_many
 from postroom.stores.chats.links import StoredLinks
 from postroom.stores.chats.people import StoredPeople
 from postroom.stores.chats.sessions import StoredSessions
@@ -15,6 +18,7 @@ class StoredChats(ChatStores):
     """What the gateway keeps, in the store that holds mail and runs."""
 
     def __init__(self, store: Store, *, is_shared: bool) -> None:
+        self._store = store
         self._is_shared = is_shared
         self._lines = StoredIntakeLog(store)
         self._sessions = StoredSessions(store)
@@ -51,3 +55,15 @@ class StoredChats(ChatStores):
     @override
     def files(self) -> StoredFiles:
         return self._files
+
+    @override
+    async def answered(
+        self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
+    ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
+        asked = not_too_many(inbound_ids)
+
+        def look(tx: Transaction) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
+            files = () if run_id is None else tx.chats.files(thread_id, (run_id,))
+            return tuple(tx.chats.inbound_by_id(asked, readable=True)), tuple(files)
+
+        return await self._store.read(look)

@@ -256,8 +256,8 @@ class SqlChatTables(ChatTables):
         return self._tx.changed("chats.keep_pieces", {"sha256": sha256, "now": now})
 
     @override
-    def drop_files(self, thread_id: str, message_ids: Collection[str]) -> None:
-        self._tx.run("chats.drop_files", {"thread_id": thread_id, "message_ids": list(message_ids)})
+    def drop_files(self, thread_ids: Collection[str]) -> None:
+        self._tx.run("chats.drop_files", {"thread_ids": list(thread_ids)})
 
     @override
     def drop_unused_bytes(self, before: int, *, limit: int) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
+from postroom.contracts.files import BYTES_LOCK
 from postroom.contracts.retention import AgedMessage, RetentionWrites
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
@@ -16,6 +17,15 @@ _DELETING = (
     "mail.delete_messages",
 )
 """In this order, for the messages are what the others refer to."""
+
+
+def lock_bytes(tx: SqlTransaction) -> None:
+    """Keep out other changes that store bytes, or remove them, until this one has ended.
+
+    A message may come with the bytes of one that goes. Projects are locked before.
+    """
+    tx.lock(BYTES_LOCK)
+    tx.wait_for_locks()
 
 
 class Retention(RetentionWrites):
@@ -61,6 +71,7 @@ class Retention(RetentionWrites):
     def drop_attachments(self, message_ids: Sequence[int]) -> None:
         """Take attachments from messages, and their contents where nothing else refers to them."""
         if stored := self._tx.all("mail.attachments", {"ids": message_ids}):
+            lock_bytes(self._tx)
             hashes = {row[1] for row in stored} | {row[5] for row in stored}
             self._tx.run("mail.drop_attachments", {"ids": message_ids})
             self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})

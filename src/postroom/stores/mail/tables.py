@@ -47,7 +47,7 @@ from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.mail.merging import Merging
 from postroom.stores.mail.restoring import TABLES, whole
-from postroom.stores.mail.retention import Retention
+from postroom.stores.mail.retention import Retention, lock_bytes
 from postroom.stores.mail.timeline import Timeline
 from postroom.stores.mail.waking import Waking
 from postroom.stores.sql_transaction import Row, SqlTransaction
@@ -503,6 +503,7 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
 
     @override
     def insert_blob(self, sha256: str, content: bytes) -> None:
+        lock_bytes(self._tx)
         self._tx.run("mail.insert_blob", {"sha256": sha256, "content": content})
 
     @override

@@ -1,13 +1,12 @@
 """A small pool of threads that read: each has a connection of its own and sees one consistent view a call."""
 
-import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Final, TypeVar
 
 from postroom.contracts.errors import StoreUnavailable
+from postroom.stores.pending_changes import LookingThreads
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended, unreachable
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
@@ -27,7 +26,7 @@ class Readers:
         self._address = address
         self._own = threading.local()
         self._connections: set[Connection] = set()
-        self._pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="postroom-reader")
+        self._threads = LookingThreads(count)
 
     async def submit(self, look: Callable[[PostgresTransaction], T]) -> T:
         """Run `look` in one consistent view and return its answer.
@@ -35,17 +34,13 @@ class Readers:
         Raises:
             StoreUnavailable: closed, or not answering in time.
         """
-        try:
-            answer = asyncio.get_running_loop().run_in_executor(self._pool, lambda: self._run(look))
-        except RuntimeError as error:  # the pool takes nothing more
-            raise StoreUnavailable("the database is closed", remedy="start the server again") from error
-        return await answer
+        return await self._threads.submit(lambda: self._run(look))
 
     def close(self) -> None:
         """Finish what runs and close every connection; what takes too long is cut off."""
         alarm = threading.Timer(_END_WITHIN.total_seconds(), self._cut_all)
         alarm.start()
-        self._pool.shutdown(wait=True)
+        self._threads.close()
         alarm.cancel()
         while self._connections:
             self._connections.pop().close()
@@ -74,10 +69,6 @@ class Readers:
         except Contended as error:
             connection.undo()
             raise StoreUnavailable(f"PostgreSQL broke the look off: {error}") from error
-        except StopIteration:
-            connection.undo()
-            # A future refuses to hold one, and whoever awaits it would wait for ever.
-            raise RuntimeError("a function given to the store raised StopIteration") from None
         except BaseException:
             connection.undo()
             raise

@@ -23,7 +23,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
 )
 from postroom.log import get_logger
-from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
+from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
 from postroom.stores.postgres.connection import Connection
 from postroom.stores.postgres.errors import HELD_UP, ConnectionLost, Contended, unreachable
 from postroom.stores.postgres.sql_transaction import LockHeld, PostgresTransaction
@@ -158,8 +158,7 @@ class Writer:
         except ConnectionLost:
             raise
         except StopIteration:
-            # A future refuses to hold one, and whoever awaits it would wait for ever.
-            change.error = RuntimeError("a function given to the store raised StopIteration")
+            change.error = no_stop_iteration()
         except BaseException as error:  # handed to the caller: it is the caller's function that raised
             change.error = error
         had_to_wait = isinstance(transaction.failure, LockHeld)

@@ -214,10 +214,10 @@ class Dispatches(Tables, DispatchTables):
             self._tell(WORK)
         return row
 
-    def put(self, row: RunDispatch) -> RunDispatch:
-        """Store a dispatch as it has moved, and return it."""
+    def put(self, row: RunDispatch, *, is_last: bool = False) -> RunDispatch:
+        """Store a dispatch as it has moved, and return it; behind one that `is_last` none is queued."""
         self._sql.run("dispatches.move", rows.dispatch_values(row))
-        if row.status is not _CLAIMED:  # it is queued, or its thread is free
+        if row.status is not _CLAIMED and not is_last:  # it is queued, or its thread is free
             self._tell(WORK)
         return row
 

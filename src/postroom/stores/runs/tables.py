@@ -110,15 +110,19 @@ class RunTables(Tables, run_tables.RunTables):
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
         after = self._write_thread(step, before, is_new=not found["threads.thread", thread_id], now=now)
-        if moved is not None:
-            self._write_queue(moved, claimed, interrupt, is_new=delivery is not None)
+        queued, waiting = (0, 0) if step.ends is None else _left(found, thread_id)
+        if moved is not None and delivery is not None:
+            self._write_queue(moved, claimed, interrupt)
+        elif moved is not None:
+            self.dispatches.put(moved, is_last=step.ends is not None and not queued)
         done = Committed(
-            message_count=after.message_count, dispatch=moved, claimed=claimed, interrupt=interrupt
+            message_count=after.message_count,
+            dispatch=moved,
+            claimed=claimed,
+            interrupt=interrupt,
+            leaves_queued=queued > 0,
+            leaves_waiting=waiting > len(set(step.consumes)),
         )
-        if step.ends is not None:
-            [[_, _, queued, waiting, _]] = found["dispatches.queue_of_thread", thread_id, 1]
-            left = waiting > len(set(step.consumes))
-            done = replace(done, leaves_queued=queued > 0, leaves_waiting=left)
         return done if drafts is None else drafts.written(done)
 
     @override
@@ -168,16 +172,19 @@ class RunTables(Tables, run_tables.RunTables):
             self.messages.put_summary(step.thread_id, step.summary)
 
     def _write_queue(
-        self, moved: RunDispatch, claimed: RunDispatch | None, interrupt: Interrupt | None, *, is_new: bool
+        self, added: RunDispatch, claimed: RunDispatch | None, interrupt: Interrupt | None
     ) -> None:
         if interrupt is not None:
-            self.dispatches.write_interrupt(moved.thread_id, interrupt)
-        if claimed is not None and claimed.dispatch_id != moved.dispatch_id:
+            self.dispatches.write_interrupt(added.thread_id, interrupt)
+        if claimed is not None and claimed.dispatch_id != added.dispatch_id:
             self.dispatches.put(claimed)
-        if is_new:
-            self.dispatches.insert(moved)
-        else:
-            self.dispatches.put(moved)
+        self.dispatches.insert(added)
+
+
+def _left(found: Found, thread_id: str) -> tuple[int, int]:
+    """Return how many dispatches are queued on a thread, and how many messages wait there."""
+    [[_, _, queued, waiting, _]] = found["dispatches.queue_of_thread", thread_id, 1]
+    return queued, waiting
 
 
 class _Drafts(Tables):

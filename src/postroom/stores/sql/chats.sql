@@ -222,4 +222,4 @@ SELECT p.sha256, p.piece FROM file_pieces p
 DELETE FROM file_pieces WHERE sha256 IN {texts :hashes} AND stored_at < :before;
 
 -- drop_files
-DELETE FROM chat_files WHERE thread_id = :thread_id AND message_id IN {texts :message_ids};
+DELETE FROM chat_files WHERE thread_id IN {texts :thread_ids};

@@ -77,6 +77,12 @@ DELETE FROM outbox WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :to
 UPDATE outbox SET status = 'delivered', claim_token = NULL, lease_until = NULL
  WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens};
 
+-- next_in_line
+SELECT 1 FROM outbox
+ WHERE kind = :kind AND target = :target AND order_key = :order_key AND order_key IS NOT NULL
+   AND status IN ('pending', 'claimed')
+ LIMIT 1;
+
 -- fail
 UPDATE outbox
    SET status = CASE WHEN CAST(:final AS bigint) = 1 OR attempt_count - CAST(:untried AS bigint) >= max_attempts
@@ -99,6 +105,9 @@ UPDATE outbox SET status = 'pending', available_at = :now, attempt_count = 0, ma
  WHERE outbox_id = :outbox_id AND status = 'dead_letter'
 RETURNING outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
           max_attempts, claim_token, lease_until, last_error, order_key, may_have_arrived;
+
+-- discard
+UPDATE outbox SET status = 'delivered' WHERE outbox_id = :outbox_id AND status = 'dead_letter';
 
 -- dead_letters
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,

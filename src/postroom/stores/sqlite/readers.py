@@ -1,15 +1,14 @@
 """A small pool of threads that read: each has a connection of its own and sees one consistent view a call."""
 
-import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from postroom.contracts.errors import StoreFull, StoreUnavailable
+from postroom.contracts.errors import StoreFull
+from postroom.stores.pending_changes import LookingThreads
 from postroom.stores.sqlite.connection import connect, connect_unshared, translated
 from postroom.stores.sqlite.own_files import OwnFiles
 
@@ -25,7 +24,7 @@ class Readers:
         self._files = files
         self._own = threading.local()
         self._connections: list[sqlite3.Connection] = []
-        self._pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="postroom-reader")
+        self._threads = LookingThreads(count)
 
     async def submit(self, look: Callable[[sqlite3.Connection], T]) -> T:
         """Run `look` in one consistent view and return its answer.
@@ -33,7 +32,7 @@ class Readers:
         Raises:
             StoreUnavailable: closed, or not answering in time.
         """
-        return await self._handed_over(lambda: self._run(look))
+        return await self._threads.submit(lambda: self._run(look))
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` outside of a transaction, for copies that must let the writer go on.
@@ -41,29 +40,22 @@ class Readers:
         Raises:
             StoreUnavailable: closed, or not answering in time.
         """
-        return await self._handed_over(lambda: self._run_free(work))
+        return await self._threads.submit(lambda: self._run_free(work))
 
-    def begin(self, work: Callable[[sqlite3.Connection], T]) -> "Future[T]":
-        """Have `work` done outside of a transaction, and wait for nothing.
+    def begin(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """Have `work` done outside of a transaction, and wait for nothing; that it fails is logged.
 
         Raises:
-            RuntimeError: closed.
+            StoreUnavailable: closed.
         """
-        return self._pool.submit(self._run_free, work)
+        self._threads.begin(lambda: self._run_free(work))
 
     def close(self) -> None:
         """Finish what runs and close every connection; harmless when done twice."""
-        self._pool.shutdown(wait=True)
+        self._threads.close()
         for connection in self._connections:
             connection.close()
         self._connections.clear()
-
-    async def _handed_over(self, work: Callable[[], T]) -> T:
-        try:
-            answer = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        except RuntimeError as error:  # the pool takes nothing more
-            raise StoreUnavailable("the database is closed", remedy="start the server again") from error
-        return await answer
 
     def _run(self, look: Callable[[sqlite3.Connection], T]) -> T:
         try:

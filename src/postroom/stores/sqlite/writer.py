@@ -157,16 +157,10 @@ class Writer:
             self._undo()
 
     def _run(self, change: _Change) -> None:
-        try:
-            change.value = change.run(self._transaction)
-        except sqlite3.Error as error:
+        change.perform(self._transaction)
+        if isinstance(error := change.error, sqlite3.Error):
             change.error = store_error(error)
             change.error.__cause__ = error
-        except StopIteration:
-            # A future refuses to hold one, and whoever awaits it would wait for ever.
-            change.error = RuntimeError("a function given to the store raised StopIteration")
-        except BaseException as error:  # handed to the caller: it is the caller's function that raised
-            change.error = error
 
     def _run_each(self, group: list[_Change]) -> None:
         connection = self._connection

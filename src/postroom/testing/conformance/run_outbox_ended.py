@@ -133,6 +133,25 @@ async def what_is_no_dead_letter_is_not_revived(stores: RunStores, clock: Manual
     assert again.status is OutboxStatus.DELIVERED
 
 
+async def a_discarded_dead_letter_is_gone_and_its_key_stays_used(
+    stores: RunStores, clock: ManualClock
+) -> None:
+    """It is neither listed, handed out nor revived; what is no dead letter is not discarded."""
+    dead = await _dead(stores, 1, dedupe_key="k")
+    pending = await stores.outbox.enqueue(effect(2))
+    for one in ("unknown", *outbox_ids((pending,))):
+        assert not await stores.outbox.discard(one)
+    async with asyncio.TaskGroup() as group:
+        tries = [group.create_task(stores.outbox.discard(dead.outbox_id)) for _ in range(TOGETHER)]
+    assert [one.result() for one in tries].count(True) == 1
+    assert await stores.outbox.dead_letters() == ()
+    assert await stores.outbox.revive(dead.outbox_id) is None
+    assert (await stores.outbox.enqueue(effect(1, dedupe_key="k"))).outbox_id == dead.outbox_id
+    assert numbers(await claim_effects(stores)) == [2]
+    clock.advance(timedelta(seconds=1))
+    assert await stores.outbox.purge(older_than=clock.now()) == 1
+
+
 async def reviving_at_the_same_time_revives_once(stores: RunStores, clock: ManualClock) -> None:
     """One caller gets it, and it is handed out once."""
     dead = await _dead(stores)
@@ -212,6 +231,7 @@ PROMISES: tuple[Promise, ...] = (
     a_dead_letter_is_revived,
     an_effect_is_revived_at_the_instant_given,
     what_is_no_dead_letter_is_not_revived,
+    a_discarded_dead_letter_is_gone_and_its_key_stays_used,
     reviving_at_the_same_time_revives_once,
     delivered_effects_are_purged_by_age,
     nothing_but_what_was_delivered_is_purged,

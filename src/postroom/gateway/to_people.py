@@ -1,0 +1,67 @@
+"""Routes to people: what is said in a chat is mail to the person who answers there, and no run.
+
+message ─▶ kept ─▶ mail to the person, once ─▶ closed
+│ to their inbox, and to the chat that they prefer
+their answer ◀── mail to whoever is reached in the chat, or to its visitor ◀── the pages, or /reply
+"""
+
+from hashlib import sha256
+from typing import Final
+
+from postroom.contracts.chat import ChatSession, IntakeLog
+from postroom.contracts.errors import IdempotencyConflict, PostroomError, StoreError
+from postroom.contracts.people import ChatDelivery, ChatWords
+from postroom.gateway import wording
+from postroom.gateway.config import short_name
+from postroom.gateway.events import MessageEvent
+from postroom.gateway.handover import message_of
+from postroom.gateway.session import SessionSource
+
+_DIGITS: Final = 24
+
+
+class ToPeople:
+    """Gives people what is said to them in chats."""
+
+    def __init__(self, intake_log: IntakeLog, mail: ChatDelivery | None) -> None:
+        self._intake_log, self._mail = intake_log, mail
+
+    async def pass_on(self, event: MessageEvent, source: SessionSource, session: ChatSession) -> str | None:
+        """Write to the person who answers; return why it was refused, None when it was written.
+
+        Done again for the same message, it is written once.
+
+        Raises:
+            StoreError: it is not known whether it was written; the message still waits.
+        """
+        person = source.agent or ""
+        [inbound] = await self._intake_log.messages([event.inbound_id or 0])
+        latest = event if inbound.revision <= event.revision else MessageEvent.from_body(inbound.body)
+        words = message_of(latest, inbound, shared=source.chat_type != "dm").text()
+        if latest.media:
+            words = f"{words}\n\n{wording.left_behind(len(latest.media))}"
+        if self._mail is None:
+            return wording.not_passed_on(short_name(person), "there is no mail here")
+        said = ChatWords(
+            person=person,
+            chat=source.address,
+            thread_id=f"chat-{sha256(session.thread_id.encode()).hexdigest()[:_DIGITS]}",
+            subject=wording.passed_on_from(_where(source), source.platform.value),
+            text=words.strip(),
+            key=f"chat/{source.address.name}/{inbound.inbound_id}",
+        )
+        try:
+            await self._mail.pass_on(said)
+        except StoreError:
+            raise
+        except IdempotencyConflict:  # it was written before it was edited
+            return None
+        except PostroomError as error:
+            return wording.not_passed_on(short_name(person), error.message)
+        return None
+
+
+def _where(source: SessionSource) -> str:
+    """Return who writes, or in which group."""
+    who = source.user_name or source.user_id or source.chat_id
+    return who if source.chat_type == "dm" else source.chat_name or source.chat_id
