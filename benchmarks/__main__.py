@@ -17,6 +17,7 @@ ALL = (
     "starting",
     "layers",
     "http",
+    "pages",
     "sending",
     "reading",
     "globs",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.figures import Table, cpu_of, median, p95, size
@@ -86,10 +87,10 @@ def _shown(figure: Figure) -> str:
 
 
 @contextmanager
-def serving(way: str, parser: str) -> Iterator[Server]:
-    """Start a server whose calls go one way, behind one parser."""
-    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
-        command = [sys.executable, "-m", "benchmarks.http_server", folder, way, parser]
+def serving(way: str, parser: str, *, folder: Path | None = None) -> Iterator[Server]:
+    """Start a server whose calls go one way, behind one parser; with what a folder holds, or with nothing."""
+    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as empty:
+        command = [sys.executable, "-m", "benchmarks.http_server", str(folder or empty), way, parser]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None

@@ -9,18 +9,18 @@ from typer.main import get_command
 
 from from_code.markdown import table
 from postroom.cli import exit_codes
-from postroom.cli.commands import app as command_tree
+from postroom.cli.commands import tree
 
 
 def page() -> str:
     """Return the page."""
-    tree = get_command(command_tree)
-    sections = "\n\n".join(_command(words, command) for words, command in _leaves(tree, "postroom"))
+    command = get_command(tree())
+    sections = "\n\n".join(_command(words, command) for words, command in _leaves(command, "postroom"))
     _, _, codes = (exit_codes.__doc__ or "").partition("\n\n")
     return f"""
 # Commands
 
-{command_tree.info.help}
+{tree().info.help}
 
 Every command takes `--help`. With `--json` a command prints one JSON document on standard output, in
 failure too: `{{"error": {{"code": ..., "message": ..., "value": ..., "remedy": ...}}}}`. Commands that write

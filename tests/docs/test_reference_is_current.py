@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from postroom.app.config import Settings
 from postroom.app.metrics import Metrics
-from postroom.cli.commands import app as command_tree
+from postroom.cli.commands import tree
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import all_errors
 from postroom.http_api.rest.document import address_of, method_of
@@ -54,7 +54,7 @@ LINES = {
     "rest": [f"| {method_of(one)} | `{address_of(one)}` |" for one in ALL_OPERATIONS],
     "tools": [f"## {operation.name}" for operation in ALL_OPERATIONS],
     "settings": [f"| `{name}` | `POSTROOM_{name.upper()}` |" for name in Settings.model_fields],
-    "commands": [f"## {words}" for words in commands(get_command(command_tree), "postroom")],
+    "commands": [f"## {words}" for words in commands(get_command(tree()), "postroom")],
     "errors": [f"| `{kind.code}` |" for kind in all_errors()],
 }
 

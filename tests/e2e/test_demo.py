@@ -72,6 +72,8 @@ def test_without_a_terminal_it_goes_on_by_itself_and_says_what_to_look_at(server
     done = demo(server.data_dir)
     assert (done.returncode, done.stderr) == (0, "")
     assert "You to Ada: yes" in done.stdout
+    assert "Then it asks, and is told yes." in done.stdout
+    assert "you are asked" not in done.stdout
     assert "timeline" in done.stdout
     assert "git -C" in done.stdout
 

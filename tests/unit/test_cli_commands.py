@@ -263,6 +263,13 @@ TOOLS: list[tuple[Sequence[str], str, object, dict[str, object], set[str]]] = [
         {"agents", "next"},
     ),
     (("agents", "show", "Ada"), "whois", {**AGENT, "unread": 1}, {"agent_name": "Ada"}, {*AGENT, "unread"}),
+    (
+        ("agents", "request-contact", "Ben@harbour", "--as", "Ada", "--reason", "lights"),
+        "request_contact",
+        {"status": "pending"},
+        {"agent_name": "Ada", "to": "Ben@harbour", "reason": "lights"},
+        {"status"},
+    ),
     (("agents", "retire", "Ada"), "retire_agent", AGENT, {"agent_name": "Ada"}, set(AGENT)),
     (("agents", "unretire", "Ada"), "unretire_agent", AGENT, {"agent_name": "Ada"}, set(AGENT)),
     (
@@ -615,7 +622,7 @@ def test_remedies_name_commands_and_not_the_tools_of_agents() -> None:
     assert remedies.as_commands("`search_messages` finds threads") == "`postroom mail search` finds threads"
     assert remedies.as_commands("ask the holder") == "ask the holder"
     assert remedies.as_commands(errors.ContactRequired.default_remedy) == (
-        "have the agent call the tool `request_contact` and wait for the answer"
+        "run `postroom agents request-contact` and wait for the answer"
     )
     assert remedies.as_commands("take it from list_file_reservations, or fetch_inbox_events") == (
         "take it from `postroom reservations list`, or `postroom watch`"
@@ -767,3 +774,5 @@ def test_ctrl_c_ends_a_command_quietly(
 def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith(f"postroom {__version__}")
+    assert main(["--help"]) == 0
+    assert "--version" in capsys.readouterr().out

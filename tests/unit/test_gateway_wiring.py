@@ -345,7 +345,7 @@ async def test_an_answer_that_was_given_up_is_delivered_when_it_is_revived(desk:
         while InboundStatus.FAILED not in (statuses := await desk.room.statuses()):
             await asyncio.sleep(0)
     assert statuses[InboundStatus.FAILED] == 1
-    await desk.operator.revive(found[0]["outbox_id"])
+    await desk.operator.revive(found[0]["outbox_id"][:-4])
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
     assert desk.channel.texts() == ["re: lights?"]
 

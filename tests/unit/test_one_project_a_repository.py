@@ -1,5 +1,6 @@
 """One Git repository is one project: worktrees, clones, links and folders within, with the real Git."""
 
+import os
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -201,6 +202,28 @@ def test_what_a_repository_is_set_to_do_is_not_done(tmp_path: Path, monkeypatch:
     (main / ".git" / "objects").mkdir()
     read_folder(str(main))
     assert not ran.exists()
+
+
+async def test_what_is_no_repository_and_no_remote_makes_a_project_all_the_same(
+    room: Room, main: Path
+) -> None:
+    around = main.parent
+    (around / "loop").symlink_to(around / "loop")
+    for name, remote in (
+        ("long", "%" * 500),
+        ("longer", "x" * 100_000),
+        ("lines", "a\nb"),
+        ("option", "--upload-pack=true"),
+        ("escape", "\x1b[2J"),
+    ):
+        git(a_repository(around / name), "config", "remote.origin.url", remote)
+    (around / "pipe" / ".git").mkdir(parents=True)
+    os.mkfifo(around / "pipe" / ".git" / "HEAD")
+    (around / "pointer").mkdir()
+    (around / "pointer" / ".git").write_text("gitdir: /nowhere\n")
+    names = ("long", "longer", "lines", "option", "escape", "loop", "pipe", "pointer", "x" * 300, "y/" * 900)
+    found = {(await ensured(room, around / name))["id"] for name in names}
+    assert len(found) == len(names)
 
 
 def test_a_server_that_git_itself_started_asks_about_the_folder_all_the_same(

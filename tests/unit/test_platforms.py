@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from postroom.app import gateway_secrets, privacy, tokens
 from postroom.cli.watch import hold_alone
+from postroom.contracts.errors import ConfigError
+from postroom.gateway.spooling import open_plain
 from postroom.stores.sqlite.connection import prepare
+from postroom.stores.sqlite.copying import sync_folder
 
 
 def test_on_macos_a_commit_and_a_checkpoint_reach_the_disk_past_the_drives_cache(tmp_path: Path) -> None:
@@ -66,3 +70,45 @@ def test_who_waits_to_be_woken_holds_its_place_alone_on_windows_too(
         hold_alone(first.fileno(), platform="linux")
         with pytest.raises(BlockingIOError):
             hold_alone(second.fileno(), platform="linux")
+
+
+def test_a_file_is_opened_and_a_link_is_not_on_every_system(tmp_path: Path) -> None:
+    file, link, gone = tmp_path / "file", tmp_path / "link", tmp_path / "gone"
+    file.write_text("words")
+    link.symlink_to(file)
+    for platform in ("linux", "darwin", "win32"):
+        with os.fdopen(open_plain(file, platform=platform), "rb") as opened:
+            assert opened.read() == b"words"
+        for refused in (link, gone):
+            with pytest.raises(OSError, match=str(refused)):
+                open_plain(refused, platform=platform)
+
+
+def test_where_files_have_no_modes_their_folders_lists_protect_them(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.write_text("x")
+    shared.chmod(0o644)
+    found = shared.stat()
+    table = gateway_secrets.Table(shared, "")
+    told = [privacy._is_shared(shared, platform=one) for one in ("linux", "darwin", "win32")]
+    assert told == [True, True, False]
+
+    def check(platform: str) -> None:
+        tokens._check_private(shared, found, platform=platform)
+
+    def check_secret(platform: str) -> None:
+        gateway_secrets._check_private(table, "a setting", shared, found, platform=platform)
+
+    for look in (check, check_secret):
+        look("win32")
+        for platform in ("linux", "darwin"):
+            with pytest.raises(ConfigError, match="can be used by other users"):
+                look(platform)
+
+
+def test_a_folder_is_synced_where_it_can_be_opened(tmp_path: Path) -> None:
+    sync_folder(tmp_path / "gone", platform="win32")
+    for platform in ("linux", "darwin"):
+        sync_folder(tmp_path, platform=platform)
+        with pytest.raises(FileNotFoundError):
+            sync_folder(tmp_path / "gone", platform=platform)

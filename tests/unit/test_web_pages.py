@@ -220,7 +220,9 @@ async def test_the_timeline_draws_what_happened_and_lists_the_same(client, store
     assert sorted(one["data-mark"] for one in drawn) == sorted(listed)
     attempts = await store.read(
         lambda reads: [
-            one for name in ("BlueFox", "RedBird", "GreenLake") for one in reads.attempts_of_run(f"r-{name}")
+            one
+            for name in ("BlueFox", "RedBird", "GreenLake")
+            for one in reads.attempts_of_runs([f"r-{name}"])
         ]
     )
     marks = {one["data-mark"] for one in drawn}

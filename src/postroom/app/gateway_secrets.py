@@ -8,6 +8,7 @@ What stands where the name of a variable or file belongs is not shown either: it
 
 import os
 import stat
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,10 +129,12 @@ def _one_line(table: Table, way: str, text: str) -> str:
     return secret
 
 
-def _check_private(table: Table, way: str, path: Path, found: os.stat_result) -> None:
+def _check_private(
+    table: Table, way: str, path: Path, found: os.stat_result, *, platform: str = sys.platform
+) -> None:
     if not stat.S_ISREG(found.st_mode):
         table.refuse(f"{path} is no file", value=str(path), remedy=f"let {way} name a file")
-    if os.name == "nt":  # no such bits there; the folder's access list protects the file
+    if platform == "win32":  # no such bits there; the folder's access list protects the file
         return
     if found.st_mode & _SHARED:
         table.refuse(

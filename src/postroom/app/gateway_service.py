@@ -164,8 +164,10 @@ class GatewayService:
         return {"undelivered": [_undelivered(row) for row in rows]}
 
     async def revive(self, outbox_id: str) -> Mapping[str, object]:
-        """Have it tried again."""
-        row = await self._gateway.outbox.revive(outbox_id)
+        """Have it tried again; the beginning of its id will do where no other begins so."""
+        rows = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
+        named = [one.outbox_id for one in rows if outbox_id and one.outbox_id.startswith(outbox_id)]
+        row = await self._gateway.outbox.revive(named[0] if len(named) == 1 else outbox_id)
         if row is None:
             raise _not_dead(outbox_id)
         self._gateway.wake()

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -62,9 +63,9 @@ def told_of_folders(settings: Settings) -> CheckResult:
     )
 
 
-def _is_shared(path: Path) -> bool:
+def _is_shared(path: Path, *, platform: str = sys.platform) -> bool:
     # On Windows there are no such bits; the folder's access list protects it.
-    return os.name != "nt" and path.exists() and bool(path.stat().st_mode & _SHARED)
+    return platform != "win32" and path.exists() and bool(path.stat().st_mode & _SHARED)
 
 
 def _told(path: Path, found: os.stat_result) -> ConfigError:

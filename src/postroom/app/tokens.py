@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,8 +119,8 @@ def _read(path: Path) -> str | None:
     return text
 
 
-def _check_private(path: Path, found: os.stat_result) -> None:
-    if os.name == "nt":  # no such bits there; the folder's access list protects the file
+def _check_private(path: Path, found: os.stat_result, *, platform: str = sys.platform) -> None:
+    if platform == "win32":  # no such bits there; the folder's access list protects the file
         return
     if found.st_mode & _SHARED:
         raise ConfigError(

@@ -9,7 +9,7 @@ import typer
 from postroom.cli import runners, show
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
-from postroom.cli.options import HERE, AsJson, Key, Project, project_key
+from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
 
 app = typer.Typer(
     help="See, register and retire agents.",
@@ -81,6 +81,27 @@ def show_one(name: Name, project: Project = HERE, as_json: AsJson = False) -> No
         Server.find().call_tool("whois", {"project_key": project_key(project), "agent_name": name})
     )
     show.answer(found, as_json=as_json, text=lambda: show.outline(found))
+
+
+@app.command("request-contact")
+def request_contact(
+    other: Annotated[
+        str, typer.Argument(metavar="NAME", help="The agent that is asked; name@project in another one.")
+    ],
+    acting: Acting,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="What for.")] = "",
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask an agent to take another's mail, where sending was refused. Harmless when it was asked before."""
+    asked = {"project_key": project_key(project), "agent_name": acting, "to": other, "reason": reason}
+    found = show.fields(
+        Server.find().call_tool("request_contact", {**asked, "idempotency_key": idempotency_key})
+    )
+    show.answer(
+        found, as_json=as_json, text=lambda: f"{show.line(other)} is asked: {show.line(found['status'])}"
+    )
 
 
 @app.command()

@@ -1,70 +1,51 @@
-"""The tree of commands."""
+"""The tree of commands. A command loads no more than itself: all of them together take half a second."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
 
 import typer
 
-from postroom.cli import (
-    agents,
-    backup,
-    database,
-    events,
-    gateway,
-    guard,
-    hook_command,
-    mail,
-    people,
-    projects,
-    prune,
-    questions,
-    rebuild,
-    reservations,
-    runs,
-    schedules,
-    server,
-    settings,
-    setup,
-    support,
-    tokens,
-    top,
-    watch,
-)
-from postroom.cli.demo.command import demo
-from postroom.cli.help_text import GroupedCommands, examples
+from postroom.cli.help_text import GROUPS, GroupedCommands, examples
 
-app = typer.Typer(
-    name="postroom",
-    cls=GroupedCommands,
-    help="The post room of a team of AI agents and their people.",
-    epilog=examples(
-        "up", "top", "mail send --as Ada --to Ben -s Lights 'The north pier?'", "mail inbox --as Ben"
+_MODULES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("up", "mcp", "status", "doctor", "open", "version"), "server"),
+    "demo": "demo.command",
+    "events": "events",
+    "hook": "hook_command",
+    "prune": "prune",
+    "restore": "backup",
+    "support-bundle": "support",
+    "top": "top",
+    "watch": "watch",
+}
+"""Where single commands are. Any other is a group, in the module of its name."""
+_GROUPS: Final[Mapping[str, str]] = {"backup": "backup.backups", "config": "settings.app"}
+"""Where groups are that are not `app` in the module of their name."""
+
+
+def tree(only: str = "") -> typer.Typer:
+    """Return all commands, or those of the module that has this one; all where there is none of this name."""
+    names = [name for group in GROUPS.values() for name in group]
+    app = typer.Typer(
+        name="postroom",
+        cls=GroupedCommands,
+        help="The post room of a team of AI agents and their people.",
+        epilog=examples(
+            "up", "top", "mail send --as Ada --to Ben -s Lights 'The north pier?'", "mail inbox --as Ben"
+        )
+        + "\n\nEvery command takes --help, and --json for one JSON document; --version prints the version. "
+        "Exit codes: 0 done, 1 failed, 2 usage or refused, 75 temporary, 78 configuration.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
     )
-    + "\n\nEvery command takes --help, and --json for one JSON document. "
-    "Exit codes: 0 done, 1 failed, 2 usage or refused, 75 temporary, 78 configuration.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(server.app)
-app.add_typer(mail.app, name="mail")
-app.add_typer(agents.app, name="agents")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(reservations.app, name="reservations")
-app.add_typer(watch.app)
-app.add_typer(events.app)
-app.add_typer(guard.app, name="guard")
-app.add_typer(hook_command.app)
-app.add_typer(gateway.app, name="gateway")
-app.add_typer(runs.app, name="runs")
-app.add_typer(backup.app)
-app.add_typer(backup.backups, name="backup")
-app.add_typer(database.app, name="database")
-app.add_typer(support.app)
-app.add_typer(projects.app, name="projects")
-app.add_typer(prune.app)
-app.add_typer(rebuild.app, name="rebuild")
-app.add_typer(settings.app, name="config")
-app.add_typer(top.app)
-app.add_typer(questions.app, name="questions")
-app.add_typer(people.app, name="people")
-app.add_typer(schedules.app, name="schedules")
-app.command("demo")(demo)
-app.add_typer(setup.app, name="setup")
+    wanted = [only] if only in names else names
+    parts = [
+        (f"{_MODULES[name]}.app", None) if name in _MODULES else (_GROUPS.get(name, f"{name}.app"), name)
+        for name in wanted
+    ]
+    for place, group in dict.fromkeys(parts):
+        module, _, part = place.rpartition(".")
+        app.add_typer(getattr(import_module(f"postroom.cli.{module}"), part), name=group)
+    return app

@@ -71,18 +71,15 @@ def _run(given: list[str]) -> int:
     from typer import TyperException
 
     from postroom.cli import show
+    from postroom.cli.commands import tree
     from postroom.cli.exit_codes import DONE, exit_code
     from postroom.contracts.errors import InvalidArgument, PostroomError
 
-    if given[:1] == ["up"]:  # a start does not wait for the other commands to be read
-        from postroom.cli.server import app
-    else:
-        from postroom.cli.commands import app
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
     show.accept_any_text()
     try:
         try:
-            code = app(args=given, prog_name="postroom", standalone_mode=not as_json)
+            code = tree(*given[:1])(args=given, prog_name="postroom", standalone_mode=not as_json)
         except TyperException as error:
             raise InvalidArgument(error.format_message(), remedy="see the command with --help") from error
         except OSError as error:

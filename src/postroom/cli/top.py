@@ -142,29 +142,34 @@ def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "
     )
 
 
-def _question(one: Mapping[str, Any], now: int) -> tuple[str, str, str]:
-    return one["number"], since(one["waiting_since"], now), one["question"]
+Row = tuple[str, str, str, str]
+"""An id, since when, what it is, and what it says, which has a line of its own."""
 
 
-def _run(run: Mapping[str, Any], now: int, text: str) -> tuple[str, str, str]:
-    told = f"{run['agent']}@{run['project']}"
+def _question(one: Mapping[str, Any], now: int) -> Row:
+    return one["number"], since(one["waiting_since"], now), one["question"], ""
+
+
+def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
     moment = run["finished_at"] or run["started_at"] or run["created_at"]
-    return run["run_id"], since(moment, now), f"{told}: {text}" if text else told
+    return run["run_id"], since(moment, now), f"{run['agent']}@{run['project']}", text
 
 
-def _ended(run: Mapping[str, Any], now: int) -> tuple[str, str, str]:
-    run_id, moment, told = _run(run, now, "")
-    return run_id, moment, f"{run['state']:<9}  {told}"  # first, for what follows may be cut off
+def _ended(run: Mapping[str, Any], now: int) -> Row:
+    run_id, moment, told, _ = _run(run, now, "")
+    return run_id, moment, f"{run['state']:<9}  {told}", ""  # first, for what follows may be cut off
 
 
-def _mail(one: Mapping[str, Any], now: int) -> tuple[str, str, str]:
-    return f"message {one['message']}", since(one["since_at"], now), f"{one['agent']}: {one['why']}"
+def _mail(one: Mapping[str, Any], now: int) -> Row:
+    return f"message {one['message']}", since(one["since_at"], now), f"{one['agent']}: {one['why']}", ""
 
 
-def _rows(rows: Sequence[tuple[str, str, str]]) -> "RenderableType":
+def _rows(rows: Sequence[Row]) -> "RenderableType":
     """Return a line for each row: its id is whole, whatever the width, and the last cell ends at the edge."""
     from rich.text import Text
 
-    width = max(len(name) for name, _, _ in rows)
-    lines = (f"{show.line(name):<{width}} {moment:>4}  {show.line(text)}" for name, moment, text in rows)
+    width, lines = max(len(name) for name, *_ in rows), []
+    for name, moment, text, said in rows:
+        lines.append(f"{show.line(name):<{width}} {moment:>4}  {show.line(text)}")
+        lines += [f"    {show.line(said)}"] if said else []
     return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")

@@ -160,6 +160,17 @@ class ThreadHead(Record, frozen=True, kw_only=True):
     last_sender: str
 
 
+class ProjectTally(Record, frozen=True, kw_only=True):
+    """What a list of projects says of one; more than a given number is not counted."""
+
+    project_id: int
+    agents: int
+    """Those that are not retired."""
+    threads: int
+    last_at: int | None
+    """When its last message was written."""
+
+
 class ThreadFilter(Record, frozen=True, kw_only=True):
     """Which threads are wanted: those with a message that is all of this. Recalled messages are none."""
 

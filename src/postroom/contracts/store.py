@@ -19,6 +19,7 @@ from postroom.contracts.mail import (
     LivePattern,
     Message,
     Project,
+    ProjectTally,
     Query,
     Reach,
     Recipient,
@@ -184,6 +185,10 @@ class RecordReads(
 
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
         """Return threads by their newest message, newest first, those older than message id `before`."""
+        ...
+
+    def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
+        """Return how much there is in projects, by id, counted up to `most`."""
         ...
 
     def wanted_threads(

@@ -72,14 +72,18 @@ class Span:
 class TimelineReads(Protocol):
     """Look-ups by time."""
 
-    def attempts_of_run(self, run_id: str) -> list[Attempt]:
-        """Return the attempts of a run, in order; those before attempts were kept are told as one."""
+    def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
+        """Return the attempts of runs, in order; of each before attempts were kept, one."""
+        ...
+
+    def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
+        """Return how many attempts of agents began in a span, and of how many agents they are."""
         ...
 
     def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
         """Return the attempts of agents that began in a span and ended well or were cancelled.
 
-        Those of an agent that began within the same `step` milliseconds are one group.
+        Those of an agent that began within the same `step` milliseconds are one group, by agent and time.
         """
         ...
 

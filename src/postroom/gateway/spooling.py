@@ -1,7 +1,9 @@
 """Private files on the disk, in which bytes are while nobody knows yet what they are."""
 
 import asyncio
+import errno
 import os
+import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -53,10 +55,25 @@ def _write(
 
 async def pieces_of(path: Path) -> AsyncIterator[bytes]:
     """Yield a plain file's bytes; a link is not followed."""
-    handle = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    handle = await asyncio.to_thread(open_plain, path)
     with os.fdopen(handle, "rb") as file:
         while piece := await asyncio.to_thread(file.read, _BATCH):
             yield piece
+
+
+def open_plain(path: Path, *, platform: str = sys.platform) -> int:
+    """Open a file to read, and no link.
+
+    Raises:
+        OSError: it is a link, or cannot be opened.
+    """
+    if platform != "win32":
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))  # nothing there says not to follow
+    if not os.path.samestat(os.fstat(handle), path.lstat()):
+        os.close(handle)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return handle
 
 
 async def piece_of(content: bytes) -> AsyncIterator[bytes]:

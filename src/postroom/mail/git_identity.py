@@ -4,6 +4,7 @@ A worktree, a clone, a link and a folder within say the same. What cannot be lea
 clone does not have its first commit, and a copy need not have a remote.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Final, TypeVar
 
 from postroom.contracts.mail import Project
@@ -18,8 +20,12 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 
-TIMEOUT_SECONDS: Final = 15
+QUICK_SECONDS: Final = 3
+"""What Git may take to read a file or two; a repository may hold what never answers."""
+WALK_SECONDS: Final = 15
 """Finding the first of a million commits takes Git some 8 s."""
+LONGEST_REMOTE: Final = 500
+"""Characters of a remote that are kept as they are; a longer one is known by its hash."""
 _LOCAL_ORIGINS: Final = 3
 """Clones of clones on this machine that are followed to what the first was cloned from."""
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -58,7 +64,7 @@ def recognise(path: str, unread: Sequence[Project]) -> Recognition:
 def read_folder(path: str) -> RepositoryFolder:
     """Look at a folder; one that is not there is known by its path alone. Blocks: asks Git."""
     plain = RepositoryFolder(top=path)
-    if not Path(path).is_dir():
+    if not S_ISDIR(_mode(path)):
         return plain
     real = os.path.realpath(path)
     git = shutil.which("git")
@@ -112,8 +118,16 @@ def _agree(one: str, other: str) -> bool:
 
 
 def _has_repository(folder: Path) -> bool:
-    is_bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir()
-    return is_bare or any((one / ".git").exists() for one in (folder, *folder.parents))
+    is_bare = bool(_mode(folder / "HEAD")) and S_ISDIR(_mode(folder / "objects"))
+    return is_bare or any(_mode(one / ".git") for one in (folder, *folder.parents))
+
+
+def _mode(path: str | Path) -> int:
+    """Return what lies at a path, as `stat` tells; 0 when nothing does, or it cannot be looked at."""
+    try:
+        return Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return 0
 
 
 def _without(path: str, inner: str) -> str:
@@ -128,9 +142,11 @@ def _without(path: str, inner: str) -> str:
 def _identity(git: str, folder: str, depth: int = 0) -> str:
     """Return remote and first commit; a clone of a working tree here has the remote of that one."""
     remote = _ask(git, folder, "config", "--get", "remote.origin.url")
-    if remote and (origin := _local(remote, folder)):
+    if len(remote) > LONGEST_REMOTE:
+        remote = hashlib.sha256(remote.encode(errors="surrogatepass")).hexdigest()
+    elif remote and (origin := _local(remote, folder)):
         remote = origin
-        if Path(origin).is_dir() and depth < _LOCAL_ORIGINS:
+        if S_ISDIR(_mode(origin)) and depth < _LOCAL_ORIGINS:
             its = parts_of(_identity(git, origin, depth + 1))[0]
             is_bare = _ask(git, origin, "rev-parse", "--is-bare-repository") == "true"
             remote = its or (origin if is_bare else "")
@@ -153,7 +169,7 @@ def _local(remote: str, folder: str) -> str:
     """Return the folder that a remote of this machine names, or an empty string for one elsewhere."""
     if remote.startswith("file://"):
         return os.path.realpath(remote.removeprefix("file://"))
-    if _SCHEME.match(remote) or (_SCP.match(remote) and not Path(folder, remote).exists()):
+    if _SCHEME.match(remote) or (_SCP.match(remote) and not _mode(Path(folder, remote))):
         return ""
     return os.path.realpath(Path(folder, remote))
 
@@ -164,10 +180,11 @@ def _root(git: str, folder: str) -> str:
         return ""
     branches = ("--branches", "--remotes=origin")
     head = ("HEAD",) if _ask(git, folder, "rev-parse", "--verify", "--quiet", "HEAD") else ()
-    return "".join(_ask(git, folder, "rev-list", "--max-parents=0", *branches, *head).split()[-1:])
+    words = ("rev-list", "--max-parents=0", *branches, *head)
+    return "".join(_ask(git, folder, *words, timeout=WALK_SECONDS).split()[-1:])
 
 
-def _ask(git: str, path: str, *words: str) -> str:
+def _ask(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
     """Return what Git says, without what the folder's settings could have it run or fetch."""
     environment = {
         "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
@@ -183,7 +200,7 @@ def _ask(git: str, path: str, *words: str) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=TIMEOUT_SECONDS,
+            timeout=timeout,
             env=environment,
             check=False,
         )

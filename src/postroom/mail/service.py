@@ -56,8 +56,10 @@ from postroom.mail.projects import (
 from postroom.mail.tracing import message_trace
 
 T = TypeVar("T")
-_UNREAD = 1_000
+_UNREAD = 100
 """Projects of unknown repositories that are read, at most, before a folder becomes a project."""
+_READ_AT_ONCE = 2
+"""Folders: what is in them may keep Git waiting, and others need threads too."""
 _LISTS_ON = 60_000
 """For how long, in ms, a token that replaced itself may list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
@@ -122,6 +124,9 @@ class Mail:
         self._keep_token = keep_token
         self._waker = waker
         self._rotating = asyncio.Lock()
+        self._reading = asyncio.Semaphore(_READ_AT_ONCE)
+        self._read: set[int] = set()
+        """Projects whose folders were read for another's sake; a repository made since tells of itself."""
         self._replaced: dict[str, int] = {}
         """Until when tokens that replaced themselves may list tools, by hash."""
 
@@ -396,10 +401,15 @@ class Mail:
             known = tx.project(path)
             if known is not None:
                 return None if known.git_identity else (known.human_key, [])
-            return path, tx.projects_unidentified(limit=_UNREAD)
+            unread = tx.projects_unidentified(limit=_UNREAD + len(self._read))
+            return path, [one for one in unread if one.id not in self._read][:_UNREAD]
 
         found = await self.store.read(look) if self.rules.projects_by == "repository" else None
-        return None if found is None else await asyncio.to_thread(recognise, *found)
+        if found is None:
+            return None
+        async with self._reading:
+            self._read.update(one.id for one in found[1])
+            return await asyncio.to_thread(recognise, *found)
 
 
 def _is_bound(caller: Caller) -> bool:

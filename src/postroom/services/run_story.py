@@ -121,7 +121,7 @@ def _mail_of(reads: MailReads, run: RunRecord, wanted: Sequence[int], now: int) 
     slug, name = whose(run.thread_id)
     project = reads.project(slug)
     agent = None if project is None else reads.agent(project.id, name)
-    attempts = reads.attempts_of_run(run.run_id)
+    attempts = reads.attempts_of_runs([run.run_id])
     came = sorted(reads.messages(list(wanted)).values(), key=lambda one: one.id)
     if project is None or agent is None:
         return _Mail(came=came, wrote=(), attempts=attempts, held=())

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -14,6 +15,7 @@ from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
@@ -143,8 +145,8 @@ class RunService:
         prefix, after = project_threads(slug), ""
         while page := await self.stores.threads.list_threads(ThreadQuery(id_prefix=prefix, after=after)):
             after = page[-1].id
-            for thread in page:
-                found += await self.stores.threads.latest_runs(thread.id, limit=each)
+            look = partial(_latest, [thread.id for thread in page], each)
+            found += await self.stores.store.read(look)
         return sorted(found, key=lambda run: run.updated_at, reverse=True)
 
     async def open(
@@ -178,3 +180,7 @@ def project_threads(slug: str) -> str:
 def whose(thread_id: str) -> tuple[str, str]:
     """Return slug and name of the agent whose runs a thread holds; empty for another thread."""
     return agent_of(thread_id) or ("", "")
+
+
+def _latest(thread_ids: Sequence[str], each: int, tx: Transaction) -> list[RunRecord]:
+    return [run for name in thread_ids for run in tx.runs.threads.latest_runs(name, each)]

@@ -226,7 +226,7 @@ async def project_page(
         "form_token": "" if services is None else token_for(request, services.visitors),
         "me": me,
     }
-    return html(template, {**shared, **values}, status, frame=drawn_in, parts=parts_of(request))
+    return await html(template, {**shared, **values}, status, frame=drawn_in, parts=parts_of(request))
 
 
 def see(address: str) -> Response:

@@ -298,7 +298,8 @@ class Pages:
         self, request: Request, template: str, *, project: Project | None = None, **values: object
     ) -> Response:
         if project is None:
-            return html(template, {"now": self._clock.now(), "works": self._services is not None, **values})
+            now = self._clock.now()
+            return await html(template, {"now": now, "works": self._services is not None, **values})
         site = Site(mail=self._mail, clock=self._clock, services=self._services)
         return await project_page(site, request, template, values, project=project)
 

@@ -14,6 +14,7 @@ from postroom.contracts.mail import (
     Attachment,
     Message,
     Project,
+    ProjectTally,
     Query,
     Recipient,
     Reservation,
@@ -69,7 +70,8 @@ def projects(reads: MailReads, *, after: int) -> Page[ProjectRow]:
     """Return a page of projects, those with the newest mail first."""
     found = reads.projects(limit=PROJECTS + 1, after=after)
     page = cut(found, PROJECTS, lambda project: project.id)
-    rows = [_project_row(reads, project) for project in page.rows]
+    counted = {one.project_id: one for one in reads.tallies([one.id for one in page.rows], most=COUNTED + 1)}
+    rows = [_project_row(project, counted[project.id]) for project in page.rows]
     return Page(sorted(rows, key=lambda row: row.last_at or 0, reverse=True), page.next)
 
 
@@ -223,14 +225,12 @@ def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
     return Page(shown, number(shown[-1]) if len(found) > limit else None)
 
 
-def _project_row(reads: MailReads, project: Project) -> ProjectRow:
-    heads = reads.threads(project.id, limit=COUNTED + 1)
-    known = reads.agents(project.id, include_retired=False, limit=COUNTED + 1)
+def _project_row(project: Project, counted: ProjectTally) -> ProjectRow:
     return ProjectRow(
         project=project,
-        agents=Tally(min(len(known), COUNTED), len(known) > COUNTED),
-        threads=Tally(min(len(heads), COUNTED), len(heads) > COUNTED),
-        last_at=heads[0].last_at if heads else None,
+        agents=Tally(min(counted.agents, COUNTED), counted.agents > COUNTED),
+        threads=Tally(min(counted.threads, COUNTED), counted.threads > COUNTED),
+        last_at=counted.last_at,
     )
 
 

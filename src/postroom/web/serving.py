@@ -3,8 +3,9 @@
 Everything in a template is escaped unless it was made safe in code.
 """
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from importlib import resources
 
@@ -58,6 +59,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 NUMBER = re.compile(r"[0-9]{1,18}")
 _PART = re.compile(r"[a-z_]{1,40}")
 MOST_PARTS = 12
+TURN = 100
+"""Pieces of a page that are filled in one turn of the event loop: about a millisecond."""
 
 _STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
     (UnknownProject, HTTPStatus.NOT_FOUND),
@@ -90,7 +93,7 @@ def status_of(error: PostroomError) -> HTTPStatus:
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
-def html(
+async def html(
     template: str,
     values: dict[str, object],
     status: int = HTTPStatus.OK,
@@ -100,25 +103,34 @@ def html(
 ) -> Response:
     """Return a page, never to be kept by anybody on the way; with `parts` those of its parts alone.
 
+    A large page takes long to fill: whoever else the event loop serves comes in between.
+
     Raises:
         InvalidArgument: the page has no such part.
     """
-    shared = {
-        "project": None,
-        "q": "",
-        "now": None,
-        "works": False,
-        "me": "",
-        "form_token": "",
-        "frame": frame,
-    }
     known = _ENVIRONMENT.get_template(f"{template}.html").blocks
     for name in parts:
         if name != "tabs" and name not in known:
             raise InvalidArgument(f"this page has no part {name[:40]!r}", value=name, remedy="load it whole")
     layout = {"layout": "parts_only.html" if parts else "base.html", "wanted": parts}
+    pieces = list[str]()
+    for piece in _pieces(template, {**values, **layout, "frame": frame}):
+        pieces.append(piece)
+        if len(pieces) % TURN == 0:
+            await asyncio.sleep(0)
+    return _response(pieces, status, frame)
+
+
+def _pieces(template: str, values: Mapping[str, object]) -> Iterator[str]:
+    """Fill a template; `now` among the values is the instant that relative times are told from."""
+    shared = {"project": None, "q": "", "now": None, "works": False, "me": "", "form_token": ""}
+    return _ENVIRONMENT.get_template(f"{template}.html").generate(**{**shared, **values})
+
+
+def _response(pieces: Iterable[str], status: int, frame: Frame) -> Response:
     return Response(
-        render(template, **{**shared, **values, **layout}),
+        # Halves of surrogate pairs, which no store but the one in memory can hold, become question marks.
+        "".join(pieces).encode("utf-8", "replace"),
         status_code=status,
         media_type="text/html; charset=utf-8",
         headers={
@@ -148,7 +160,8 @@ def parts_of(request: Request) -> Sequence[str]:
 def error_page(status: int, message: str, *, remedy: str = "") -> Response:
     """Return a page in the look of the others that says what is wrong, and what to do about it."""
     words = {"title": HTTPStatus(status).phrase, "message": message, "remedy": remedy}
-    return html("error", {"status": int(status), **words}, status)
+    values = {"status": int(status), **words, "layout": "base.html", "wanted": (), "frame": EMPTY}
+    return _response(_pieces("error", values), status, EMPTY)
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
@@ -206,12 +219,6 @@ def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str:
     return given
 
 
-def render(template: str, **values: object) -> bytes:
-    """Fill a template; `now` among the values is the instant that relative times are told from."""
-    # Halves of surrogate pairs, which no store but the one in memory can hold, become question marks.
-    return _ENVIRONMENT.get_template(f"{template}.html").render(**values).encode("utf-8", "replace")
-
-
 def _environment() -> Environment:
     """Return the environment with every template read, so that no request waits for a disk."""
     files = (one for one in (resources.files("postroom.web") / "templates").iterdir() if one.is_file())
@@ -241,12 +248,18 @@ def _environment() -> Environment:
         lasting=lasting,
         line=one_line,
         moment=moment,
+        pc=_percent,
         said=lines,
         shown_as=shown_as,
         size=size_text,
         when=_when,
     )
     return made
+
+
+def _percent(x: float) -> str:
+    """Return where something is along a picture."""
+    return f"{x:g}%"
 
 
 @pass_context

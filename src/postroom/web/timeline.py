@@ -25,6 +25,8 @@ WIDTH: Final = 1_000
 """Pixels that a picture is taken to be wide."""
 NEAR: Final = 3
 """Pixels within which runs become one bar."""
+GROUPS: Final = 2_000
+"""Groups of runs that ended well which are read, at most: three times as many as bars are drawn."""
 ARROWS: Final = 300
 ALONE: Final = 250
 """Attempts that stand alone: the newest ones."""
@@ -87,9 +89,10 @@ def window(reads: MailReads, slug: str, span: Span, *, agent: str = "", thread_i
     people_home = reads.project(PEOPLE_KEY)
     homes = [project] if people_home is None or people_home.id == project.id else [project, people_home]
     sent, counts = _messages(reads, project, homes, span, whose, thread_id)
-    bars, alone = _attempts(reads, [one.id for one in agents], span)
     if thread_id:
-        bars, alone = _of_thread(sent, bars, alone)
+        bars, alone = _of_thread(reads, sent, {one.id for one in agents}, span)
+    else:
+        bars, alone = _attempts(reads, [one.id for one in agents], span)
     held = [] if thread_id else _held(reads, project, span, whose)
     day = around(span)
     lanes = agents
@@ -143,7 +146,10 @@ def _with_tracks(
 def _attempts(
     reads: MailReads, agent_ids: Sequence[int], span: Span
 ) -> tuple[list[AttemptGroup], list[Attempt]]:
+    count, lanes = reads.attempt_count(agent_ids, span)
     step = nearness(span)
+    if count > GROUPS:  # they would be joined for being too many to draw; the database does it faster
+        step = max(step, (span.end - span.begin) * lanes // GROUPS)
     bars = joined(reads.attempt_groups(agent_ids, span, step=step), step)
     alone = _alone(reads, agent_ids, span)
     for one in reads.attempts_before(agent_ids, span.begin):
@@ -240,12 +246,19 @@ def _messages(
 
 
 def _of_thread(
-    sent: Sequence[Sent], bars: Sequence[AttemptGroup], alone: Sequence[Attempt]
+    reads: MailReads, sent: Sequence[Sent], agent_ids: set[int], span: Span
 ) -> tuple[list[AttemptGroup], list[Attempt]]:
     """Return the attempts of runs that had messages of a thread in their hands."""
-    runs = {run.run_id for one in sent for run in one.runs.values()}
-    mine = [one for one in alone if one.run_id in runs]
-    return [one for one in bars if one.count == 1 and one.run_id in runs], mine
+    runs = sorted({run.run_id for one in sent for run in one.runs.values()})
+    bars, alone = list[AttemptGroup](), list[Attempt]()
+    for one in reads.attempts_of_runs(runs) if runs else ():
+        if one.agent_id not in agent_ids or one.began_at >= span.end or not reaches(one, span.begin):
+            continue
+        if one.outcome in ("done", "cancelled"):
+            bars.append(_bar_of(one))
+        else:
+            alone.append(one)
+    return bars, alone
 
 
 def _held(reads: MailReads, project: Project, span: Span, whose: Agent | None) -> list[Reservation]:

@@ -58,6 +58,12 @@ class Asked:
             chosen=asked.chosen,
         )
 
+    @property
+    def choosing(self) -> str:
+        """The beginning of addresses of the same with one thing chosen: its key goes behind."""
+        address = self.to(chosen="")
+        return f"{address}{'&' if '?' in address else '?'}sel="
+
     def at(self, begin: int, end: int) -> str:
         """Return the address of another span."""
         middle, half = (begin + end) // 2, max(end - begin, SHORTEST) // 2

@@ -5,6 +5,7 @@ import unicodedata
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from postroom.contracts.clock import iso
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
@@ -23,7 +24,9 @@ TONES = 12
 """How many colours of initials the style sheet has: `tone-0` to `tone-11`."""
 
 _CAPITALS = re.compile(r"[A-Z0-9][^A-Z0-9]*")
-_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
+# Control characters, halves of surrogate pairs, separators of lines and of paragraphs (Cc, Cs, Zl, Zp).
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_UNSEEN_IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _FENCES_AND_RULES = re.compile(r"^\s*(```|~~~).*$|^[\s|:=_*-]+$", re.MULTILINE)
 _LINE_MARKS = re.compile(r"^(\s*(#{1,6}|>|[-+*]|\[[ xX]\])(?=\s))+", re.MULTILINE)
 _LINKS = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
@@ -39,6 +42,7 @@ def moment(instant: int) -> str | None:
     return iso(instant) if 0 <= instant < _YEAR_10000 else None
 
 
+@lru_cache(4096)
 def absolute(instant: int) -> str:
     """Return an instant as a date and time in UTC, to the second."""
     if moment(instant) is None:
@@ -99,18 +103,13 @@ def tone(name: str) -> int:
 
 def one_line(text: str) -> str:
     """Return a text without control characters, line breaks and marks that reorder what follows."""
-    kept = text.translate(_REORDERING)
-    visible = (" " if unicodedata.category(character) in _UNSEEN else character for character in kept)
-    return " ".join("".join(visible).split())
+    return " ".join(_UNSEEN.sub(" ", text.translate(_REORDERING)).split())
 
 
 def lines(text: str) -> str:
     """Return a text with its line breaks, without other control characters and marks that reorder."""
     kept = _ESCAPES.sub("", text.replace("\r\n", "\n")).translate(_REORDERING)
-    return "".join(
-        character if character in "\n\t" or unicodedata.category(character) not in _UNSEEN else " "
-        for character in kept
-    )
+    return _UNSEEN_IN_LINES.sub(" ", kept)
 
 
 def clip(text: str, length: int) -> str:

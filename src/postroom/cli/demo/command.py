@@ -26,7 +26,7 @@ _ASKED: Final = "The total of a basket is too low, and `test_basket.py` fails. P
 _LOOK: Final = f"""
 The page shows it as it happens. Your message starts a run of {agent.BUILDER}, who reserves
 {repository.PROGRAM}, fixes it and writes to {agent.REVIEWER}, whose answer starts {agent.BUILDER} again.
-Then you are asked, here. `postroom top` shows the same in another terminal.
+{{asked}} `postroom top` shows the same in another terminal.
 """
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -109,6 +109,10 @@ class Play:
             self.server.admin("DELETE", "/admin/runners", {"project": str(self.folder), "agent": name})
 
 
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
 def demo(
     yes: Annotated[bool, typer.Option("--yes", help="Answer the question of the agents with yes.")] = False,
     no: Annotated[bool, typer.Option("--no", help="Answer it with no.")] = False,
@@ -127,7 +131,11 @@ def demo(
     told: list[dict[str, str]] = []
     play.open()
     if not as_json:
-        print(f"Watch it live:\n{play.link()}\n{_LOOK}", flush=True)
+        is_asked = sys.stdin.isatty() and not (yes or no)
+        told_how = (
+            "Then you are asked, here." if is_asked else f"Then it asks, and is told {'no' if no else 'yes'}."
+        )
+        print(f"Watch it live:\n{play.link()}\n{_LOOK.format(asked=told_how)}", flush=True)
     try:
         play.prepare()
         if not as_json:

@@ -19,6 +19,8 @@ from postroom.stores.sql_transaction import SqlTransaction
 
 _NEWEST: Final = 2**62
 _PAGE: Final = 500
+FEW: Final = 50_000
+"""Messages of a project whose ids are gathered before a search on SQLite, whose index holds all projects."""
 _SEARCH: Final = {"newest": "mail.search_newest", "best": "mail.search_best"}
 
 
@@ -70,7 +72,7 @@ def find(
         "among": BEST_AMONG,
     }
     if tx.dialect == "sqlite":
-        values |= {"project_id": project_id, "match": fts5(query)}
+        values |= {"project_id": project_id, "match": fts5(query), **_ids(tx, project_id)}
         rows = tx.all(_SEARCH[order], values)
         found = [(record(Message, row), row[-2], row[-1]) for row in rows]
     elif (match := tsquery(query)) is None:
@@ -80,3 +82,12 @@ def find(
         messages = [(record(Message, row), row[-1]) for row in tx.all(_SEARCH[order], values)]
         found = [(message, snippet(message, query), rank) for message, rank in messages]
     return [SearchHit(message=message, snippet=shown, rank=rank) for message, shown, rank in found]
+
+
+def _ids(tx: SqlTransaction, project_id: int) -> dict[str, object]:
+    """Return between which ids a project's messages are, and the project when it has few.
+
+    Without these a word that is common elsewhere is looked up message by message in every other project.
+    """
+    first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]
+    return {"first": first, "last": last, "few": project_id if count <= FEW else None}

@@ -28,6 +28,7 @@ from postroom.contracts.mail import (
     LivePattern,
     Message,
     Project,
+    ProjectTally,
     Query,
     Reach,
     Recipient,
@@ -361,6 +362,10 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     @override
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
+
+    @override
+    def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
+        return self._all(ProjectTally, "mail.tallies", project_ids=project_ids, most=most)
 
     @override
     def wanted_threads(

@@ -16,8 +16,13 @@ class Timeline(TimelineReads):
     _tx: SqlTransaction
 
     @override
-    def attempts_of_run(self, run_id: str) -> list[Attempt]:
-        return self._attempts("attempts_of_run", run_id=run_id)
+    def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
+        return self._attempts("attempts_of_runs", run_ids=run_ids)
+
+    @override
+    def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
+        count, agents = self._tx.all("timeline.attempt_count", {"agent_ids": agent_ids, **_span(span)})[0]
+        return count, agents
 
     @override
     def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
@@ -37,7 +42,10 @@ class Timeline(TimelineReads):
         self, project_id: int, span: Span, *, limit: int, thread_id: str = "", agent_id: int | None = None
     ) -> list[Written]:
         values = {"project_id": project_id, **_span(span), "limit": limit}
-        if agent_id is not None:
+        found = self._written("written", values)
+        if len(found) < limit:  # the index by time has found all of the span; below, other indexes are better
+            found = self._among(found, thread_id, agent_id)
+        elif agent_id is not None:
             mine = values | {"agent_id": agent_id}
             both = (*self._written("written_by", mine), *self._written("written_to", mine))
             found = [
@@ -45,9 +53,17 @@ class Timeline(TimelineReads):
             ]
         elif thread_id:
             found = self._written("written_on_thread", values | {"thread_id": thread_id})
-        else:
-            found = self._written("written", values)
         return sorted(found, key=lambda one: (one.created_at, one.id))[-limit:]
+
+    def _among(self, found: Sequence[Written], thread_id: str, agent_id: int | None) -> list[Written]:
+        """Return those of some messages that are on a thread, and from or to an agent."""
+        if agent_id is not None:
+            rows = self._tx.all(
+                "timeline.openly_to", {"agent_id": agent_id, "ids": [one.id for one in found]}
+            )
+            to = {row[0] for row in rows}
+            found = [one for one in found if one.sender_id == agent_id or one.id in to]
+        return [one for one in found if thread_id in ("", one.thread_id)]
 
     @override
     def written_counts(self, project_id: int, span: Span, *, parts: int, most: int) -> list[int]:

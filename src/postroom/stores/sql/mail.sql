@@ -239,6 +239,14 @@ SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, 
  WHERE t.project_id = :project_id AND t.last_id < coalesce(CAST(:before AS bigint), 9223372036854775807)
  ORDER BY t.last_id DESC LIMIT :limit;
 
+-- tallies
+SELECT p.id,
+       (SELECT count(*) FROM (SELECT 1 FROM agents WHERE project_id = p.id AND retired_at IS NULL LIMIT :most) AS a),
+       (SELECT count(*) FROM (SELECT 1 FROM threads WHERE project_id = p.id LIMIT :most) AS t),
+       (SELECT created_ts FROM messages
+         WHERE id = (SELECT last_id FROM threads WHERE project_id = p.id ORDER BY last_id DESC LIMIT 1))
+  FROM projects p WHERE p.id IN {ints :project_ids} ORDER BY p.id;
+
 -- threads_wanted
 SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, l.sender_name
   FROM (SELECT thread_id, messages, first_id, last_id FROM threads
@@ -286,12 +294,18 @@ SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, impo
  WHERE sender_id = :agent_id AND recalled_at IS NULL AND id < coalesce(CAST(:before AS bigint), 9223372036854775807)
  ORDER BY id DESC LIMIT :limit;
 
+-- project_ids
+SELECT coalesce((SELECT id FROM messages WHERE project_id = :project_id ORDER BY id LIMIT 1), 0),
+       coalesce((SELECT id FROM messages WHERE project_id = :project_id ORDER BY id DESC LIMIT 1), 0),
+       (SELECT count(*) FROM (SELECT 1 FROM messages WHERE project_id = :project_id LIMIT :most) AS counted);
+
 -- search_newest
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
        m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
        snippet(messages_fts, -1, '', '', '…', 16), 0.0
   FROM messages_fts CROSS JOIN messages m ON m.id = messages_fts.rowid
- WHERE messages_fts MATCH :match AND messages_fts.rowid < :below
+ WHERE messages_fts MATCH :match AND messages_fts.rowid < :below AND messages_fts.rowid BETWEEN :first AND :last
+   AND (:few IS NULL OR +messages_fts.rowid IN (SELECT id FROM messages WHERE project_id = :few))
    AND m.project_id = :project_id AND m.recalled_at IS NULL
  ORDER BY messages_fts.rowid DESC LIMIT :limit;
 
@@ -302,7 +316,9 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
   FROM (SELECT id, score
           FROM (SELECT messages_fts.rowid AS id, messages_fts.rank AS score
                   FROM messages_fts CROSS JOIN messages p ON p.id = messages_fts.rowid
-                 WHERE messages_fts MATCH :match AND p.project_id = :project_id AND p.recalled_at IS NULL
+                 WHERE messages_fts MATCH :match AND messages_fts.rowid BETWEEN :first AND :last
+                   AND (:few IS NULL OR +messages_fts.rowid IN (SELECT id FROM messages WHERE project_id = :few))
+                   AND p.project_id = :project_id AND p.recalled_at IS NULL
                  ORDER BY messages_fts.rowid DESC LIMIT :among)
          ORDER BY score, id DESC LIMIT :limit OFFSET :offset) best
  CROSS JOIN messages_fts ON messages_fts.rowid = best.id

@@ -1,8 +1,8 @@
 -- What happened within a span of time. `attempts_alone` and `attempt_groups` have every attempt between them.
 
--- attempts_of_run
+-- attempts_of_runs
 SELECT id, run_id, agent_id, queued_at, began_at, ended_at, outcome, waited_until, error
-  FROM attempts WHERE run_id = :run_id ORDER BY id;
+  FROM attempts WHERE run_id IN {texts :run_ids} ORDER BY id;
 
 -- begin_attempt
 INSERT INTO attempts (run_id, agent_id, queued_at, began_at)
@@ -18,6 +18,10 @@ UPDATE attempts SET ended_at = CAST(:now AS bigint), outcome = :outcome, error =
 -- end_wait
 UPDATE attempts SET waited_until = CAST(:now AS bigint)
  WHERE run_id = :run_id AND outcome = 'waiting' AND waited_until IS NULL;
+
+-- attempt_count
+SELECT count(*), count(DISTINCT agent_id)
+  FROM attempts WHERE agent_id IN {ints :agent_ids} AND began_at >= :begin AND began_at < :end;
 
 -- attempt_groups
 SELECT agent_id, count(*), min(id), min(run_id), min(queued_at), min(began_at), max(ended_at),
@@ -51,21 +55,24 @@ SELECT id, project_id, sender_id, sender_name, thread_id, subject, importance, c
 -- written_on_thread
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, importance, created_ts, recalled_at
   FROM messages
- WHERE project_id = :project_id AND thread_id = :thread_id AND created_ts >= :begin AND created_ts < :end
+ WHERE project_id = :project_id AND thread_id = :thread_id AND +created_ts >= :begin AND +created_ts < :end
  ORDER BY id DESC LIMIT :limit;
 
 -- written_by
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, importance, created_ts, recalled_at
   FROM messages
- WHERE sender_id = :agent_id AND project_id = :project_id AND created_ts >= :begin AND created_ts < :end
+ WHERE sender_id = :agent_id AND +project_id = :project_id AND +created_ts >= :begin AND +created_ts < :end
  ORDER BY id DESC LIMIT :limit;
 
 -- written_to
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.importance, m.created_ts, m.recalled_at
   FROM recipients r {cross} messages m ON m.id = r.message_id
  WHERE r.agent_id = :agent_id AND r.kind <> 'bcc' AND m.project_id = :project_id
-   AND m.created_ts >= :begin AND m.created_ts < :end
+   AND +m.created_ts >= :begin AND +m.created_ts < :end
  ORDER BY r.seq DESC LIMIT :limit;
+
+-- openly_to
+SELECT message_id FROM recipients WHERE agent_id = :agent_id AND kind <> 'bcc' AND message_id IN {ints :ids};
 
 -- written_counts
 WITH RECURSIVE part (number) AS (

@@ -5,6 +5,7 @@
 
 import os
 import sqlite3
+import sys
 import threading
 from pathlib import Path
 from typing import Final
@@ -65,13 +66,13 @@ def remove_with_companions(file: Path) -> None:
         file.with_name(file.name + ending).unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path, *, platform: str = sys.platform) -> None:
     """Have the names in a folder survive a power cut.
 
     Raises:
         OSError: the folder cannot be opened or synced.
     """
-    if os.name == "nt":  # a folder cannot be opened there, and a rename is durable without
+    if platform == "win32":  # a folder cannot be opened there, and a rename is durable without
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:

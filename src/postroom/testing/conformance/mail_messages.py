@@ -329,6 +329,25 @@ async def threads_come_by_their_newest_message(store: MailStore, clock: ManualCl
     assert await store.read(lambda tx: tx.threads(here.project.id, limit=9, before=second.id)) == []
 
 
+async def projects_are_counted_up_to_a_number(store: MailStore, clock: ManualClock) -> None:
+    """Agents that are there, threads, and when the last message was written."""
+    here, empty = await an_office(store), await an_office(store, "elsewhere")
+
+    def happened(tx: MailWrites) -> None:
+        for number in range(3):
+            put_message(tx, here.ada, [here.ben], thread=f"thread {number}", now=number)
+        tx.set_agent_retired(empty.ben.id, 9, now=9)
+
+    await store.write(happened)
+    await store.settle()
+    ids = [here.project.id, empty.project.id]
+    told = await store.read(lambda tx: tx.tallies([*ids, 999], most=9))
+    assert [(one.project_id, one.threads, one.last_at) for one in told] == [(ids[0], 3, 2), (ids[1], 0, None)]
+    assert told[0].agents == told[1].agents + 1
+    capped = await store.read(lambda tx: tx.tallies(ids, most=1))
+    assert [(one.threads, one.agents) for one in capped] == [(1, 1), (0, 1)]
+
+
 async def threads_are_wanted_by_what_is_in_them(store: MailStore, clock: ManualClock) -> None:
     """One message of a thread has all that is asked for; hidden copies and recalled messages do not count."""
     here, people = await an_office(store), await an_office(store, "people")
@@ -456,6 +475,7 @@ PROMISES = (
     events_of_an_inbox_are_every_entry_in_order,
     a_thread_is_read_in_order,
     threads_come_by_their_newest_message,
+    projects_are_counted_up_to_a_number,
     threads_are_wanted_by_what_is_in_them,
     wanted_threads_are_looked_for_window_by_window,
     messages_of_a_project_come_by_id,

@@ -23,7 +23,7 @@ async def every_execution_of_a_run_is_an_attempt(store: MailStore, clock: Manual
         tx.end_run("r", now=80)
 
     await store.write(happened)
-    found = await store.read(lambda tx: tx.attempts_of_run("r"))
+    found = await store.read(lambda tx: tx.attempts_of_runs(["r"]))
     assert [(one.queued_at, one.began_at, one.ended_at, one.outcome, one.waited_until) for one in found] == [
         (10, 10, 20, "cut_off", None),
         (20, 20, 30, "failed", None),
@@ -32,11 +32,11 @@ async def every_execution_of_a_run_is_an_attempt(store: MailStore, clock: Manual
     ]
     assert found[1].error.startswith("HTTP 529 é")
     assert len(found[1].error) == 2_000
-    assert await store.read(lambda tx: tx.attempts_of_run("s")) == []
+    assert await store.read(lambda tx: tx.attempts_of_runs(["s"])) == []
     await store.write(lambda tx: tx.begin_run("s", ada, 5))
     await store.write(lambda tx: tx.end_run("s", now=6, waits_for={"q": 5}))
     await store.write(lambda tx: tx.withdraw_questions("s", ada, ["q"], now=9))
-    assert [one.waited_until for one in await store.read(lambda tx: tx.attempts_of_run("s"))] == [9]
+    assert [one.waited_until for one in await store.read(lambda tx: tx.attempts_of_runs(["s"]))] == [9]
 
 
 async def attempts_of_a_span_are_grouped_but_for_those_to_be_seen(
@@ -69,6 +69,8 @@ async def attempts_of_a_span_are_grouped_but_for_those_to_be_seen(
     assert [one.run_id for one in await store.read(lambda tx: tx.attempts_alone(both, DAY, limit=1))] == [
         "works"
     ]
+    assert await store.read(lambda tx: tx.attempt_count(both, DAY)) == (8, 2)
+    assert await store.read(lambda tx: tx.attempt_count([ben], Span(begin=0, end=100))) == (0, 0)
     before = await store.read(lambda tx: tx.attempts_before(both, 100))
     assert [one.run_id for one in before] == ["r0"]
     assert await store.read(lambda tx: tx.attempts_alone([], DAY, limit=9)) == []
@@ -101,6 +103,11 @@ async def messages_of_a_span_are_found_and_counted(store: MailStore, clock: Manu
     assert await found(agent_id=here.cyd.id) == [ids[2], ids[4]]
     assert await found(agent_id=here.ada.id) == [ids[1]]
     assert await found(agent_id=here.cyd.id, thread_id="u") == [ids[2]]
+    # With more in the span than is asked for, what else narrows them is looked up first.
+    assert await found(limit=1, thread_id="t") == [ids[4]]
+    assert await found(limit=1, agent_id=here.ada.id) == [ids[1]]
+    assert await found(limit=1, agent_id=here.cyd.id) == [ids[4]]
+    assert await found(limit=1, agent_id=here.cyd.id, thread_id="u") == [ids[2]]
     counts = await store.read(lambda tx: tx.written_counts(project, DAY, parts=4, most=9))
     assert counts == [1, 0, 2, 1]
     assert await store.read(lambda tx: tx.written_counts(project, DAY, parts=2, most=2)) == [1, 2]
