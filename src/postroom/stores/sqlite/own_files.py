@@ -6,8 +6,10 @@ that process ends. So each commit looks first: what was accepted before is still
 
 import os
 import sys
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +35,8 @@ class OwnFiles:
         self._path, self._log, self._clock = path, path.with_name(f"{path.name}-wal"), clock
         self._sees_writes = platform != "win32"
         """Windows may tell the time of a write only once the file is closed."""
+        self._checkpoint = threading.Lock()
+        """Held while a checkpoint writes to the file: readers ask from threads of their own."""
         try:
             # Held to the end: closing it would end the locks that SQLite has on the file.
             self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
@@ -49,12 +53,17 @@ class OwnFiles:
 
     def note(self) -> None:
         """Take the files as they are now for ours, just opened."""
-        self._files = _which(self._path), _which(self._log)
-        self.note_written()
+        with self.writing():
+            self._files = _which(self._path), _which(self._log)
 
-    def note_written(self) -> None:
-        """Take what is in the file now for ours: after each checkpoint, which alone writes to it."""
-        self._written, self._header = self._last_written(), self._beginning()
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Take what is in the file afterwards for ours: around each checkpoint, which alone writes to it."""
+        with self._checkpoint:
+            try:
+                yield
+            finally:
+                self._written, self._header = self._last_written(), self._beginning()
 
     def refuse_changed(self) -> None:
         """Refuse files that were deleted, moved, replaced or written to by others.
@@ -62,7 +71,9 @@ class OwnFiles:
         Raises:
             WrongStore: they were; what was committed before is saved to `rescued`, if it can still be read.
         """
-        if self._files is None or not (reason := self._what_changed(*self._files)):
+        with self._checkpoint:
+            reason = "" if self._files is None else self._what_changed(*self._files)
+        if not reason:
             return
         if self.rescued is None:
             self.rescued = self._path.with_name(f"{self._path.name}.rescued.{self._clock.now()}")

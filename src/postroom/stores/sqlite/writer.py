@@ -189,11 +189,8 @@ class Writer:
                     break  # callers first; what is left stays due
 
     def _fold(self, connection: sqlite3.Connection) -> bool:
-        try:
+        with contextlib.nullcontext() if self._files is None else self._files.writing():
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        finally:
-            if self._files is not None:
-                self._files.note_written()
         return False
 
     def _do(self, chore: _Chore) -> bool:
