@@ -46,6 +46,7 @@ def anonymous() -> int:
 async def taken_in(store: SqliteStore, most: int) -> ChatFile:
     """Fetch a file and keep it."""
     channel = Channel(PlatformConfig(enabled=True))
+    await channel.connect()
     files = ChatFiles(GatewayConfig(max_media_bytes=most), store.chat.files, [channel])
     block = ContentBlock(type="document", data={"ref": "x", "name": "large.bin"})
     message = Message(role=Role.USER, content=(ContentBlock(), block), id=f"m{most}")

@@ -217,5 +217,5 @@ def test_the_command_line_sees_and_does_the_same(server: RunningServer, tmp_path
     table = command(server, "runs", "list")
     assert "cancelled" in table.stdout
     unknown = command(server, "runs", "show", "none")
-    assert (unknown.returncode, "no agent has a run 'none'" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "there is no run 'none'" in unknown.stderr) == (2, True)
     assert soon(lambda: runs("dead")["dead"])[0]["run_id"] == again["run_id"]

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from postroom.contracts.errors import StateError, StoreError, StoreUnavailable
+from postroom.contracts.errors import StateError, StoreCorrupt, StoreError, StoreUnavailable
 from postroom.log import get_logger
 from postroom.stores.sqlite.connection import connect_unshared, translated
 from postroom.stores.sqlite.copying import PARTIAL, sync_folder
@@ -27,11 +27,11 @@ from postroom.stores.sqlite.page_packs import (
     BLOCK,
     HASH,
     PACKS,
-    Damaged,
     NewPack,
     Pack,
     Packs,
     Record,
+    damaged,
     digest_of,
     rewrite,
 )
@@ -131,7 +131,7 @@ def add(copy: Path, target: Path, about: About, *, stop: threading.Event | None 
     before = next((one for one in reversed(listed(folder)) if one.path != target), None)
     try:
         return _Writing(copy, target, about, before, stop).written()
-    except Damaged as error:
+    except StoreCorrupt as error:
         if before is None:
             raise
         _LOG.error("backup.damaged", reason=error.message, remedy="the next backup shares nothing with it")
@@ -151,20 +151,20 @@ def read(path: Path) -> Listed:
     """Return what a backup says of itself.
 
     Raises:
-        Damaged: it is none, or cannot be read to its end.
+        StoreCorrupt: it is none, or cannot be read to its end.
         OSError: it cannot be opened.
     """
     with path.open("rb") as file:
         try:
             told = json.loads(file.readline(4096))
             if told.pop("format") != FORMAT:
-                raise Damaged(f"{path} has a format that this postroom does not know", value=str(path))
+                raise damaged(f"{path} has a format that this postroom does not know", path)
             found = Listed(path=path, **told)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Damaged(f"{path} is no backup", value=str(path)) from error
+            raise damaged(f"{path} is no backup", path) from error
         left = os.fstat(file.fileno()).st_size - file.tell()
         if left != found.pages * _RECORD + _SEAL:
-            raise Damaged(f"{path} is cut off", value=str(path))
+            raise damaged(f"{path} is cut off", path)
         return found
 
 
@@ -172,7 +172,7 @@ def assemble(path: Path, target: IO[bytes] | None = None, *, stop: threading.Eve
     """Write the database of a backup to `target`, or only read it; each page is compared with its hash.
 
     Raises:
-        Damaged: something is not as it was written.
+        StoreCorrupt: something is not as it was written.
         OSError: it cannot be read or written.
         StoreUnavailable: it was told to stop.
     """
@@ -188,7 +188,7 @@ def sweep(folder: Path) -> int:
     The caller holds the lock of the folder.
 
     Raises:
-        Damaged: a backup cannot be read, so that nobody knows what it needs; nothing was removed.
+        StoreCorrupt: a backup cannot be read, so that nobody knows what it needs; nothing was removed.
         OSError: something cannot be removed.
     """
     _tidy(folder)
@@ -218,7 +218,7 @@ def records(found: Listed) -> Iterator[Record]:
     """Yield the pages of a backup in order.
 
     Raises:
-        Damaged: the list is not as it was written.
+        StoreCorrupt: the list is not as it was written.
     """
     seal = blake2b(digest_size=_SEAL)
     with found.path.open("rb") as file:
@@ -232,7 +232,7 @@ def records(found: Listed) -> Iterator[Record]:
                 place = int.from_bytes(piece[at + HASH : at + _RECORD], "big")
                 yield Record(piece[at : at + HASH], place >> 32, place & 0xFFFFFFFF)
         if file.read() != seal.digest():
-            raise Damaged(f"the list of pages in {found.path} was changed", value=str(found.path))
+            raise damaged(f"the list of pages in {found.path} was changed", found.path)
 
 
 class _Writing:

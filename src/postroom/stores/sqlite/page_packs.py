@@ -27,10 +27,10 @@ _LEVEL: Final = 3
 _TAIL: Final = 8
 
 
-class Damaged(StoreCorrupt):
-    """A backup, or a pack of pages that it needs, does not read back as it was written."""
-
-    default_remedy = "restore another backup: `postroom backup list --check` says which are whole"
+def damaged(said: str, path: Path) -> StoreCorrupt:
+    """Return the error for a backup, or a pack that it needs, that does not read back as it was written."""
+    remedy = "restore another backup: `postroom backup list --check` says which are whole"
+    return StoreCorrupt(said, value=str(path), remedy=remedy)
 
 
 class Record(NamedTuple):
@@ -117,7 +117,7 @@ class Pack:
         """Read the index of a pack.
 
         Raises:
-            Damaged: it is missing, or not as it was written.
+            StoreCorrupt: it is missing, or not as it was written.
         """
         try:
             with path.open("rb") as file:
@@ -130,16 +130,16 @@ class Pack:
                     offsets.append(offsets[-1] + length)
                 found = cls(path, told["pages"], told["skipped"], told["page_size"], offsets)
         except (OSError, ValueError, OverflowError, KeyError, TypeError, zlib.error) as error:
-            raise Damaged(f"the pages in {path} cannot be read: {error}", value=str(path)) from error
+            raise damaged(f"the pages in {path} cannot be read: {error}", path) from error
         if offsets[-1] != end - size:
-            raise Damaged(f"{path} is cut off", value=str(path))
+            raise damaged(f"{path} is cut off", path)
         return found
 
     def page(self, number: int) -> bytes:
         """Return a page.
 
         Raises:
-            Damaged: it is not there, or its block does not read.
+            StoreCorrupt: it is not there, or its block does not read.
         """
         block, at = divmod(number, BLOCK)
         if self.held[0] != block:
@@ -153,16 +153,14 @@ class Pack:
 
     def _block(self, block: int) -> bytes:
         if block >= len(self.offsets) - 1:
-            raise Damaged(f"{self.path} lacks a page", value=str(self.path))
+            raise damaged(f"{self.path} lacks a page", self.path)
         try:
             if self.file is None:
                 self.file = self.path.open("rb")
             self.file.seek(self.offsets[block])
             return zlib.decompress(self.file.read(self.offsets[block + 1] - self.offsets[block]))
         except (OSError, zlib.error) as error:
-            raise Damaged(
-                f"the pages in {self.path} cannot be read: {error}", value=str(self.path)
-            ) from error
+            raise damaged(f"the pages in {self.path} cannot be read: {error}", self.path) from error
 
 
 class Packs:
@@ -183,7 +181,7 @@ class Packs:
         """Return a page that is as it was written.
 
         Raises:
-            Damaged: it is not.
+            StoreCorrupt: it is not.
         """
         pack = self._open.get(record.pack)
         if pack is None:
@@ -191,7 +189,7 @@ class Packs:
             pack = self._open[record.pack] = Pack.open(path)
         page = pack.page(record.number)
         if digest_of(page) != record.digest:
-            raise Damaged(f"a page in {pack.path} was changed", value=str(pack.path))
+            raise damaged(f"a page in {pack.path} was changed", pack.path)
         return page
 
 
@@ -209,7 +207,7 @@ def rewrite(path: Path, marks: bytearray) -> None:
             with closing(Pack.open(partial)) as written:
                 for number, mark in enumerate(marks):
                     if mark and written.page(number) != pack.page(number):
-                        raise Damaged(f"{path} could not be written again", value=str(path))
+                        raise damaged(f"{path} could not be written again", path)
             partial.replace(path)
             sync_folder(path.parent)
         finally:
