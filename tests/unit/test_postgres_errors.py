@@ -14,6 +14,7 @@ from postroom.contracts.errors import (
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
+    WrongStore,
 )
 from postroom.stores.postgres import PostgresStore, store
 from postroom.stores.postgres.errors import ConnectionLost, Contended, Refusal, error_for
@@ -42,7 +43,7 @@ ERRORS: dict[str, type[Exception]] = {
     "22003": InvalidRecord,  # numeric_value_out_of_range
     "23505": StoreError,  # unique_violation: a change looks first, so that this is a defect
     "23503": StoreError,  # foreign_key_violation
-    "42P01": StoreError,  # undefined_table
+    "42P01": WrongStore,  # undefined_table: the schema was dropped or replaced
 }
 
 

@@ -72,7 +72,7 @@ STATEMENTS = {
     if name.split(".")[0] in FILES
 }
 PUT_TOGETHER = {
-    *(f"{first}runs{last}" for first in ("", "open_") for last in ("", "_of_thread")),
+    *(f"{first}runs{last}" for first in ("", "open_") for last in ("", "_of_thread", "_below")),
     *(f"messages{first}{last}" for first in ("", "_of_run") for last in ("", "_newest")),
     *(f"drop_{part}" for part in ("messages", "summaries", "pending", "runs", "state", "threads")),
 }

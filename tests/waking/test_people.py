@@ -119,8 +119,8 @@ async def test_a_message_to_a_person_is_said_in_their_chat_and_answered_from_the
         "announced",
         "chat:telegram/77",
     )
-    assert await boxes.reply(PIER, number(sent), "Yes.", key="line-1") == "Ada@projects-shop"
-    assert await boxes.reply(PIER, number(sent), "Yes.", key="line-1") == "Ada@projects-shop"
+    assert await boxes.reply([PIER], number(sent), "Yes.", key="line-1") == "Ada@projects-shop"
+    assert await boxes.reply([PIER], number(sent), "Yes.", key="line-1") == "Ada@projects-shop"
     assert await room.texts("Ada") == [("human:alice", "Yes.")]
     assert (await status(room, sent))["state"] == "acknowledged"
     [answer] = await room.inbox("Ada")
@@ -194,7 +194,7 @@ async def test_only_the_chat_that_has_a_message_answers_it(room, carrier, boxes)
     await room.turn()
     for place, message in ((ChatAddress(platform="telegram", chat_id="78"), number(sent)), (PIER, 999)):
         with pytest.raises(UnknownMessage):
-            await boxes.reply(place, message, "No.", key="k")
+            await boxes.reply([place], message, "No.", key="k")
     assert await room.texts("Ada") == []
 
 
@@ -211,7 +211,14 @@ async def test_a_person_who_was_removed_is_written_to_no_more_and_may_come_back(
         await room.send("Ada", "chat:telegram/77")
     await desk.add("alice", None)
     [told] = await desk.everybody()
-    assert told == {"name": "alice", "address": "human:alice", "chat": None, "reached": None, "unread": 0}
+    assert told == {
+        "name": "alice",
+        "address": "human:alice",
+        "chat": None,
+        "reached": None,
+        "unread": 0,
+        "visitor": False,
+    }
 
 
 async def test_who_is_not_known_is_refused_with_the_nearest_name(room):
@@ -270,7 +277,7 @@ async def test_a_server_that_asks_for_tokens_lets_people_answer_from_their_chat(
     room.mail.rules = Rules(verified=True)
     with pytest.raises(TokenRequired):
         await room.send("Ada", "human:alice")
-    await boxes.reply(PIER, number(sent), "Yes.", key="k")
+    await boxes.reply([PIER], number(sent), "Yes.", key="k")
 
 
 async def test_a_message_to_a_thread_goes_to_everybody_in_it(room):

@@ -34,7 +34,9 @@ backups = typer.Typer(
     cls=_MakesOne,
     help="Make a checked backup of the database, list them, remove old ones. Without a command: create.",
     rich_markup_mode=None,
-    epilog=examples("backup", "backup list", "backup prune --keep 7 --dry-run", "backup ~/monday.db"),
+    epilog=examples(
+        "backup create", "backup list", "backup prune --keep 7 --dry-run", "backup create ~/monday.db"
+    ),
 )
 
 

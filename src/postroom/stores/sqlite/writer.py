@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from postroom.contracts.errors import StoreError, StoreUnavailable
 from postroom.log import get_logger
@@ -101,7 +102,9 @@ class Writer:
         self._transaction = SqliteTransaction(connection)
         self._chores = [
             _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
-            _Chore("checkpoint", CHECKPOINT_AFTER, self._fold, connection.total_changes),
+            _Chore(
+                "checkpoint", CHECKPOINT_AFTER, partial(_fold, files=self._files), connection.total_changes
+            ),
         ]
         if self._files is not None:
             self._files.note()
@@ -188,11 +191,6 @@ class Writer:
                 elif not self.pending.is_empty:
                     break  # callers first; what is left stays due
 
-    def _fold(self, connection: sqlite3.Connection) -> bool:
-        with contextlib.nullcontext() if self._files is None else self._files.writing():
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        return False
-
     def _do(self, chore: _Chore) -> bool:
         """Do one step of a chore; return whether some of it is left."""
         try:
@@ -206,6 +204,12 @@ class Writer:
                 self._undo()
             _LOG.warning("store.chore_failed", chore=chore.name, reason=str(error))
             return False
+
+
+def _fold(connection: sqlite3.Connection, *, files: OwnFiles | None) -> bool:
+    with contextlib.nullcontext() if files is None else files.writing():
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    return False
 
 
 def update_indexes(tx: SqliteTransaction) -> bool:
