@@ -100,6 +100,7 @@ class Writer:
         """Open the connection and do what a former process left undone; on the thread."""
         self._connection = self.connection = connection = self._connect()
         self._transaction = SqliteTransaction(connection)
+        fold = partial(_fold, files=self._files)
         self._chores = [
             _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
             _Chore(
