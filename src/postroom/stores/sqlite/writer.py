@@ -103,9 +103,7 @@ class Writer:
         fold = partial(_fold, files=self._files)
         self._chores = [
             _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
-            _Chore(
-                "checkpoint", CHECKPOINT_AFTER, partial(_fold, files=self._files), connection.total_changes
-            ),
+            _Chore("checkpoint", CHECKPOINT_AFTER, fold, connection.total_changes),
         ]
         if self._files is not None:
             self._files.note()
