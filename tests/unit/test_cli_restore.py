@@ -238,6 +238,37 @@ def test_old_backups_are_listed_and_pruned_with_the_new(
     assert sorted(path.name for path in folder.glob("*.*")) == sorted([".lock", *newest])
 
 
+@pytest.mark.parametrize("harm", ["flipped", "missing"])
+def test_a_backup_whose_pages_are_damaged_counts_for_none_that_stays(
+    data: Path, capsys: pytest.CaptureFixture[str], harm: str
+) -> None:
+    make(data / "postroom.db", "mine")
+    whole = Path(run(capsys, "backup")[1]["path"]).name
+    with closing(sqlite3.connect(data / "postroom.db")) as connection, connection:
+        connection.execute("CREATE TABLE more AS SELECT randomblob(100000) AS x")
+    damaged = Path(run(capsys, "backup")[1]["path"]).name
+    pack = max((data / "backups" / "packs").iterdir())
+    if harm == "missing":
+        pack.unlink()
+    else:
+        content = bytearray(pack.read_bytes())
+        content[len(content) // 2] ^= 1
+        pack.write_bytes(content)
+    code, done = run(capsys, "backup", "prune", "--keep", "1")
+    assert (code, done["removed"]) == (0, [damaged])
+    assert [one["name"] for one in run(capsys, "backup", "list", "--check")[1]["backups"]] == [whole]
+
+
+def test_what_is_no_file_and_what_looks_like_a_command_is_refused(
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(data / "postroom.db", "former")
+    for words in (("restore", "/", "--dry-run"), ("restore", str(saved), "--to", "/"), ("backup", "lisst")):
+        code, document = run(capsys, *words)
+        assert (code, document["error"]["code"]) == (2, "invalid_path"), words
+    assert names(data) == {"postroom.db"}
+
+
 @pytest.mark.parametrize(
     ("change", "code", "name"),
     [

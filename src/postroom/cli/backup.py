@@ -14,7 +14,7 @@ from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.clock import SystemClock
-from postroom.contracts.errors import ServerUnavailable
+from postroom.contracts.errors import InvalidPath, ServerUnavailable
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -52,6 +52,14 @@ def create(
 
     In the folder of backups it shares what did not change with those before it.
     """
+    if (
+        target is not None and len(target.parts) == 1 and not target.suffix
+    ):  # a command that is misspelt, mostly
+        raise InvalidPath(
+            f"{target} is no command of `postroom backup`",
+            value=str(target),
+            remedy=f"for a file of this name give its whole path, or an ending: {target}.db",
+        )
     chosen = None if target is None else places.absolute(str(target), places.environment())
     with show.progress() as tell:
         tell("writing the backup")
@@ -92,12 +100,16 @@ def prune(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove all but the newest backups, whoever made them; damaged ones do not count, and go too."""
+    """Remove all but the newest backups, whoever made them.
+
+    Those that stay are read to their end first: damaged ones do not count, and go too.
+    """
     from postroom.app.backups import remove
     from postroom.cli.restoring import beyond
 
     folder = _folder(data_dir)
-    chosen = beyond(folder, keep)
+    with show.progress() as tell:
+        chosen = beyond(folder, keep, progress=tell)
     freed = 0 if dry_run or not chosen else remove(folder, chosen)
     names = [one.path.name for one in chosen]
     document = {"removed": names, "freed": freed, "dry_run": dry_run}

@@ -70,13 +70,13 @@ def _named(text: str, schema: str) -> "Path | tuple[str, str]":
     """
     if text.startswith(_POSTGRES):
         return text, schema
-    path = text.removeprefix(_SQLITE)
-    if not text.startswith(_SQLITE) or not path:
+    path = places.absolute(text.removeprefix(_SQLITE), places.environment())
+    if not text.startswith(_SQLITE) or text == _SQLITE or not path.name:
         raise InvalidArgument(
             "a database is named as postgresql://..., or as sqlite: with the path of its file",
             remedy="for example --to postgresql://postroom@db.example/mail",
         )
-    return places.absolute(path, places.environment())
+    return path
 
 
 def _told(found: dict[str, Any]) -> str:

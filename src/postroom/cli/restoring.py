@@ -78,6 +78,9 @@ def restore(wish: RestoreOptions, *, now: int, progress: Progress) -> Restored:
         SchemaTooNew: a newer postroom wrote the backup.
         InvalidArgument: the file is a live database and no backup.
     """
+    for path in (wish.source, wish.database):
+        if not path.name:
+            raise InvalidPath(f"{path} is no file", value=str(path), remedy="name a file")
     if wish.source.suffix != page_backups.SUFFIX:
         _refuse_live(wish.source)
     with _writing(wish.database):
@@ -204,10 +207,12 @@ def _examined(one: Backup, *, check: bool, progress: Progress) -> dict[str, obje
     }
 
 
-def beyond(folder: Path, keep: int) -> list[Backup]:
-    """Return the backups of a folder but the newest that are whole as far as a look at them tells."""
-    found = _by_age(folder)
-    kept = [one for one in found if not one.fault][-keep:]
+def beyond(folder: Path, keep: int, *, progress: Progress) -> list[Backup]:
+    """Return the backups of a folder but the newest whole ones; as many are read to their end, packs too."""
+    found, kept = _by_age(folder), list[Backup]()
+    for one in reversed(found):
+        if len(kept) < keep and not _examined(one, check=True, progress=progress)["fault"]:
+            kept.append(one)
     return [one for one in found if one not in kept]
 
 

@@ -14,7 +14,7 @@ from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import DONE, FAILED
 from postroom.cli.help_text import examples
-from postroom.cli.options import AsJson, DataDir, OneProject, completed, project_key
+from postroom.cli.options import AsJson, DataDir, OneProject, Project, completed, project_key
 from postroom.cli.watch import leave_when_unread
 
 app = typer.Typer(
@@ -49,7 +49,7 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
 
     Without --project the open and failed runs of chats are listed, too.
     """
-    asked = "" if project is None else "?" + urlencode({"project": project_key(project or ".")})
+    asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
     rows = [
         (one["run_id"], _agent(one), one["state"], _since(one), one["why"])
@@ -141,7 +141,7 @@ def discard(
 
 
 @app.command()
-def overview(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def overview(project: Project = ".", data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show what the control room of a project shows. What needs a person, who is on what, what waits."""
     asked = urlencode({"project": project_key(project or ".")})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/floor?{asked}")

@@ -114,7 +114,7 @@ def doctor(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Examine the installation. Also without a server; exit code 1 when something is wrong."""
+    """Examine the installation; exit code 1 when something is wrong. Only --repair needs a server."""
     try:
         server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
         with show.progress() as tell:
