@@ -62,11 +62,16 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator
         InvalidArgument: both are of one engine.
         MissingExtra: the driver of PostgreSQL is not installed.
     """
-    if isinstance(source, Path) == isinstance(target, Path):
-        raise InvalidArgument(
-            "both databases are of the same engine",
-            remedy="`postroom backup` and `postroom restore` copy SQLite; `pg_dump` copies PostgreSQL",
-        )
+    match source, target:
+        case Path() as path, (dsn, schema):
+            is_target = False
+        case (dsn, schema), Path() as path:
+            is_target = True
+        case _:
+            raise InvalidArgument(
+                "both databases are of the same engine",
+                remedy="`postroom backup` and `postroom restore` copy SQLite; `pg_dump` copies PostgreSQL",
+            )
     try:
         from postroom.stores.postgres import moving as postgres
     except ImportError as error:
@@ -75,11 +80,7 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator
             value="psycopg",
             remedy="pip install 'postroom[postgres]'",
         ) from error
-    is_target = isinstance(target, Path)
-    path = target if isinstance(target, Path) else source
-    dsn, schema = source if isinstance(target, Path) else target  # type: ignore[misc]
     name = shown_address(dsn, schema)
-    assert isinstance(path, Path)  # noqa: S101 - one of them is
     with (
         sqlite.opened(path, now=now, is_target=is_target, writes=writes) as file,
         postgres.opened(dsn, schema=schema, name=name, is_target=not is_target, writes=writes) as server,
