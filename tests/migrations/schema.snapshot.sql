@@ -375,6 +375,15 @@ CREATE TABLE "inbound_messages" (
          END)
 ) STRICT;
 
+CREATE TABLE leases (
+  name TEXT PRIMARY KEY,
+  holder TEXT NOT NULL,
+  about TEXT NOT NULL,
+  fence INTEGER NOT NULL,
+  since INTEGER NOT NULL,
+  until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE linked_chats (
   platform     TEXT NOT NULL,
   chat_id      TEXT NOT NULL,

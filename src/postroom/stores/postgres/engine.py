@@ -9,7 +9,7 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from postroom.contracts.clock import Clock, SystemClock
+from postroom.contracts.clock import Clock, elapsed_ms
 from postroom.contracts.errors import ConfigError, StoreReadOnly
 from postroom.contracts.transactions import Outline
 from postroom.stores.changes import ChangeNotifier
@@ -53,30 +53,31 @@ SELECT count(*) FROM small, generate_series(1, 5000 * length(small.size)) AS one
 
 
 class DatabaseClock:
-    """This process's clock, corrected by what it was off from the database's when that was measured last."""
+    """The database's clock: what it told when it was asked last, and the time that has passed since.
+
+    That is counted by a clock that nobody sets, so that a wrong clock of this machine, or one that is set
+    right, changes no instant and no lease.
+    """
 
     def __init__(self) -> None:
-        self._own = SystemClock()
         self._offset = 0
 
     def now(self) -> int:
         """Return the present instant in milliseconds since the epoch."""
-        return self._own.now() + self._offset
+        return elapsed_ms() + self._offset
 
-    def measure(self, connection: Connection) -> int:
-        """Compare with the database and return what this process's clock is off, in milliseconds.
-
-        The quickest of some answers counts: a slow one says little about when it was given.
-        """
+    def measure(self, connection: Connection) -> None:
+        """Ask the database; the quickest of some answers counts: a slow one says little about when it was given."""
         quickest: int | None = None
+        offset = self._offset
         for _ in range(_SAMPLES):
-            before = self._own.now()
+            before = elapsed_ms()
             answer = connection.send(_NOW)
             connection.wait()
-            after = self._own.now()
+            after = elapsed_ms()
             if quickest is None or after - before < quickest:
-                quickest, self._offset = after - before, answer.rows[0][0] - (before + after) // 2
-        return self._offset
+                quickest, offset = after - before, answer.rows[0][0] - (before + after) // 2
+        self._offset = offset
 
 
 class _About(NamedTuple):
@@ -95,7 +96,8 @@ class PostgresEngine(Engine):
         writing: list[Connection],
         *,
         about: _About,
-        clock: Clock,
+        clock: Clock | None,
+        own_clock: DatabaseClock,
         readers: int,
         changes: ChangeNotifier,
     ) -> None:
@@ -107,10 +109,10 @@ class PostgresEngine(Engine):
         self.readers = Readers(address, count=readers)
         patient = replace(address, answer_within=WITHIN, settings={**address.settings, **SETTINGS})
         self.inspector = Readers(patient, count=1)
-        self.notifications = Notifications(address, changes)
+        self.notifications = Notifications(address, changes, own_clock.measure)
         self._about = about
         self._release = writing[0].release
-        self._clock = clock
+        self._clock: Clock = clock or own_clock
 
     @classmethod
     def open(
@@ -161,7 +163,8 @@ class PostgresEngine(Engine):
             ownership,
             writing,
             about=_About(f"{place.rows[0][0]}/{address.schema}", checksums.rows[0][0] == "on"),
-            clock=clock or own_clock,
+            clock=clock,
+            own_clock=own_clock,
             readers=readers,
             changes=changes,
         )
