@@ -1,10 +1,10 @@
-"""Leases of a server: what it does alone, of all servers on one database, and for how long it is sure of that.
+"""Leases of a server: what it does alone, of all servers on one database, and how long it is sure of that.
 
-    every third of its length, and when one was given back: one change for all ─▶ taken, or renewed ─▶ held until …
+    every third of its length, and when one was given back ─▶ one change for all ─▶ taken, or renewed
 
-A lease is held here until shortly before it ends for others, by what was known before it was asked for: a server
-that stood still, or cannot reach the database, has stopped by the time at which another may begin. `guarded` has
-a change prove the lease as well, for it may be written later than it was begun.
+A lease is held here until shortly before it ends for others, by what was known before it was asked for: a
+server that stood still, or cannot reach the database, has stopped by the time at which another may begin.
+`guarded` has a change prove the lease as well, for it may be written later than it was begun.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -55,9 +55,9 @@ class Leases:
         """By name: the fence, and until when it is sure that nobody else has it."""
         self._tasks = Tasks("leases")
 
-    def want(self, name: str) -> None:
-        """Take a lease as soon as it is free, and keep it from then on."""
-        self._wanted.add(name)
+    def want(self, *names: str) -> None:
+        """Take leases as soon as they are free, and keep them from then on."""
+        self._wanted |= set(names)
         self._store.changes.tell((LEASES,))
 
     def holds(self, name: str) -> bool:
@@ -126,7 +126,6 @@ class Leases:
             return False
         until = asked_at + milliseconds(self._sure)
         self._held = {name: (fence, until) for name, fence in fences.items() if name in self._wanted}
-        self._alone = False  # what is held now is held by this start
         for name in sorted(before ^ self._held.keys()):
             _LOG.info("lease.taken" if name in self._held else "lease.lost", name=name)
         return self._store.clock.now() < until

@@ -371,7 +371,7 @@ def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
     why = f", {told['error_code']}: {told['error']}" if told["error_code"] else ""
     detail = f"{state}{why}; {last}"
     facts = {"platform": name, "is": told["state"], "code": told["error_code"]}
-    if told["state"] == AdapterState.CONNECTED:
+    if told["state"] in (AdapterState.CONNECTED, AdapterState.ELSEWHERE):
         return CheckResult(part="channel", about=name, state="ok", detail=detail, facts=facts)
     is_on_its_way = told["state"] in (AdapterState.CONNECTING, AdapterState.RECONNECTING)
     return CheckResult(

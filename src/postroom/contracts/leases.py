@@ -4,8 +4,9 @@
               │         └ not renewed: stopped before the lease ends, then another server's
               └ given back: at once another server's
 
-Each time a lease changes hands its `fence` grows. A change of its holder proves the lease and the fence in the
-same transaction, so that a server that stood still, or was cut off, writes nothing for work that another has.
+Each time a lease changes hands its `fence` grows. A change of its holder proves the lease and the fence in
+the same transaction, so that a server that stood still, or was cut off, writes nothing for work that another
+has.
 """
 
 from collections.abc import Collection, Mapping
@@ -56,5 +57,5 @@ class LeaseTables(Protocol):
         ...
 
     def holds(self, name: str, holder: str, fence: int) -> bool:
-        """Say whether a lease is held so, and keep it from changing hands until this transaction has ended."""
+        """Say whether a lease is held so, and keep it from changing hands until this transaction ends."""
         ...

@@ -67,7 +67,10 @@ class DatabaseClock:
         return elapsed_ms() + self._offset
 
     def measure(self, connection: Connection) -> None:
-        """Ask the database; the quickest of some answers counts: a slow one says little about when it was given."""
+        """Ask the database.
+
+        The quickest of some answers counts: a slow one says little about when it was given.
+        """
         quickest: int | None = None
         offset = self._offset
         for _ in range(_SAMPLES):
@@ -90,7 +93,7 @@ class _About(NamedTuple):
 class PostgresEngine(Engine):
     """One schema of a database, for many processes and machines."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - made by `open` alone
         self,
         ownership: Ownership,
         writing: list[Connection],

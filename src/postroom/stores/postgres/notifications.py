@@ -38,7 +38,7 @@ class Notifications:
     def __init__(
         self, address: Address, changes: ChangeNotifier, measure: Callable[[Connection], None]
     ) -> None:
-        """Keep what it works with; `measure` compares clocks now and then, over the connection that listens."""
+        """Keep what it works with; `measure` compares clocks now and then, over this connection."""
         self._address = replace(address, settings={"synchronous_commit": "off"})
         self._changes = changes
         self._measure, self._measured_at = measure, 0
