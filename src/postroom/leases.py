@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import StaleClaim, StoreError
-from postroom.contracts.leases import LEASES, SERVER, Lease
+from postroom.contracts.leases import LEASES, SERVER, Lease, named_places
 from postroom.contracts.messages import Json
 from postroom.contracts.transactions import Store, Transaction
 from postroom.log import get_logger
@@ -63,6 +63,10 @@ class Leases:
     def holds(self, name: str) -> bool:
         """Say whether what this lease is for may be done here, at this moment."""
         return name in self._held and self._store.clock.now() < self._held[name][1]
+
+    def places(self) -> list[str]:
+        """Return the places that this server is: those that it says it is, and what it has a lease of."""
+        return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
 
     def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
         """Return a change that is written only while this server has the lease that it has now.

@@ -688,6 +688,11 @@ CREATE TABLE store_identity (
   store_id TEXT NOT NULL
 );
 
+CREATE TABLE thread_places (
+  thread_id TEXT PRIMARY KEY,
+  place TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE thread_states (
   thread_id TEXT NOT NULL PRIMARY KEY,
   body      TEXT NOT NULL

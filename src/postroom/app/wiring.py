@@ -103,6 +103,7 @@ class Application:
             registry=self.metrics.registry,
             is_exclusive=store.is_exclusive,
             budgets=declared.budgets,
+            places=None if store.is_exclusive else self.leases.places,
         )
         self.executors = self._executors(declared.chats)
         delivery = StoredChatDelivery(self.mail)
@@ -165,7 +166,13 @@ class Application:
         leases = Leases(
             self.store.store,
             f"{host}/{pid}/{token_hex(4)}",
-            {"host": host, "pid": pid, "address": self.address, "version": __version__},
+            {
+                "host": host,
+                "pid": pid,
+                "address": self.address,
+                "version": __version__,
+                "places": [host, *self.settings.labels],
+            },
             alone=self.store.is_exclusive,
         )
         leases.want(RETENTION, *([ARCHIVE] if self.settings.archive_enabled else []))

@@ -9,7 +9,7 @@ the same transaction, so that a server that stood still, or was cut off, writes 
 has.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -59,3 +59,21 @@ class LeaseTables(Protocol):
     def holds(self, name: str, holder: str, fence: int) -> bool:
         """Say whether a lease is held so, and keep it from changing hands until this transaction ends."""
         ...
+
+
+def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
+    """Return the leases of the servers that are up, of those that are a place where one is named.
+
+    A server is what it says of itself by `places`, and what it has a lease of.
+    """
+    held = [one for one in leases if one.until > now]
+    holders = {
+        one.holder for one in held if not place or one.name == place or place in named_places(one.about)
+    }
+    return [one for one in held if one.name.startswith(SERVER) and one.holder in holders]
+
+
+def named_places(about: Mapping[str, Json]) -> list[str]:
+    """Return the places that a server says it is: its host, and labels."""
+    named = about.get("places")
+    return [str(one) for one in named] if isinstance(named, list) else []

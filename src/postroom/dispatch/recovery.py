@@ -324,13 +324,14 @@ class Rounds:
         if limits := self._core.config.limits:
             room = room_in(tx, limits, self._dispatcher.closed_scopes())
             full_keys = room.full_keys()
-        found = queue.due_threads(limit, full_keys=full_keys)
+        places = self._core.places()
+        found = queue.due_threads(limit, full_keys=full_keys, places=places)
         if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
             # There are more than were looked at, and they may be of others.
             each = max(limit // (len(tenants) + 1), 1)
             may = [tenant for tenant in ("", *tenants) if room is None or room.has(tenant, "")]
             parts = [
-                queue.due_threads(each, tenant=tenant, full_keys=full_keys)
+                queue.due_threads(each, tenant=tenant, full_keys=full_keys, places=places)
                 for tenant in sorted(may, key=slots.used_by)[: limit + 1]
             ]
             found = tuple(one for part in parts for one in part)
@@ -347,7 +348,7 @@ class Rounds:
             return
         core = self._core
         pause = milliseconds(core.config.poll_interval)
-        due_at = await core.dispatches.next_due_at()
+        due_at = await core.dispatches.next_due_at(core.places())
         if self._is_held_up:
             failures = self._dispatcher.failed_claims
             pause = max(pause, claim_error_pause_ms(failures)) if failures else pause

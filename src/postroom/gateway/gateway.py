@@ -89,7 +89,8 @@ class Gateway:
         self.delivery = relay.handlers[CHAT_KIND] = Delivery(
             stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
         )
-        handover, notices = Handover(run_queue, stores, config, presenter.seen.clear), Notices(outbox)
+        handover = Handover(run_queue, stores, config, presenter.seen.clear, self._place_of_runs)
+        notices = Notices(outbox)
         self._reminders = None if store is None else Reminders(store, run_queue, self._place_of)
         links = Links(
             stores.links, config, self.people, presenter.sessions, notices, adapters=presenter.adapters
@@ -276,6 +277,11 @@ class Gateway:
     def _is_ours(self, adapter: BasePlatformAdapter) -> bool:
         """Say whether this server has a channel, of all that share it."""
         return self._leases is None or adapter.lease is None or self._leases.holds(adapter.lease)
+
+    def _place_of_runs(self, source: SessionSource) -> str:
+        """Return where a chat's runs execute: where its channel is, which shows them and fetches files."""
+        adapter = self._adapters.get(source.platform)
+        return "" if self._leases is None or adapter is None else adapter.lease or ""
 
     def _lease_names(self) -> list[str]:
         return [one.lease for one in self._adapters.values() if one.lease is not None]

@@ -1,6 +1,6 @@
 """The runs of a server: its one mailbox, and what executes the threads of each room."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -41,8 +41,11 @@ class RunService:
         is_exclusive: bool,
         timer: Timer | None = None,
         budgets: Sequence[Budget] = (),
+        places: Callable[[], Collection[str]] | None = None,
     ) -> None:
         """Make the queue; `is_exclusive` says that no other process takes up its runs.
+
+        Where others do, `places` names the places whose runs are this one's.
 
         `budgets` are what runs may use up before a person is asked.
         """
@@ -63,6 +66,7 @@ class RunService:
                 stop_wait_ms=STOP_WAIT_MS,
                 cancel_wait_ms=STOP_WAIT_MS,
                 is_exclusive=is_exclusive,
+                places=places,
                 budgets=self.budgets,
                 max_concurrent_runs=self.slots,
             ),

@@ -1,4 +1,5 @@
--- What one server does at a time, of all that work on one database: who does it, and until when.
+-- Servers that share a database: what one does at a time, who does it and until when; and which of them may run
+-- a thread. Without a row any may.
 
 CREATE TABLE leases (
   name text COLLATE "C" PRIMARY KEY,
@@ -7,4 +8,9 @@ CREATE TABLE leases (
   fence bigint NOT NULL,
   since bigint NOT NULL,
   until bigint NOT NULL
+);
+
+CREATE TABLE thread_places (
+  thread_id text COLLATE "C" PRIMARY KEY,
+  place text COLLATE "C" NOT NULL
 );

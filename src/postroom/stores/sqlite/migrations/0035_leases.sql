@@ -1,4 +1,5 @@
--- What one server does at a time, of all that work on one database: who does it, and until when.
+-- Servers that share a database: what one does at a time, who does it and until when; and which of them may run
+-- a thread. Without a row any may.
 
 CREATE TABLE leases (
   name TEXT PRIMARY KEY,
@@ -7,4 +8,9 @@ CREATE TABLE leases (
   fence INTEGER NOT NULL,
   since INTEGER NOT NULL,
   until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE thread_places (
+  thread_id TEXT PRIMARY KEY,
+  place TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
