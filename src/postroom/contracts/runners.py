@@ -88,8 +88,8 @@ class Runner:
     `argv` is executed as it is, never by a shell; a recipe that knows its command does without. `env` is
     given literally, `pass_env` names what is taken from the server's environment. Of its answer the last
     `max_output_bytes` are kept. With `resume` the program goes on with its own session, one for each mail
-    thread or, where `session_per` says so, one for the agent. Of several servers on one database those start it that
-    are `runs_on`, a host's name or a label; without it each may.
+    thread or, where `session_per` says so, one for the agent. Of several servers on one database those start
+    it that are `runs_on`, a host's name or a label; without it each may.
     A program of the kind `acp` speaks the Agent Client Protocol; its recipe is its command, and nothing more.
     """
 
