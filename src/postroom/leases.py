@@ -7,7 +7,8 @@ server that stood still, or cannot reach the database, has stopped by the time a
 `guarded` has a change prove the lease as well, for it may be written later than it was begun.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -40,24 +41,33 @@ class Leases:
         holder: str,
         about: Mapping[str, Json],
         *,
-        alone: bool = False,
+        is_gone: Callable[[Mapping[str, Json]], bool] = lambda _: False,
         length: timedelta = LENGTH,
     ) -> None:
-        """`holder` names this server, for this start; `alone` says that no other uses the database now.
+        """`holder` names this server, for this start, and `about` is what it says of itself.
 
+        `is_gone` says of what another said whether that one has surely ended; it may block.
         A lease is renewed when a third of its `length` is over, and counts as lost a sixth before its end.
         """
         self.holder = holder
-        self._store, self._about, self._alone = store, about, alone
+        self._store, self._about, self._is_gone = store, about, is_gone
         self._length, self._every, self._sure = length, length / 3, length * 5 / 6
         self._wanted = {SERVER + holder}
         self._held: dict[str, tuple[int, int]] = {}
         """By name: the fence, and until when it is sure that nobody else has it."""
+        self.gone: set[str] = set()
+        """Other servers that had leases and have surely ended."""
+        self._taken_over: dict[str, Callable[[], Awaitable[object]]] = {}
         self._tasks = Tasks("leases")
 
-    def want(self, *names: str) -> None:
-        """Take leases as soon as they are free, and keep them from then on."""
+    def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Take leases as soon as they are free, and keep them from then on.
+
+        `taken` is done whenever one is taken: what another server had begun with it is left behind.
+        """
         self._wanted |= set(names)
+        if taken is not None:
+            self._taken_over |= dict.fromkeys(names, taken)
         self._store.changes.tell((LEASES,))
 
     def holds(self, name: str) -> bool:
@@ -124,6 +134,8 @@ class Leases:
         """Take and renew what is wanted; False when that could not be written, or came too late."""
         asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
         try:
+            if names - before:
+                await self._look_for_gone()
             fences = await self._store.write(partial(self._taken, names=names), key=LEASES)
         except StoreError as error:
             _LOG.warning("leases.not_renewed", reason=error.describe())
@@ -132,7 +144,27 @@ class Leases:
         self._held = {name: (fence, until) for name, fence in fences.items() if name in self._wanted}
         for name in sorted(before ^ self._held.keys()):
             _LOG.info("lease.taken" if name in self._held else "lease.lost", name=name)
+        for name in sorted(self._held.keys() - before):
+            await self._take_over(name)
         return self._store.clock.now() < until
+
+    async def _take_over(self, name: str) -> None:
+        try:
+            if name in self._taken_over:
+                await self._taken_over[name]()
+        except StoreError as error:  # what was left behind is taken up when its own time is over
+            _LOG.warning("lease.nothing_taken_over", name=name, reason=error.describe())
+
+    def _is_forgotten(self, lease: Lease, now: int) -> bool:
+        is_over = lease.until + milliseconds(_SERVERS_KEPT) <= now
+        return lease.name.startswith(SERVER) and (is_over or lease.holder in self.gone)
+
+    async def _look_for_gone(self) -> None:
+        """Look which servers have surely ended whose leases have not."""
+        leases = await self._store.read(lambda tx: tx.leases.listed())
+        others = {one.holder: one.about for one in leases if one.holder not in {self.holder, *self.gone}}
+        look = partial(lambda known: {name for name, about in known.items() if self._is_gone(about)}, others)
+        self.gone |= await asyncio.to_thread(look)
 
     def _taken(self, tx: Transaction, *, names: frozenset[str]) -> dict[str, int]:
         """Renew what is held, take what is free, and return the fences of both."""
@@ -141,12 +173,12 @@ class Leases:
         known = {one.name: one for one in tx.leases.listed()}
         mine = {name for name in names & known.keys() if _is_of(known[name], self.holder, now)}
         tx.leases.renew(mine, until)
-        if gone := [name for name, one in known.items() if _is_forgotten(one, now)]:
+        if gone := [name for name, one in known.items() if self._is_forgotten(one, now)]:
             tx.leases.remove(gone)
         fences = {name: known[name].fence for name in mine}
         for name in sorted(names - mine):
             former = known.get(name)
-            if former is not None and former.until > now and not self._alone:
+            if former is not None and former.until > now and former.holder not in self.gone:
                 continue
             fences[name] = 1 if former is None else former.fence + 1
             tx.leases.put(
@@ -164,7 +196,3 @@ class Leases:
 
 def _is_of(lease: Lease, holder: str, now: int) -> bool:
     return lease.holder == holder and lease.until > now
-
-
-def _is_forgotten(lease: Lease, now: int) -> bool:
-    return lease.name.startswith(SERVER) and lease.until + milliseconds(_SERVERS_KEPT) <= now

@@ -147,14 +147,16 @@ def test_the_operator_sees_the_database_and_never_its_password(server: RunningSe
     assert refused["code"] == "state_conflict"
 
 
-def test_a_second_server_is_refused_with_what_to_do(
+def test_a_second_server_joins_and_each_sees_what_the_other_was_told(
     server: RunningServer, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
-    second = postroom(tmp_path, "up", "--port", "0", "--data-dir", str(tmp_path / "second"), *flags)
-    assert second.returncode == CONFIGURATION
-    assert "is in use by another process (from 127.0.0.1" in second.stderr
-    assert "stop the other server" in second.stderr
-    assert "hunter2" not in second.stderr
+    with RunningServer(tmp_path / "second", *flags) as second:
+        number = asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+        seen = asyncio.run(read_by_a_real_client(second, "handshake"))
+        assert [one["id"] for one in seen["inbox"]] == [number]
+        for one in (server, second):
+            found = ask(one, "GET", "/admin/doctor")["checks"]
+            assert [check for check in found if check["state"] == "failed"] == []
     offline = postroom(tmp_path, "doctor", "--data-dir", str(tmp_path / "second"))
     assert offline.returncode == 1
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ async def store(prepared_stores: Prepared) -> AsyncIterator[Store]:
         yield stores.store
 
 
-def leases(store: Store, holder: str, *wanted: str, **given: bool) -> Leases:
+def leases(store: Store, holder: str, *wanted: str, **given: Any) -> Leases:
     made = Leases(store, holder, {"address": f"http://{holder}"}, **given)
     for name in wanted or (NAME,):
         made.want(name)
@@ -118,7 +119,7 @@ async def test_a_server_that_ends_gives_back_all_that_it_has(store: Store) -> No
 
 async def test_the_only_process_takes_over_from_one_that_was_killed(store: Store) -> None:
     await leases(store, "killed").renew()
-    shares, alone = leases(store, "shares"), leases(store, "alone", alone=True)
+    shares, alone = leases(store, "shares"), leases(store, "alone", is_gone=lambda _: True)
     await shares.renew()
     assert not shares.holds(NAME)
     await alone.renew()

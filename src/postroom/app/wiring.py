@@ -1,7 +1,6 @@
 """The one place where objects are made and put together."""
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from postroom.app.config import Settings
 from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, environment, machine_dir, write_private
+from postroom.app.processes import is_gone, own_process
 from postroom.app.retention import RETENTION, Retention
 from postroom.app.store_identity import Kept, settle_identity
 from postroom.app.telemetry import open_tracing
@@ -103,7 +103,7 @@ class Application:
             registry=self.metrics.registry,
             is_exclusive=store.is_exclusive,
             budgets=declared.budgets,
-            places=None if store.is_exclusive else self.leases.places,
+            leases=None if store.is_exclusive else self.leases,
         )
         self.executors = self._executors(declared.chats)
         delivery = StoredChatDelivery(self.mail)
@@ -162,20 +162,22 @@ class Application:
 
     def _leases(self) -> Leases:
         """Make what says which work of one server is this one's."""
-        host, pid = socket.gethostname(), os.getpid()
+        host, this = socket.gethostname(), own_process()
         leases = Leases(
             self.store.store,
-            f"{host}/{pid}/{token_hex(4)}",
+            f"{host}/{this['pid']}/{token_hex(4)}",
             {
+                **this,
                 "host": host,
-                "pid": pid,
                 "address": self.address,
                 "version": __version__,
                 "places": [host, *self.settings.labels],
             },
-            alone=self.store.is_exclusive,
+            is_gone=(lambda _: True) if self.store.is_exclusive else is_gone,
         )
-        leases.want(RETENTION, *([ARCHIVE] if self.settings.archive_enabled else []))
+        leases.want(RETENTION)
+        if self.settings.archive_enabled:
+            leases.want(ARCHIVE, taken=lambda: self.relay.take_over(ARCHIVE))
         return leases
 
     def _archive(self) -> Archive:
@@ -324,7 +326,6 @@ def _open_store(settings: Settings, clock: Clock | None, purpose: str, *, may_be
             settings.database_url,
             schema=settings.database_schema,
             clock=clock,
-            alone=True,
             may_begin=may_begin,
         )
     return SqliteStore.open(

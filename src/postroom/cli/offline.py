@@ -132,9 +132,7 @@ def _look_at_token(settings: Settings) -> None:
 
 
 def _postgres(settings: Settings, *, may_begin: bool = True) -> PostgresStore:
-    return PostgresStore.open(
-        settings.database_url, schema=settings.database_schema, alone=True, may_begin=may_begin
-    )
+    return PostgresStore.open(settings.database_url, schema=settings.database_schema, may_begin=may_begin)
 
 
 def _look_at_store(settings: Settings, now: int) -> None:

@@ -101,6 +101,8 @@ class MailboxConfig:
     """Whether input for a busy run waits durably until a step reads it."""
     places: Callable[[], Collection[str]] | None = None
     """Names the places that this process is: it claims their runs, and those for anywhere. None: all."""
+    gone: Callable[[], Collection[str]] | None = None
+    """Names other consumers that have surely ended: what they hold is taken back at the start as well."""
     is_exclusive: bool = False
     """Whether no other process works on this store: what others hold is then taken back at the start, and not
     when its lease ends."""

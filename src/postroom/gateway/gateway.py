@@ -32,8 +32,9 @@ from postroom.gateway.links import Links
 from postroom.gateway.metrics import GatewayMetrics, InboundCounts
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, AdapterState, BasePlatformAdapter
 from postroom.gateway.reminders import Reminders
+from postroom.gateway.replies import target_name
 from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
@@ -164,6 +165,8 @@ class Gateway:
             await self.stop()
             raise
         self._speak()
+        for adapter in self._adapters.values():
+            await self._take_over(adapter)
         self.runner._running = True  # noqa: SLF001 - the name is a part of the contract
         for adapter in self._adapters.values():
             self._tasks.start(self._watch(adapter), name=f"watch {adapter.platform.value}")
@@ -278,6 +281,12 @@ class Gateway:
         """Say whether this server has a channel, of all that share it."""
         return self._leases is None or adapter.lease is None or self._leases.holds(adapter.lease)
 
+    async def _take_over(self, adapter: BasePlatformAdapter) -> None:
+        """Have said at once what another server was about to say when it ended, marked as perhaps said."""
+        if self._leases is not None and adapter.lease is not None and self._is_ours(adapter):
+            for account in {adapter.account, UNKNOWN_ACCOUNT}:
+                await self._relay.take_over(CHAT_KIND, target_name(adapter.platform.value, account))
+
     def _place_of_runs(self, source: SessionSource) -> str:
         """Return where a chat's runs execute: where its channel is, which shows them and fetches files."""
         adapter = self._adapters.get(source.platform)
@@ -326,6 +335,7 @@ class Gateway:
                 adapter.liveness.state = AdapterState.ELSEWHERE
             if is_reconnect:
                 self._speak()
+                await self._take_over(adapter)
 
     async def _connected(self, adapter: BasePlatformAdapter, *, is_reconnect: bool) -> None:
         liveness = adapter.liveness

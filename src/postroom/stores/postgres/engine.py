@@ -125,16 +125,13 @@ class PostgresEngine(Engine):
         clock: Clock | None,
         readers: int,
         changes: ChangeNotifier,
-        alone: bool,
         may_begin: bool = True,
     ) -> "PostgresEngine":
         """Connect, bring the schema to the newest state and begin to hear other processes.
 
-        With `alone` no other process may have the schema open.
-
         Raises:
             WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
-            StoreHeld: another process has the schema to itself, or `alone` is asked and another has it open.
+            StoreHeld: it is being copied.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none.
             SchemaTooNew: a newer postroom wrote the schema.
@@ -143,7 +140,7 @@ class PostgresEngine(Engine):
         """
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
             raise ConfigError(f"a schema's name has 1 to {_LONGEST_NAME} bytes", value=address.schema)
-        ownership = Ownership(address, alone=alone)
+        ownership = Ownership(address)
         writing: list[Connection] = []
         try:
             first = ownership.connect(0)

@@ -12,7 +12,7 @@ class PostgresStore(Stores):
     """Everything in one schema of a database, for many processes and machines."""
 
     @classmethod
-    def open(  # noqa: PLR0913 - what can be said of a schema, each by its name
+    def open(
         cls,
         dsn: str,
         *,
@@ -20,21 +20,19 @@ class PostgresStore(Stores):
         clock: Clock | None = None,
         readers: int = 4,
         prepare: bool = True,
-        alone: bool = False,
         may_begin: bool = True,
     ) -> "PostgresStore":
         """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
 
         The store goes by the database's clock, unless `clock` is given. `prepare` is off for a pooler that
-        gives each transaction another session. With `alone` no other process may have the schema open
-        until this one closes it or ends; it needs `prepare`.
+        gives each transaction another session.
 
         Raises:
             MissingExtra: the driver is not installed.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none.
             WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
-            StoreHeld: another process has the schema to itself, or `alone` is asked and another has it open.
+            StoreHeld: it is being copied.
             SchemaTooNew: a newer postroom wrote the schema.
             StoreReadOnly: the server takes no writes.
             StoreUnavailable: it does not answer.
@@ -52,6 +50,6 @@ class PostgresStore(Stores):
         changes = ChangeNotifier()
         address = Address(dsn=dsn, schema=schema, prepare=prepare)
         engine = PostgresEngine.open(
-            address, clock=clock, readers=readers, changes=changes, alone=alone, may_begin=may_begin
+            address, clock=clock, readers=readers, changes=changes, may_begin=may_begin
         )
-        return cls(SqlStore(engine, changes), is_exclusive=alone)
+        return cls(SqlStore(engine, changes), is_exclusive=False)
