@@ -132,7 +132,12 @@ def _look_at_token(settings: Settings) -> None:
 
 
 def _postgres(settings: Settings, *, may_begin: bool = True) -> PostgresStore:
-    return PostgresStore.open(settings.database_url, schema=settings.database_schema, may_begin=may_begin)
+    return PostgresStore.open(
+        settings.database_url,
+        direct_dsn=settings.database_direct_url,
+        schema=settings.database_schema,
+        may_begin=may_begin,
+    )
 
 
 def _look_at_store(settings: Settings, now: int) -> None:

@@ -39,7 +39,7 @@ class Notifications:
         self, address: Address, changes: ChangeNotifier, measure: Callable[[Connection], None]
     ) -> None:
         """Keep what it works with; `measure` compares clocks now and then, over this connection."""
-        self._address = replace(address, settings={"synchronous_commit": "off"})
+        self._address = replace(address.direct, settings={"synchronous_commit": "off"})
         self._changes = changes
         self._measure, self._measured_at = measure, 0
         self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
