@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim
@@ -133,6 +133,14 @@ class Changes(Protocol):
     def tell(self, topics: Iterable[str]) -> None:
         """Wake those who listen to these topics."""
         ...
+
+
+class SharedChanges(NamedTuple):
+    """Passes hints between the servers of one database: what they tell, and how they are told."""
+
+    changes: Changes
+    share: Callable[[Iterable[str]], None]
+    """Tells the others of topics, and nobody here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
