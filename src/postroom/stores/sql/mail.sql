@@ -47,6 +47,13 @@ INSERT INTO project_aliases (human_key, project_id) VALUES (:human_key, :project
 -- set_git_identity
 UPDATE projects SET git_identity = :git_identity WHERE id = :id;
 
+-- keep_former_folder
+INSERT INTO project_aliases (human_key, project_id) SELECT human_key, id FROM projects WHERE id = :id
+ON CONFLICT (human_key) DO NOTHING;
+
+-- set_project_folder
+UPDATE projects SET human_key = :human_key, spelling = :spelling WHERE id = :id;
+
 -- agent_named
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
        retired_at, token_hash, inbox_seq, inbox_floor
