@@ -1,7 +1,8 @@
 """Promises of a mail store about projects, agents and contacts."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from postroom.contracts.choices import ContactPolicy, ContactStatus
 from postroom.contracts.errors import InputError, StoreError
