@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -36,7 +37,7 @@ PLOT: Final = "(box => [box.x + 300, box.y + 60])(document.querySelector('.tl-pl
 def main() -> None:
     """Print the table."""
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-    from e2e.test_page_in_a_browser import Browser, program
+    from e2e.browser import Browser, program
 
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder, _pages(Path(folder)) as address:
         browser = Browser(program(), f"{folder}/profile")
@@ -49,7 +50,9 @@ def main() -> None:
 def measure(browser: Any, address: str) -> None:
     """Move the picture by hand, as far as the browser knows, and print how many frames it drew."""
     browser.open(f"{address}?open=quiet,idle")
-    browser.ask("Page.captureScreenshot")  # the first frame is drawn: before it, no place is within the window
+    browser.ask(
+        "Page.captureScreenshot"
+    )  # the first frame is drawn: before it, no place is within the window
     held = str(browser.see("document.querySelector('.tl-span .soft').textContent"))
     marks = browser.see("document.querySelectorAll('.tl-drawing a').length")
     table = Table(f"The timeline of {AGENTS} agents: {held}, drawn as {marks} marks")
@@ -57,7 +60,8 @@ def measure(browser: Any, address: str) -> None:
         seen = Trace.of(browser, move)
         table.add(
             what,
-            f"{seen.rate:.0f} frames/s, processor {ms(seen.main_cpu)} a frame in the page, {ms(seen.cpu)} in all",
+            f"{seen.rate:.0f} frames/s, processor {ms(seen.main_cpu)} a frame in the page, {ms(seen.cpu)} in "
+            "the browser",
             f"time between frames: median {ms(median(seen.gaps))}, p95 {ms(p95(seen.gaps))}",
             None,
             f"at least {AIM} frames/s",
@@ -104,7 +108,7 @@ class Trace:
         told = [one["params"]["value"] for one in browser.events if one["method"] == "Tracing.dataCollected"]
         events = [event for part in told for event in part]
         drawn = sorted(one["ts"] / 1e6 for one in events if one["name"] == "DrawFrame")
-        gaps = [later - sooner for sooner, later in zip(drawn, drawn[1:], strict=False)]
+        gaps = [later - sooner for sooner, later in pairwise(drawn)]
         spent = lambda name: sum(one.get("tdur", 0) for one in events if one["name"] == name) / 1e6  # noqa: E731
         return cls(
             gaps=gaps,

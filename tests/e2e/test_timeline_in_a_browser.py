@@ -10,8 +10,9 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from e2e.browser import PATIENCE
 from e2e.test_accessibility import axe, examined
-from e2e.test_page_in_a_browser import ACTING, PATIENCE, Guarded, browser, silence
+from e2e.test_page_in_a_browser import ACTING, Guarded, silence
 from e2e.test_work_in_a_browser import soon
 from postroom.contracts.clock import SystemClock
 from postroom.stores.sqlite import SqliteStore
@@ -19,7 +20,7 @@ from postroom.web.pages import page_routes
 from still_room import StillRoom, still_room
 from timeline_room import a_shop
 
-__all__ = ["axe", "browser"]
+__all__ = ["axe"]
 
 MARKS = (
     "[...document.querySelectorAll('.tl-drawing [data-mark]')].map(one => one.dataset.mark).sort().join(' ')"
