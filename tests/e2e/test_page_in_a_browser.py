@@ -156,7 +156,7 @@ def site(tmp_path_factory) -> Iterator[Site]:
     thread = threading.Thread(target=server.run, args=([listening],), name="pages")
     thread.start()
     yield Site(f"http://127.0.0.1:{listening.getsockname()[1]}", hostile, message)
-    server.should_exit = True
+    server.should_exit = server.force_exit = True  # a page that is still open has its stream
     thread.join(PATIENCE)
     listening.close()
     store.close()

@@ -47,7 +47,7 @@ def address(tmp_path_factory) -> Iterator[str]:
     thread = threading.Thread(target=server.run, args=([listening],), name="timeline")
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/p/orchard"
-    server.should_exit = True
+    server.should_exit = server.force_exit = True  # a page that is still open has its stream
     thread.join(PATIENCE)
     listening.close()
     store.close()
