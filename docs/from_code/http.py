@@ -15,6 +15,7 @@ from postroom.http_api import guard
 from postroom.http_api.operators import hook_routes, people_routes
 from postroom.http_api.routes import callback_routes, routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
+from postroom.stores.sqlite import SqliteStore
 from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
 
@@ -186,7 +187,9 @@ def page() -> str:
     """Return the page."""
     clock = SystemClock()
     sessions = Sessions(b"", clock)
-    desk = LoginService(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
+    desk = LoginService(
+        sessions, LoginCodes(SqliteStore.in_memory(clock), clock), clock, is_operator=lambda _: False
+    )
     nobody: Any = _Absent()
     given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody, "schedules": nobody}
     machine = [
