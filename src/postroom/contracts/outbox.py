@@ -76,6 +76,22 @@ class OutboxMessage:
     """Whether an earlier claim may have performed it: that claim's lease ended, or nobody knows."""
 
 
+class EffectPerformer(Protocol):
+    """Who performs effects in this process: what it has room for is stored as claimed by it."""
+
+    def lease_ms(self, kind: str, target: str) -> int | None:
+        """Return how long an effect that is stored now is claimed for; None: it waits. Any thread may ask."""
+        ...
+
+    def begin(self, effects: Sequence[OutboxMessage]) -> None:
+        """Perform effects that were stored as claimed, once they are committed."""
+        ...
+
+    def give_back(self, effects: Sequence[OutboxMessage]) -> None:
+        """Have effects due for anybody of which nobody knows whether they were committed."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """How many effects of a kind wait, since when, and how many were given up."""

@@ -4,9 +4,9 @@
 
 -- enqueue
 INSERT INTO outbox (outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
-                    max_attempts, order_key)
-VALUES (:outbox_id, :kind, :target, :payload, 'pending', :available_at, :created_at, :dedupe_key, 0, :max_attempts,
-        :order_key);
+                    max_attempts, order_key, claim_token, lease_until)
+VALUES (:outbox_id, :kind, :target, :payload, :status, :available_at, :created_at, :dedupe_key, :attempt_count,
+        :max_attempts, :order_key, :claim_token, :lease_until);
 
 -- first_of_key
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
