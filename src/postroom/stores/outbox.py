@@ -152,8 +152,10 @@ class OutboxTables(Tables, outbox.OutboxTables):
     @override
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str]) -> int:
         values = {"ids": outbox_ids, "tokens": tokens}
-        removed = self._sql.changed("outbox.remove_performed", values)
-        return removed + self._sql.changed("outbox.keep_performed", values)
+        done = self._sql.changed("outbox.keep_performed", values)
+        if done < len(outbox_ids):
+            done += self._sql.changed("outbox.remove_performed", values)
+        return done
 
     @override
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:

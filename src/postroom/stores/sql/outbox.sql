@@ -75,7 +75,7 @@ DELETE FROM outbox WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :to
 
 -- keep_performed
 UPDATE outbox SET status = 'delivered', claim_token = NULL, lease_until = NULL
- WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens};
+ WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens} AND dedupe_key IS NOT NULL;
 
 -- next_in_line
 SELECT 1 FROM outbox
