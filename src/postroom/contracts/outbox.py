@@ -74,6 +74,8 @@ class OutboxMessage:
     order_key: str | None = None
     may_have_arrived: bool = False
     """Whether an earlier claim may have performed it: that claim's lease ended, or nobody knows."""
+    steps_done: int = 0
+    """How many of the steps that its handler has for it are known to have happened."""
 
 
 class EffectPerformer(Protocol):
@@ -143,6 +145,10 @@ class OutboxTables(Protocol):
 
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str]) -> int:
         """Record that effects were performed by who has these tokens; return how many still were theirs."""
+        ...
+
+    def note_steps(self, outbox_id: str, steps_done: int) -> None:
+        """Keep how many steps of an effect have happened; fewer than are known change nothing."""
         ...
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:

@@ -158,6 +158,10 @@ class OutboxTables(Tables, outbox.OutboxTables):
         return done
 
     @override
+    def note_steps(self, outbox_id: str, steps_done: int) -> None:
+        self._sql.run("outbox.note_steps", {"outbox_id": outbox_id, "steps_done": steps_done})
+
+    @override
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
         lines = sorted({(one.kind, one.target, one.order_key) for one in performed if one.order_key})
         named = [dict(zip(_LINE, line, strict=True)) for line in lines]
@@ -318,6 +322,7 @@ def _effect(row: Row) -> OutboxMessage:
             last_error=told(row[12]),
             order_key=row[13],
             may_have_arrived=bool(row[14]),
+            steps_done=row[15],
         )
     except (ValueError, StoreCorrupt) as error:
         raise unreadable("effect", row[0], error) from error
