@@ -52,6 +52,10 @@ class Done:
         return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
 
 
+class NotOver(AssertionError):
+    """A program did not come to its end within the bound, and was killed."""
+
+
 class Home:
     """A home folder and a project in it; what runs here sees nothing else of this machine's environment."""
 
@@ -94,7 +98,7 @@ class Home:
                 os.killpg(process.pid, 9)
                 out, err = process.communicate()
                 said = Done(words, -9, out.decode(errors="replace"), err.decode(errors="replace"))
-                raise AssertionError(f"not over in {patience} s: {said}\n{self.model.story()}") from None
+                raise NotOver(f"not over in {patience} s: {said}\n{self.model.story()}") from None
         return Done(words, process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def must(self, *words: str, **how: Any) -> Done:

@@ -21,6 +21,9 @@ it. `postroom setup` and the runners are documented in [setup](setup.md) and [ru
 AGENTS = """\
 The server starts them when mail comes: a client without a person, or an agent over the Agent Client Protocol (ACP).
 """
+HANGS = """\
+`opencode run` stands still now and then, with no output and for ever (its issues 35870 and 44901). The tests start it
+once more then, where it had called no tool yet."""
 
 
 def word(cell: Cell) -> str:
@@ -58,6 +61,7 @@ def page(words: Words) -> str:
     rows += [f"{number}. {note}" for note, number in notes.items()]
     rows += ["", "## The programs", ""]
     rows += [f"- `{client}` is npm's `{one.package}`" for client, one in CLIENTS.items()]
+    rows += ["", HANGS]
     return "\n".join(rows) + "\n"
 
 
