@@ -220,8 +220,8 @@ async def steps_of_an_effect_are_kept_and_never_fewer(stores: RunStores, clock: 
     """What has happened of an effect is told with its next claim."""
     stored = await stores.outbox.enqueue(effect())
     assert stored.steps_done == 0
-    for steps in (2, 1):
-        await stores.store.write(lambda tx, steps=steps: tx.outbox.note_steps(stored.outbox_id, steps))
+    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 2))
+    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 1))
     found, _ = await claim_one(stores)
     assert found.steps_done == 2
 
