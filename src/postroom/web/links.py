@@ -152,6 +152,11 @@ def _part(text: str) -> str:
     return quote(text, safe="", errors="replace")
 
 
+def chats(*, done: str | None = None) -> str:
+    """Return the address of the runs of chats that were given up, of them after one was decided on."""
+    return _with("/chats", done=done)
+
+
 def _with(address: str, /, **parameters: object) -> str:
     given = {name: value for name, value in parameters.items() if value is not None}
     return f"{address}?{urlencode(given, errors='replace')}" if given else address

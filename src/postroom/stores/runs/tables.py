@@ -89,10 +89,7 @@ class RunTables(Tables, run_tables.RunTables):
         step.refuse_unclaimed_move()
         now, thread_id, delivery = self._now(), step.thread_id, step.delivery
         message_ids = refuse_broken_delta(step.messages) if step.messages else ()
-        drafts = None
-        if step.events or step.outbox:
-            events = EventTables(self._sql, self._now, self._tell, self._new_id)
-            drafts = _Drafts(events, self._outbox, step, self._new_id)
+        drafts = self._drafts(step) if step.events or step.outbox else None
         looks = commit_looks(step, message_ids)
         if delivery is not None:
             looks += delivery_looks(delivery, now)
@@ -135,6 +132,10 @@ class RunTables(Tables, run_tables.RunTables):
         added = self.messages.append_waiting(thread_id, messages, mode)
         self.threads.made(thread_id)
         return added
+
+    def _drafts(self, step: ThreadCommit) -> "_Drafts":
+        events = EventTables(self._sql, self._now, self._tell, self._new_id)
+        return _Drafts(events, self._outbox, step, self._new_id)
 
     def _owned(self, claim: Claim, thread_id: str, found: Found) -> RunDispatch | StaleClaim:
         """Return the dispatch that the writer owns, or why it does not."""
