@@ -70,8 +70,9 @@ async def test_a_run_of_a_chat_is_tried_again_on_the_page_and_its_answer_goes_to
 ) -> None:
     run_id, browser = await given_up(room), room.browser()
     page, locked.has_key = (await browser.get("/chats")).text, True
-    fields = ("form_token", hidden(page, "form_token")), ("run", run_id), ("do", "replay")
-    answer = await post(browser, "/chats", *fields)
+    assert f'action="/chats/{run_id}"' in page
+    fields = ("form_token", hidden(page, "form_token")), ("do", "replay")
+    answer = await post(browser, f"/chats/{run_id}", *fields)
     assert (answer.status_code, answer.headers["location"]) == (303, "/chats?done=replay")
     await room.turn()
     replies = await room.stores.store.read(lambda tx: tx.outbox.open("chat", limit=9))
@@ -85,18 +86,19 @@ async def test_a_run_of_a_chat_is_left_once_and_a_run_of_an_agent_is_none_of_thi
     room: WorkRoom,
 ) -> None:
     run_id, browser = await given_up(room), room.browser()
-    token = ("form_token", hidden((await browser.get("/chats")).text, "form_token"))
-    assert (await post(browser, "/chats", token, ("run", run_id), ("do", "burn"))).status_code == 400
-    left = await post(browser, "/chats", token, ("run", run_id), ("do", "discard"))
+    token = ("form_token", hidden((await browser.get(f"/chats/{run_id}")).text, "form_token"))
+    address = f"/chats/{run_id}"
+    assert (await post(browser, address, token, ("do", "burn"))).status_code == 400
+    assert (await post(browser, address, ("do", "discard"))).status_code == 403
+    left = await post(browser, address, token, ("do", "discard"))
     assert left.headers["location"] == "/chats?done=discard"
     assert await room.operator.dead_in_chats() == []
-    again = await post(browser, "/chats", token, ("run", run_id), ("do", "discard"))
-    assert again.status_code == 409
+    assert (await post(browser, address, token, ("do", "discard"))).status_code == 404
     await room.people("Fay", runners=("Fay",))
     await room.send("Ada", "Fay")
     await room.turn()
     [dead] = await room.operator.dead()
-    other = await post(browser, "/chats", token, ("run", str(dead["run_id"])), ("do", "discard"))
+    other = await post(browser, f"/chats/{dead['run_id']}", token, ("do", "discard"))
     assert other.status_code == 404
-    stranger = await post(room.browser(logged_in=False), "/chats", token, ("run", run_id))
+    stranger = await post(room.browser(logged_in=False), address, token, ("do", "replay"))
     assert stranger.headers["location"].startswith("/login")

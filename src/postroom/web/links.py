@@ -152,9 +152,9 @@ def _part(text: str) -> str:
     return quote(text, safe="", errors="replace")
 
 
-def chats(*, done: str | None = None) -> str:
-    """Return the address of the runs of chats that were given up, of them after one was decided on."""
-    return _with("/chats", done=done)
+def chats(run_id: str = "", *, done: str | None = None) -> str:
+    """Return the address of the runs of chats that were given up, or of one; after one was decided on."""
+    return _with(f"/chats/{_part(run_id)}" if run_id else "/chats", done=done)
 
 
 def _with(address: str, /, **parameters: object) -> str:

@@ -56,8 +56,8 @@ def page_routes(
 ) -> list[BaseRoute]:
     """Return the routes of the pages and of what they fetch; with services, people can work on them.
 
-    No request reads a file: templates and assets are in memory. Every path is `/` or `/chats`, or lies
-    under `/p`, `/attachments`, `/previews` or `/static`.
+    No request reads a file: templates and assets are in memory. Every path is `/` itself or
+    lies under `/chats`, `/p`, `/attachments`, `/previews` or `/static`.
     """
     pages = Pages(mail, clock=clock, services=services)
     looks: Sequence[tuple[str, Endpoint]] = (
@@ -91,9 +91,12 @@ def _work_routes(working: PageContext) -> list[Route]:
         ChatPages(working),
     )
     return [
-        Route(path, guarded(following(working.mail, endpoint)), methods=["GET", "POST"])
-        for one in pages
-        for path, endpoint in one.endpoints()
+        Route("/chats", guarded(following(working.mail, ChatPages(working).chats))),
+        *(
+            Route(path, guarded(following(working.mail, endpoint)), methods=["GET", "POST"])
+            for one in pages
+            for path, endpoint in one.endpoints()
+        ),
     ]
 
 
@@ -117,8 +120,8 @@ class Pages:
         after = number(request, "after") or 0
         page = await self._settled(lambda reads: reading.projects(reads, after=after))
         dead = 0 if self._services is None else await self._services.runs.count_dead_in_chats()
-        shown = {"page": page, "after": after, "address": _address(request), "dead_in_chats": dead}
-        return await self._html(request, "projects", **shown)
+        shown = {"after": after, "address": _address(request), "dead_in_chats": dead}
+        return await self._html(request, "projects", page=page, project=None, **shown)
 
     async def project(self, request: Request) -> Response:
         """Show a project's control room."""
