@@ -5,7 +5,7 @@ Changes are checked as `postroom.testing.changes` says: each is run twice.
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -14,6 +14,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from pooler import a_pooler, missing_pooler
 from postgres_server import missing_postgres
 from postroom.contracts.clock import Clock
 from postroom.stores.postgres.store import PostgresStore
@@ -22,9 +23,12 @@ from postroom.testing.changes import CheckingEngine
 from sqlite_files import open_new
 
 KINDS = ("sqlite", "postgres")
+POOLED = "pooled"
+"""PostgreSQL behind a pooler that gives each transaction another session."""
 SCHEMA = f"test_{uuid4().hex}"
 """One of this process: tests use it one after another."""
 _FILES = count(1)
+_POOLERS = ExitStack()
 
 
 def checked(store: SqlStore) -> SqlStore:
@@ -39,7 +43,8 @@ def opened(kind: str, folder: Path, dsn: Callable[[], str], clock: Clock) -> Ite
     if kind == "sqlite":
         store = open_new(folder / f"store-{next(_FILES)}.db", clock).store
     else:
-        store = PostgresStore.open(dsn(), schema=SCHEMA, clock=clock, readers=2).store
+        address, direct = (pooled(dsn()), dsn()) if kind == POOLED else (dsn(), "")
+        store = PostgresStore.open(address, schema=SCHEMA, clock=clock, readers=2, direct_dsn=direct).store
         empty(dsn())
     try:
         yield checked(store)
@@ -80,8 +85,16 @@ def _emptying(dsn: str) -> str:
     )
 
 
+@cache
+def pooled(dsn: str) -> str:
+    """Return the DSN of a pooler before the server, which ends with this process's use of the server."""
+    return _POOLERS.enter_context(a_pooler(dsn))
+
+
 def forget(dsn: str) -> None:
-    """Remove the schema; the server may be one that stays."""
+    """Remove the schema, and a pooler; the server may be one that stays."""
+    pooled.cache_clear()
+    _POOLERS.close()
     with _session(dsn) as session:
         session.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
     _session.cache_clear()
@@ -89,5 +102,8 @@ def forget(dsn: str) -> None:
 
 def refuse_missing(kind: str) -> None:
     """Skip the test when there is no PostgreSQL for a store of this kind; where `CI` is set, fail it."""
-    if kind == "postgres" and (reason := missing_postgres()):
+    reason = missing_postgres() if kind != "sqlite" else None
+    if reason:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    if kind == POOLED and (reason := missing_pooler()):
+        pytest.skip(reason)

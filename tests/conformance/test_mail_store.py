@@ -11,10 +11,10 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import agent, an_office, never_made, put_message
 from postroom.testing.conformance.mail_store import PROMISES, Promise
-from store_kinds import KINDS, opened, refuse_missing
+from store_kinds import KINDS, POOLED, opened, refuse_missing
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, POOLED])
 def mail_store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[MailStore]:
     refuse_missing(request.param)
     with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:

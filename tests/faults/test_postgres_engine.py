@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -28,6 +29,7 @@ from postroom.contracts.errors import (
     StoreError,
     StoreReadOnly,
     StoreUnavailable,
+    WrongStore,
 )
 from postroom.stores.migrations import Migration, shipped_migrations
 from postroom.stores.postgres.connection import SESSION, Address, Connection, quoted
@@ -38,6 +40,7 @@ from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
+from store_kinds import POOLED, pooled, refuse_missing
 
 pytestmark = pytest.mark.usefixtures("postgres_dsn")
 
@@ -119,7 +122,7 @@ async def as_one_group(store: SqlStore, *changes: Change) -> list[object]:
 
 
 @asynccontextmanager
-async def opened(dsn: str, schema: str, clock: ManualClock | None, **more: bool) -> AsyncIterator[SqlStore]:
+async def opened(dsn: str, schema: str, clock: ManualClock | None, **more: Any) -> AsyncIterator[SqlStore]:
     store = (
         await asyncio.to_thread(PostgresStore.open, dsn, schema=schema, clock=clock, readers=2, **more)
     ).store
@@ -263,15 +266,49 @@ async def test_a_look_sees_one_view_whatever_is_written_meanwhile(store: SqlStor
     assert looking.result() == [0, 0]
 
 
-async def test_without_prepared_statements_everything_works_as_well(
-    postgres_dsn: str, a_schema: str, clock: ManualClock
+@pytest.fixture
+def pooled_dsn(postgres_dsn: str) -> str:
+    refuse_missing(POOLED)
+    return pooled(postgres_dsn)
+
+
+async def test_behind_a_pooler_of_transactions_nothing_is_kept_in_a_session(
+    postgres_dsn: str, pooled_dsn: str, a_schema: str, clock: ManualClock
 ) -> None:
-    async with opened(postgres_dsn, a_schema, clock, prepare=False) as store:
+    async with opened(pooled_dsn, a_schema, clock, direct_dsn=postgres_dsn) as store:
         learned = await as_one_group(store, noting("a"), noting("b", "bad"), looked("c"))
         assert (learned[0], type(learned[1]), learned[2]) == ("a", StoreError, "c")
         assert await notes(store) == ["a", "c"]
         count = "SELECT count(*) FROM pg_prepared_statements WHERE name <> ''"
         assert await store.engine.read(lambda sql: rows(sql, count)) == [0]
+
+
+async def test_two_processes_behind_a_pooler_hear_each_other_by_the_direct_address(
+    postgres_dsn: str, pooled_dsn: str, a_schema: str, clock: ManualClock
+) -> None:
+    async with opened(pooled_dsn, a_schema, clock, direct_dsn=postgres_dsn) as one:
+        second = await asyncio.to_thread(
+            PostgresStore.open, pooled_dsn, schema=a_schema, clock=clock, direct_dsn=postgres_dsn
+        )
+        try:
+            for engine in (engine_of(one), engine_of(second.store)):
+                assert await asyncio.to_thread(engine.notifications.is_listening.wait, PATIENCE)
+            with second.store.changes.listen("plum") as told:
+                for _ in range(2):  # the first may have been told by that it began to hear
+                    engine_of(one).share(["plum"])
+                    assert await told.wait(timedelta(seconds=PATIENCE))
+        finally:
+            await asyncio.to_thread(second.close)
+
+
+def test_a_pooler_of_transactions_is_refused_where_the_direct_address_is_not_told(
+    postgres_dsn: str, pooled_dsn: str, a_schema: str
+) -> None:
+    with pytest.raises(ConfigError, match="another session") as refused:
+        PostgresStore.open(pooled_dsn, schema=a_schema)
+    assert "database_direct_url" in refused.value.remedy
+    with pytest.raises(WrongStore):  # nothing was made
+        PostgresStore.open(postgres_dsn, schema=a_schema, may_begin=False)
 
 
 # Connections that are lost

@@ -191,6 +191,11 @@ class Settings(BaseSettings):
         description="A PostgreSQL database in place of the file: postgresql://user:password@host:port/name; "
         "needs postroom[postgres].",
     )
+    database_direct_url: Annotated[str, AfterValidator(_database_url)] | Literal[""] = Field(
+        default="",
+        description="The database's own address, where database_url is that of a pooler which gives each "
+        "transaction another session: PgBouncer with pool_mode=transaction.",
+    )
     database_schema: Annotated[str, _word(of=r"[a-z_][a-z0-9_]{0,62}")] = Field(
         default="postroom", description="The schema there, which this server alone uses."
     )
@@ -423,11 +428,12 @@ def shown_address(url: str, schema: str) -> str:
 
 
 def _shown_value(settings: Settings, name: str) -> str:
-    if name == "database_url" and settings.database_url:
-        return settings.shown_database.partition(",")[0]
+    if name in _WITH_PASSWORDS and (url := str(getattr(settings, name))):
+        return shown_address(url, settings.database_schema).partition(",")[0]
     return redact(_shown(getattr(settings, name)))
 
 
+_WITH_PASSWORDS: Final = frozenset({"database_url", "database_direct_url"})
 _PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
 _SOURCES: Final = ("file", "env", "flag")
 """Where settings stand; the later wins."""
@@ -576,7 +582,7 @@ def _refused(first: ErrorDetails, found: Mapping[str, _Found]) -> ConfigError:
 
 def _wrong(name: str, found: _Found, reason: str, remedy: str) -> ConfigError:
     shown = _PASSWORD.sub("://***@", redact(str(found.value)))[:200]
-    if name == "database_url":
+    if name in _WITH_PASSWORDS:
         shown = "(hidden)"  # what is no address may still hold a password
     return ConfigError(f"{name} is {shown!r} (from {found.origin}): {reason}", value=shown, remedy=remedy)
 

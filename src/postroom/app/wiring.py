@@ -278,6 +278,7 @@ def _open_store(settings: Settings, clock: Clock | None, purpose: str, *, may_be
     if settings.database_url:
         return PostgresStore.open(
             settings.database_url,
+            direct_dsn=settings.database_direct_url,
             schema=settings.database_schema,
             clock=clock,
             alone=True,

@@ -133,7 +133,11 @@ def _look_at_token(settings: Settings) -> None:
 
 def _postgres(settings: Settings, *, may_begin: bool = True) -> PostgresStore:
     return PostgresStore.open(
-        settings.database_url, schema=settings.database_schema, alone=True, may_begin=may_begin
+        settings.database_url,
+        direct_dsn=settings.database_direct_url,
+        schema=settings.database_schema,
+        alone=True,
+        may_begin=may_begin,
     )
 
 

@@ -12,7 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -68,8 +68,10 @@ class Address:
 
     dsn: str = field(repr=False)  # with a password
     schema: str
-    prepare: bool = True
-    """Off for a pooler that gives each transaction another session: nothing is kept in one then."""
+    direct_dsn: str = field(default="", repr=False)
+    """The database's own address, where `dsn` is a pooler's that gives each transaction another session.
+
+    Nothing is kept in a session then, and what must be is kept in one of the database's own."""
     answer_within: timedelta = ANSWER_WITHIN
     connect_within: timedelta = CONNECT_WITHIN
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -79,6 +81,11 @@ class Address:
     def session(self) -> dict[str, str]:
         """Every setting of a session."""
         return {**SESSION, "search_path": quoted(self.schema), **self.settings}
+
+    @property
+    def direct(self) -> "Address":
+        """The same with sessions of its own."""
+        return replace(self, dsn=self.direct_dsn, direct_dsn="") if self.direct_dsn else self
 
 
 class Answer:
@@ -125,7 +132,7 @@ class Connection:
             self._selector.register(self._pg.socket, selectors.EVENT_READ)
             self._pg.nonblocking = 1
             self._pg.enter_pipeline_mode()
-            if address.prepare:
+            if not address.direct_dsn:
                 self._set_up(for_transaction=False)
                 self.wait()
         except ConnectionLost as error:
@@ -137,8 +144,14 @@ class Connection:
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """The server's process, as it was told when the connection was made."""
         return self._pg.backend_pid
+
+    def process(self) -> int:
+        """Ask for the server's process; behind a pooler it is not `pid`."""
+        answer = self.send("SELECT pg_backend_pid()")
+        self.wait()
+        return int(answer.rows[0][0])
 
     @property
     def release(self) -> str:
@@ -160,7 +173,7 @@ class Connection:
     def begin(self, how: str = "BEGIN") -> None:
         """Begin a transaction, with the next look."""
         self.send(how)
-        if not self._address.prepare:
+        if self._address.direct_dsn:
             self._set_up(for_transaction=True)
 
     def undo(self) -> None:
@@ -177,7 +190,7 @@ class Connection:
 
     def send_named(self, statement: Statement, bound: list[bytes | None]) -> Answer:
         """Send a named statement with encoded values; the answer is there after `wait`."""
-        if not self._address.prepare:
+        if self._address.direct_dsn:
             return self._sent(statement.text, bound, statement.name)
         name = self._prepared.get(statement.name)
         try:

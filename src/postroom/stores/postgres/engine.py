@@ -144,6 +144,7 @@ class PostgresEngine(Engine):
             first = ownership.connect(0)
             writing.append(first)
             _refuse_read_only(first)
+            _refuse_pooler(first, address)
             migrate(first, address, may_begin=may_begin)
             own_clock = DatabaseClock()
             own_clock.measure(first)
@@ -261,6 +262,32 @@ def _refuse_read_only(connection: Connection) -> None:
             "the PostgreSQL server takes no writes",
             remedy="connect to the server that may be written: this one is a standby or read-only",
         )
+
+
+def _refuse_pooler(first: Connection, address: Address) -> None:
+    """Refuse a pooler that gives each transaction another session, where there is no direct address.
+
+    A pooler tells its clients other numbers than those of the server's processes. One of that kind gives a
+    transaction the session that became free last, so that the first connection gets another one meanwhile.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if address.direct_dsn or first.process() == first.pid:
+        return
+    other = Connection(address)
+    try:
+        before = first.process()
+        other.begin()
+        other.process()
+        if first.process() != before:
+            raise ConfigError(
+                "database_url is a pooler that gives each transaction another session of PostgreSQL",
+                remedy="set database_direct_url as well, to the database's own address: there servers hear "
+                "of each other",
+            )
+    finally:
+        other.close()
 
 
 def _close_all(connections: list[Connection]) -> None:

@@ -33,7 +33,7 @@ class Notifications:
     """Passes what this process tells on to others, and what they tell to its listeners."""
 
     def __init__(self, address: Address, changes: ChangeNotifier) -> None:
-        self._address = replace(address, settings={"synchronous_commit": "off"})
+        self._address = replace(address.direct, settings={"synchronous_commit": "off"})
         self._changes = changes
         self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
         self.is_listening = threading.Event()

@@ -32,7 +32,7 @@ class Ownership:
     """Makes the connections over which a process writes to a schema."""
 
     def __init__(self, address: Address, *, alone: bool) -> None:
-        if alone and not address.prepare:
+        if alone and address.direct_dsn:
             raise ValueError(
                 "a pooler that gives each transaction another session keeps no lock of a session"
             )
@@ -46,7 +46,7 @@ class Ownership:
             StoreHeld: another process has the schema.
             ConfigError, StoreUnavailable: there is no connection.
         """
-        if not self.address.prepare:
+        if self.address.direct_dsn:
             return Connection(self.address)
         address = replace(self.address, settings={**_NOTICED, **self.address.settings})
         connection = Connection(address)

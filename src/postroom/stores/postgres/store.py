@@ -19,20 +19,21 @@ class PostgresStore(Stores):
         schema: str = "postroom",
         clock: Clock | None = None,
         readers: int = 4,
-        prepare: bool = True,
+        direct_dsn: str = "",
         alone: bool = False,
         may_begin: bool = True,
     ) -> "PostgresStore":
         """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
 
-        The store goes by the database's clock, unless `clock` is given. `prepare` is off for a pooler that
-        gives each transaction another session. With `alone` no other process may have the schema open
-        until this one closes it or ends; it needs `prepare`.
+        The store goes by the database's clock, unless `clock` is given. Where `dsn` is that of a pooler which
+        gives each transaction another session, `direct_dsn` is the database's own: other processes are heard
+        there. With `alone` no other process may have the schema open until this one closes it or ends; there
+        may be no such pooler then.
 
         Raises:
             MissingExtra: the driver is not installed.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
-                is none.
+                is none; or `dsn` is such a pooler's and there is no `direct_dsn`.
             WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
             StoreHeld: another process has the schema to itself, or `alone` is asked and another has it open.
             SchemaTooNew: a newer postroom wrote the schema.
@@ -50,7 +51,7 @@ class PostgresStore(Stores):
         from postroom.stores.postgres.engine import PostgresEngine
 
         changes = ChangeNotifier()
-        address = Address(dsn=dsn, schema=schema, prepare=prepare)
+        address = Address(dsn=dsn, schema=schema, direct_dsn=direct_dsn)
         engine = PostgresEngine.open(
             address, clock=clock, readers=readers, changes=changes, alone=alone, may_begin=may_begin
         )
