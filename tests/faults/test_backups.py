@@ -17,7 +17,7 @@ import pytest
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable
+from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable, WrongStore
 from postroom.stores.sqlite import SqliteStore, page_backups
 from postroom.stores.sqlite.packing import keep_apart
 from postroom.testing import ManualClock
@@ -131,9 +131,12 @@ def test_a_folder_in_which_another_process_works_is_tried_again(
     assert len(files(tmp_path)) == 1
 
 
-def test_the_process_that_keeps_pages_ends_with_the_server(tmp_path: Path) -> None:
-    words = ("-m", "postroom.stores.sqlite.packing", str(tmp_path / "pipe"), str(tmp_path / "b.backup"), "1")
-    os.mkfifo(tmp_path / "pipe")  # it waits for what never comes
+def test_the_process_that_keeps_pages_ends_with_the_server(sqlite_store: SqliteStore, tmp_path: Path) -> None:
+    copy, folder = tmp_path / "copy.db", tmp_path / "backups"
+    asyncio.run(sqlite_store.back_up(copy))
+    folder.mkdir()
+    os.mkfifo(folder / "a.backup")  # it waits for what never comes
+    words = ("-m", "postroom.stores.sqlite.packing", str(copy), str(folder / "b.backup"), "1")
     with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
         child.stdin.close()
@@ -192,6 +195,14 @@ async def test_a_timer_that_is_off_does_nothing(
     assert clock.sleeping == 0
     assert (await timed.state()).interval_ms == 0
     await timed.stop()
+
+
+async def test_a_database_that_is_gone_is_told_as_gone(
+    sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    (tmp_path / "postroom.db").unlink()
+    with pytest.raises(WrongStore, match=r"postroom.db is missing"):
+        await backups(tmp_path, sqlite_store, clock).make("first")
 
 
 async def test_without_room_for_twice_the_database_nothing_is_written(

@@ -20,12 +20,13 @@ from postroom.app.check_results import CheckResult, free_bytes, span
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
-from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreError, StoreFull
+from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreFull
 from postroom.http_api.operations import CheckState
 from postroom.log import get_logger
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import file_error
-from postroom.stores.sqlite.copying import PARTIAL, remove_with_companions
+from postroom.stores.sqlite.copying import PARTIAL
+from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.sqlite.packing import keep_apart
 from postroom.stores.store import Stores
 
@@ -189,6 +190,7 @@ class Backups:
 
     def _prepare(self) -> None:
         """Make the folder, remove what a server that was killed left half written, and look for room."""
+        refuse_missing(self._database)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for left in (*self.folder.glob(f"daily-*.db{PARTIAL}*"), *self.folder.glob(f"*{_COPY}*")):
@@ -215,16 +217,12 @@ def remove(folder: Path, chosen: Sequence[Backup]) -> int:
     """Remove backups and the pages that no other needs, and return how many bytes were freed. Blocks.
 
     Raises:
-        StoreCorrupt: a backup does not read, so that nobody knows which pages it needs: they all stay.
+        StoreCorrupt: another does not read, so that nobody knows which pages it needs; nothing was removed.
         StateError: another process makes or removes backups.
         OSError: a file cannot be removed.
     """
-    freed = 0
     with page_backups.folder_lock(folder):
-        for one in chosen:
-            freed += one.path.stat().st_size
-            remove_with_companions(one.path)
-        return freed + page_backups.sweep(folder)
+        return page_backups.sweep(folder, [one.path for one in chosen])
 
 
 def folder_of(settings: Settings) -> Path:

@@ -11,7 +11,7 @@ packs before the backup that names them: a process that is killed leaves what wa
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -21,7 +21,7 @@ from typing import IO, Final, NamedTuple
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreError
 from postroom.log import get_logger
 from postroom.stores.sqlite.connection import connect_unshared, file_error, translated
-from postroom.stores.sqlite.copying import PARTIAL, sync_folder
+from postroom.stores.sqlite.copying import PARTIAL, remove_with_companions, sync_folder
 from postroom.stores.sqlite.page_packs import (
     BLOCK,
     HASH,
@@ -192,23 +192,42 @@ def assemble(path: Path, target: IO[bytes] | None = None) -> Listed:
     return found
 
 
-def sweep(folder: Path) -> int:
-    """Free what no backup of a folder needs any more, and return how many bytes that are.
+def sweep(folder: Path, without: Collection[Path] = ()) -> int:
+    """Remove backups and free what no other of their folder needs, and return how many bytes that are.
 
     The caller holds the lock of the folder.
 
     Raises:
-        StoreCorrupt: a backup cannot be read, so that nobody knows what it needs; nothing was removed.
-        OSError: something cannot be removed.
+        StoreCorrupt: another cannot be read, so that nobody knows what it needs; nothing was removed.
+        OSError: something cannot be removed; what went is in the log.
     """
     _tidy(folder)
+    needed = _needed(one for one in folder.glob(f"*{SUFFIX}") if one not in without and not one.is_dir())
+    freed = 0
+    for path in without:
+        freed += path.stat().st_size
+        remove_with_companions(path)
+        _LOG.info("backup.removed", file=path.name)
+    return freed + _swept(folder, needed)
+
+
+def _needed(backups: Iterable[Path]) -> dict[int, bytearray]:
+    """Return for each pack which of its pages a backup needs."""
     needed: dict[int, bytearray] = {}
-    for path in folder.glob(f"*{SUFFIX}"):
-        for record in records(read(path)):
+    for path in backups:
+        try:
+            listed = read(path)
+        except OSError as error:
+            raise damaged(f"{path} cannot be read, so nothing was removed: {error.strerror}", path) from error
+        for record in records(listed):
             marks = needed.setdefault(record.pack, bytearray())
             if len(marks) <= record.number:
                 marks.extend(bytes(record.number + 1 - len(marks)))
             marks[record.number] = 1
+    return needed
+
+
+def _swept(folder: Path, needed: Mapping[int, bytearray]) -> int:
     freed = 0
     for path in (folder / PACKS).glob("*.pack"):
         before = path.stat().st_size
