@@ -208,7 +208,7 @@ async def test_a_photo_is_described_changed_and_sent_back_and_the_page_shows_bot
                 assert await asyncio.to_thread(said, browser) == ["What is this?", "Invert it."]
                 answers = await asyncio.to_thread(said, browser, "answer")
                 assert [one for one in answers if one] == [words, "Here it is, inverted."]
-                for width in (1280, 390):
+                for width in (1440, 390):
                     await asyncio.to_thread(_fit, browser, width)
                     await asyncio.to_thread(picture, browser, tmp_path / f"page-{width}.png")
                     wide = await asyncio.to_thread(browser.see, "document.documentElement.scrollWidth")

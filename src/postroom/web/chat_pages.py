@@ -8,7 +8,7 @@ from starlette.responses import Response
 from postroom.contracts.errors import InvalidArgument, UnknownRun
 from postroom.contracts.work import Work
 from postroom.web import links
-from postroom.web.forms import PageContext, read_form, see, token_for
+from postroom.web.forms import PageContext, read_form, remembered_name, see, token_for
 from postroom.web.serving import Endpoint, choice, html
 
 
@@ -55,6 +55,8 @@ class ChatPages:
             "now": self._with.clock.now(),
             "works": True,
             "dead": dead,
+            "one_alone": "run_id" in request.path_params,
+            "me": remembered_name(request),
             "form_token": token_for(request, self._with.services.visitors),
             "done": choice(request, "done", ("", "replay", "discard")),
         }
