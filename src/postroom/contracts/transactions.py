@@ -15,7 +15,7 @@ from typing import Final, Protocol, Self, TypeVar
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim
 from postroom.contracts.events import EventTables
-from postroom.contracts.outbox import OutboxTables
+from postroom.contracts.outbox import EffectPerformer, OutboxTables
 from postroom.contracts.run_tables import RunTables
 from postroom.contracts.schedules import ScheduleTables
 from postroom.contracts.store import MailWrites
@@ -119,6 +119,9 @@ class Listener(Protocol):
 
 class Changes(Protocol):
     """Hints that something was committed. One may be lost, so a waiter looks again now and then."""
+
+    performer: EffectPerformer | None
+    """Who performs effects in this process; it hears at once of those that are stored here."""
 
     def listen(self, topic: str) -> Listener:
         """Hear a topic from now on: `WORK`, `MAIL`, or the key of an event scope."""
