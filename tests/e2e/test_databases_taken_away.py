@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -189,3 +190,19 @@ def test_on_postgresql_damage_and_another_store_are_found_and_a_schema_that_is_g
         assert send(server, "into nothing") == "wrong_store"
         assert [checked(server, part)[0] for part in ("store writes", "store reads")] == ["failed", "failed"]
         assert ready(server)[0] == 503
+
+
+def test_on_postgresql_a_database_that_is_dropped_is_told_as_gone(dsn: str, tmp_path: Path) -> None:
+    name = "dropped_under_a_server"
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f"CREATE DATABASE {name}")
+        address = urlsplit(dsn)._replace(path=f"/{name}").geturl()
+        with RunningServer(tmp_path / "data", "--database-url", address) as server:
+            wrote(server, "first")
+            session.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            assert send(server, "into nothing") == "wrong_store"
+            state, code = ready(server)
+            assert (state, code) == (503, "wrong_store")
+            said = postroom(server.data_dir, "doctor").stdout
+            assert "the database is gone" in said
+            assert "pg_restore" in said

@@ -1,6 +1,7 @@
 """What differs by platform takes the platform as a parameter, and is looked at here for those that are not this one."""
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -9,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from postroom.app import gateway_secrets, privacy, tokens
+from postroom.app import check_results, gateway_secrets, privacy, tokens
+from postroom.app.config import tells_case_apart
+from postroom.cli import start
 from postroom.cli.watch import hold_alone
 from postroom.contracts.errors import ConfigError
+from postroom.executors.processes import asking
+from postroom.executors.processes.process_runner import ProcessRunner
 from postroom.gateway.spooling import open_plain
+from postroom.mail.archive import git
+from postroom.stores.sqlite import packing
 from postroom.stores.sqlite.connection import prepare
 from postroom.stores.sqlite.copying import sync_folder
 
@@ -112,3 +119,45 @@ def test_a_folder_is_synced_where_it_can_be_opened(tmp_path: Path) -> None:
         sync_folder(tmp_path, platform=platform)
         with pytest.raises(FileNotFoundError):
             sync_folder(tmp_path / "gone", platform=platform)
+
+
+class Asked:
+    """A process that is ended, or left alone."""
+
+    def __init__(self, pid: int = 0) -> None:
+        self.pid, self.killed = pid, False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def test_where_there_are_no_groups_of_processes_a_program_is_ended_alone() -> None:
+    for end in (git._end, asking.end):
+        process = Asked()
+        end(process, platform="win32")  # type: ignore[arg-type]
+        assert process.killed
+        with subprocess.Popen(["sleep", "60"], start_new_session=True) as group:
+            end(group, platform="linux")  # type: ignore[arg-type]
+        assert group.returncode in (-signal.SIGTERM, -signal.SIGKILL)
+
+
+def test_how_processes_are_begun_and_kept_private_differs_by_system() -> None:
+    systems = ("linux", "darwin", "win32")
+    assert [start.apart_on(one) for one in systems] == [0, 0, 0x208]
+    assert [packing.flags_of(one) for one in systems] == [0, 0, 0x40]
+    assert [git.umask_of(one) for one in systems] == [0o077, 0o077, -1]
+    assert [tells_case_apart(one) for one in systems] == [True, False, False]
+
+
+def test_priority_and_limits_are_asked_of_the_system_where_it_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepped: list[int] = []
+    monkeypatch.setattr(os, "nice", stepped.append)
+    for platform in ("linux", "darwin", "win32"):
+        packing.step_back(platform=platform)
+    assert stepped == [19, 19]
+    assert check_results.most_descriptors(platform="win32") is None
+    assert check_results.most_descriptors(platform="linux") != 0
+    with pytest.raises(ConfigError, match="need process groups"):
+        ProcessRunner.at(tmp_path, server_name="s", server={}, platform="win32")

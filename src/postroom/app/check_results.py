@@ -77,9 +77,9 @@ def open_descriptors() -> int | None:
     return None
 
 
-def most_descriptors() -> int | None:
+def most_descriptors(*, platform: str = sys.platform) -> int | None:
     """Return how many this process may have open; None where there is no limit, or none is told."""
-    if sys.platform == "win32":
+    if platform == "win32":
         return None
     import resource
 

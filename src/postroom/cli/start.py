@@ -23,10 +23,9 @@ LOSER_TIMEOUT: Final = timedelta(seconds=3)
 _PROBE_TIMEOUT: Final = timedelta(seconds=2)
 _PAUSE: Final = timedelta(milliseconds=50)
 
-if sys.platform == "win32":
-    _APART: Final = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP
-else:
-    _APART: Final = 0  # there `start_new_session` does it, which Windows passes over
+_DETACHED_PROCESS: Final = 0x8
+_CREATE_NEW_PROCESS_GROUP: Final = 0x200
+"""Of Windows: no console of the client, and no Ctrl-C of it either."""
 
 Log = Callable[[str], None]
 
@@ -75,9 +74,14 @@ def _spawn(environment: Mapping[str, str], folder: Path, output: IO[bytes]) -> "
         stderr=output,
         cwd=folder,
         env=given,
-        creationflags=_APART,
+        creationflags=apart_on(sys.platform),
         start_new_session=True,
     )
+
+
+def apart_on(platform: str) -> int:
+    """Return the flags that part a server from its client, where `start_new_session` is passed over."""
+    return _DETACHED_PROCESS | _CREATE_NEW_PROCESS_GROUP if platform == "win32" else 0
 
 
 def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:

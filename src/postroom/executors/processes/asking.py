@@ -66,9 +66,9 @@ def _started(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) 
     )
 
 
-def end(process: subprocess.Popen[Any]) -> None:
-    """End a program with the processes that it started; it leads a session of its own."""
-    if sys.platform == "win32":
+def end(process: subprocess.Popen[Any], *, platform: str = sys.platform) -> None:
+    """End a program with the processes that it started, whose session it leads; on Windows it alone."""
+    if platform == "win32":
         process.kill()
         return
     with suppress(ProcessLookupError, PermissionError):  # none is left; macOS says the latter

@@ -46,7 +46,7 @@ class ProcessRunner:
     """The runs of each executor of this server: their programs are no orphans."""
 
     @classmethod
-    def at(
+    def at(  # noqa: PLR0913 - every port by name
         cls,
         folder: Path,
         *,
@@ -55,6 +55,7 @@ class ProcessRunner:
         clock: Clock | None = None,
         timer: Timer | None = None,
         limits: CommandLimits | None = None,
+        platform: str = sys.platform,
     ) -> "ProcessRunner":
         """Return the runner of a server; nothing is started or written.
 
@@ -62,7 +63,7 @@ class ProcessRunner:
             ConfigError: the server has no name, the folder is not absolute, or the system has no sessions of
                 processes.
         """
-        if sys.platform == "win32":
+        if platform == "win32":
             raise ConfigError("programs as agents need process groups", remedy="run it on Linux or macOS")
         if not server_name.strip() or "\0" in server_name or not folder.is_absolute():
             raise ConfigError(

@@ -140,9 +140,14 @@ class GitProgram:
             stderr=subprocess.PIPE,
             env=self._environment,
             cwd=self.folder.anchor,  # always there, unlike the caller's folder
-            umask=0o077 if sys.platform != "win32" else -1,
+            umask=umask_of(sys.platform),
             start_new_session=True,  # Git starts children of its own; a time-out ends them all
         )
+
+
+def umask_of(platform: str) -> int:
+    """Return which modes Git's files do not get; -1 where files have none, and Python takes no other."""
+    return -1 if platform == "win32" else 0o077
 
 
 def remedy_for(said: str) -> str | None:
@@ -158,9 +163,9 @@ def _exchange(process: subprocess.Popen[bytes], stdin: bytes, bound: timedelta) 
         raise
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its children: asked first, killed after the grace."""
-    if sys.platform == "win32":
+def _end(process: subprocess.Popen[bytes], *, platform: str = sys.platform) -> None:
+    """End the process and its children: asked first, killed after the grace. On Windows it alone, at once."""
+    if platform == "win32":
         process.kill()
         return
     for wish in (signal.SIGTERM, signal.SIGKILL):

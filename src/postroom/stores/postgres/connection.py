@@ -24,6 +24,7 @@ from postroom.stores.postgres.errors import (
     ConnectionLost,
     Contended,
     Refusal,
+    dropped,
     error_for,
     login_error,
     silent,
@@ -76,6 +77,8 @@ class Address:
     connect_within: timedelta = CONNECT_WITHIN
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further settings of the session."""
+    was_open: bool = False
+    """Whether this process had it open before: when it is gone by now, the settings are not what is wrong."""
 
     @property
     def session(self) -> dict[str, str]:
@@ -372,6 +375,8 @@ def _connected(address: Address) -> pq.abc.PGconn:
             return _attempted(conninfo.make_conninfo("", **attempt), address.connect_within)
         except StoreUnavailable as error:
             failure = error
+        except ConfigError as error:
+            raise (dropped(error) if address.was_open else error) from None
     raise failure
 
 

@@ -37,9 +37,10 @@ _REMEDIES: Final = {
     StoreFull: "free space on the disk of the PostgreSQL server; start the server only if it does not run",
     StoreReadOnly: "connect to the server that may be written: this one is a standby or read-only",
     StoreCorrupt: "have the administrator of the PostgreSQL server restore a backup",
-    WrongStore: "stop the server and restore a backup of the schema with pg_restore",
+    WrongStore: "stop the server and restore a backup of database or schema with pg_restore",
     StoreUnavailable: "see that the PostgreSQL server runs and can be reached",
 }
+_NO_DATABASE: Final = re.compile('database ".+" does not exist')
 _CORRECT: Final = "correct database_url: postgresql://user:password@host:port/database"
 _REFUSED_AT_LOGIN: Final = (
     ('database "(.+)" does not exist', r"make it with `createdb \1`, or name another one in database_url"),
@@ -141,6 +142,13 @@ def login_error(text: str) -> PostroomError:
             )
             return ConfigError(f"{saying}: {first}", remedy=found.expand(remedy))
     return unreachable(first)
+
+
+def dropped(error: ConfigError) -> PostroomError:
+    """Return the error for a login that is refused to a server that was in before; another one as it is."""
+    if not _NO_DATABASE.search(error.message):
+        return error
+    return WrongStore(f"the database is gone: {error.message}", remedy=_REMEDIES[WrongStore])
 
 
 def unreadable(text: str) -> ConfigError:
