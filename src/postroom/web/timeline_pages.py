@@ -107,7 +107,7 @@ class TimelinePages:
         opened = frozenset(asked.opened.split(",")) - {""}
         drawn = picture(seen, standing, now=now, opened=opened)
         if asked.kind:
-            others = dict.fromkeys(set(KINDS.values()) - {KINDS[asked.kind]}, ())
+            others: dict[str, Any] = dict.fromkeys(set(KINDS.values()) - {KINDS[asked.kind]}, ())
             drawn = replace(drawn, **others)
         rows = listed(drawn)
         return await project_page(
