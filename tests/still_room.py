@@ -75,6 +75,9 @@ class StillRoom:
     async def send(self, slug: str, draft: Draft) -> Posted:
         raise AssertionError("nothing is sent")
 
+    async def count_dead_in_chats(self) -> int:
+        return 0
+
     async def open_questions(self, slug: str) -> Sequence[OpenQuestion]:
         return [
             OpenQuestion(

@@ -152,6 +152,13 @@ def test_lengths_zoom_and_choice_are_links_of_which_a_script_makes_changes_in_pl
         ("1m", HOUR // 60),
     ):
         follows(f".tl-presets a[href*='span={name}']", SPAN, length)
+    kinds = "[...new Set([...document.querySelectorAll('.tl-drawing [data-mark]')].map(one => one.dataset.mark.split(':')[0]))]"
+    browser.open(f"{address}/timeline", width=look.width, dark=look.dark)
+    for name, kind in (("files", "held"), ("messages", "message")):
+        follows(f"[aria-label=Kind] a[href*='kind={name}']", kinds, [kind])
+        assert browser.see(MARKS) == browser.see(ROWS) != ""
+    follows("[aria-label=Kind] a:first-child", "location.search", "?span=8h")
+    follows(".tl-presets a[href*='span=1m']", SPAN, HOUR // 60)
     follows('[aria-label="Zoom in"]', SPAN, HOUR // 120)
     follows('[aria-label="Zoom out"]', SPAN, HOUR // 60)
     browser.open(f"{address}/timeline?span=all", width=look.width, dark=look.dark)

@@ -26,12 +26,14 @@ def timeline(  # noqa: PLR0913 - what the picture can be asked for, by name
     length: str = "",
     begin: int | None = None,
     end: int | None = None,
+    kind: str = "",
     opened: str = "",
     chosen: str = "",
 ) -> str:
     """Return the address of the timeline of a project, an agent or a thread.
 
-    It follows the present by a length, or is that of a span; with groups unfolded, and one thing chosen.
+    It follows the present by a length, or is that of a span; with one kind of marks or all, groups unfolded,
+    and one thing chosen.
     """
     return _with(
         f"{project(slug)}/timeline",
@@ -41,6 +43,7 @@ def timeline(  # noqa: PLR0913 - what the picture can be asked for, by name
             "span": length or None,
             "from": begin,
             "to": end,
+            "kind": kind or None,
         },
         **{"open": opened or None, "sel": chosen or None},
     )

@@ -24,6 +24,8 @@ from postroom.web.timeline_rows import listed, upright
 
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
+KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
+"""What may be shown alone, and what of a picture that is."""
 LONGEST_NAME: Final = 600
 TAIL: Final = 12
 """Lines of a run's output beside the picture."""
@@ -40,6 +42,8 @@ class Asked:
     span: Span
     agent: str = ""
     thread: str = ""
+    kind: str = ""
+    """Which marks are drawn: one of `KINDS`, or "" for all."""
     opened: str = ""
     chosen: str = ""
 
@@ -54,6 +58,7 @@ class Asked:
             length=asked.length,
             begin=begin,
             end=end,
+            kind=asked.kind,
             opened=asked.opened,
             chosen=asked.chosen,
         )
@@ -101,6 +106,9 @@ class TimelinePages:
         standing = QueueState() if self._services is None else await self._services.runs.standing(slug)
         opened = frozenset(asked.opened.split(",")) - {""}
         drawn = picture(seen, standing, now=now, opened=opened)
+        if asked.kind:
+            others: dict[str, Any] = dict.fromkeys(set(KINDS.values()) - {KINDS[asked.kind]}, ())
+            drawn = replace(drawn, **others)
         rows = listed(drawn)
         return await project_page(
             Site(mail=self._mail, clock=self._clock, services=self._services),
@@ -115,6 +123,7 @@ class TimelinePages:
                 "tall": upright(drawn, rows),
                 "day": Axis(seen.day),
                 "lengths": LENGTHS,
+                "kinds": KINDS,
                 "lasts": lasts,
                 "took": took,
                 "spelled": spelled,
@@ -171,6 +180,7 @@ def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Wind
         span=Span(begin=0, end=1),
         agent=given.get("agent", "")[:LONGEST_NAME],
         thread=given.get("thread", "")[:LONGEST_NAME],
+        kind=choice(request, "kind", ("", *KINDS)),
         opened=",".join(one for one in ("idle", "quiet") if one in given.get("open", "").split(",")),
         chosen=given.get("sel", "")[:LONGEST_NAME],
     )
