@@ -24,6 +24,7 @@ from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
+from postroom.leases import Leases
 from postroom.relay import Relay
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel, settled
@@ -102,6 +103,7 @@ class Room:
         consumer: str | None = None,
         mail: ChatDelivery | None = None,
         others: Sequence[FakeChannel] = (),
+        leases: Leases | None = None,
         **details: Any,
     ) -> tuple[Gateway, FakeChannel]:
         """Start a gateway with a channel, and `others` beside it; it is stopped after the test."""
@@ -130,6 +132,7 @@ class Room:
             timer=self.clock,
             mail=mail,
             store=self.runs.store,
+            leases=leases,
         )
         await gateway.start()
         self.relaying.start(relay.serve(asyncio.Event()), name="serve")

@@ -156,6 +156,15 @@ class Relay:
             _LOG.warning("relay.store_failed", code=error.code, reason=error.message)
             return 0
 
+    async def take_over(self, kind: str, target: str | None = None) -> None:
+        """Make due what another process had claimed of a kind, for one target where it is given.
+
+        To be called by who has the lease of that work from now on.
+        """
+        own = tuple(self._tokens)
+        await self._store.write(lambda tx: tx.outbox.release((kind,), target=target, besides=own))
+        self.hint()
+
     async def _release(self) -> int:
         """Make due what a process before this one had claimed."""
         kinds = tuple(self.handlers)

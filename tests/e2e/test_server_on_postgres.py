@@ -147,14 +147,32 @@ def test_the_operator_sees_the_database_and_never_its_password(server: RunningSe
     assert refused["code"] == "state_conflict"
 
 
-def test_a_second_server_is_refused_with_what_to_do(
+def test_a_second_server_joins_and_each_sees_what_the_other_was_told(
     server: RunningServer, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
-    second = postroom(tmp_path, "up", "--port", "0", "--data-dir", str(tmp_path / "second"), *flags)
-    assert second.returncode == CONFIGURATION
-    assert "is in use by another process (from 127.0.0.1" in second.stderr
-    assert "stop the other server" in second.stderr
-    assert "hunter2" not in second.stderr
+    with RunningServer(tmp_path / "second", *flags) as second:
+        number = asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+        seen = asyncio.run(read_by_a_real_client(second, "handshake"))
+        assert [one["id"] for one in seen["inbox"]] == [number]
+        for one in (server, second):
+            found = ask(one, "GET", "/admin/doctor")["checks"]
+            assert [check for check in found if check["state"] == "failed"] == []
+        told = ask(second, "GET", "/admin/cluster")
+        assert sorted(one["address"] for one in told["servers"]) == sorted([server.url, second.url])
+        [first] = [one["name"] for one in told["servers"] if one["address"] == server.url]
+        assert {one["work"]: (one["is_held"], one["server"]) for one in told["work"]} == {
+            "archive": (True, first),
+            "retention": (True, first),
+        }
+        shown = postroom(tmp_path, "cluster", "status", "--data-dir", str(tmp_path / "second"))
+        assert (shown.returncode, shown.stdout.count(first) > 0, "this one" in shown.stdout) == (
+            0,
+            True,
+            True,
+        )
+        server.kill()
+        told = ask(second, "GET", "/admin/cluster")
+        await_that(lambda: work_of(second) == {"archive", "retention"}, "the other one took over")
     offline = postroom(tmp_path, "doctor", "--data-dir", str(tmp_path / "second"))
     assert offline.returncode == 1
 
@@ -176,6 +194,13 @@ def test_a_run_that_a_killed_server_had_begun_is_taken_up_at_the_next_start(
     server.start()
     await_that(lambda: "done" in json.dumps(inbox_of_ada(server)), "the run was taken up again")
     assert [one["from"] for one in inbox_of_ada(server)] == ["Ben"]
+
+
+def work_of(server: RunningServer) -> set[str]:
+    """Return what a server does alone."""
+    found = ask(server, "GET", "/admin/cluster")
+    [this] = [one["name"] for one in found["servers"] if one["is_this"]]
+    return {one["work"] for one in found["work"] if one["is_held"] and one["server"] == this}
 
 
 def inbox_of_ada(server: RunningServer) -> Any:

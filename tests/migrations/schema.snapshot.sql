@@ -375,6 +375,15 @@ CREATE TABLE "inbound_messages" (
          END)
 ) STRICT;
 
+CREATE TABLE leases (
+  name TEXT PRIMARY KEY,
+  holder TEXT NOT NULL,
+  about TEXT NOT NULL,
+  fence INTEGER NOT NULL,
+  since INTEGER NOT NULL,
+  until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE linked_chats (
   platform     TEXT NOT NULL,
   chat_id      TEXT NOT NULL,
@@ -678,6 +687,11 @@ CREATE TABLE store_identity (
   id       INTEGER PRIMARY KEY CHECK (id = 1),
   store_id TEXT NOT NULL
 );
+
+CREATE TABLE thread_places (
+  thread_id TEXT PRIMARY KEY,
+  place TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE thread_states (
   thread_id TEXT NOT NULL PRIMARY KEY,

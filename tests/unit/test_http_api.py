@@ -59,6 +59,10 @@ class FakeOperations:
         self._ask("status")
         return {"projects": 1}
 
+    async def cluster(self) -> Mapping[str, object]:
+        self._ask("cluster")
+        return {"servers": [], "work": []}
+
     async def projects(self) -> Sequence[Mapping[str, object]]:
         self._ask("projects")
         return []

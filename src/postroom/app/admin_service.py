@@ -26,6 +26,7 @@ from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidPath, StoreError
+from postroom.contracts.leases import SERVER, servers
 from postroom.http_api.operations import (
     Check,
     LagMeter,
@@ -91,6 +92,34 @@ class AdminService:
             "outbox": {
                 kind: {"waiting": found.waiting, "dead": found.dead} for kind, found in backlogs.items()
             },
+        }
+
+    async def cluster(self) -> Mapping[str, object]:
+        """Return which servers share the database, and which of them does what one does at a time."""
+        application = self._application
+        leases, now = await application.store.store.read(lambda tx: (tx.leases.listed(), tx.now()))
+        return {
+            "servers": [
+                {
+                    "name": one.holder,
+                    "is_this": one.holder == application.leases.holder,
+                    **{key: one.about.get(key) for key in ("address", "host", "pid", "version", "places")},
+                    "since": iso(one.since),
+                }
+                for one in servers(leases, now)
+            ],
+            "work": [
+                {
+                    "work": one.name,
+                    "is_held": one.until > now,
+                    "server": one.holder,
+                    "since": iso(one.since),
+                    "until": iso(one.until),
+                    "changes_of_hands": one.fence - 1,
+                }
+                for one in leases
+                if not one.name.startswith(SERVER)
+            ],
         }
 
     async def projects(self) -> Sequence[Mapping[str, object]]:

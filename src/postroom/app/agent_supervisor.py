@@ -20,7 +20,7 @@ from postroom.mail.waking.answers import MessageEffects
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.run_input import AgentName
-from postroom.mail.waking.runners import written_runner
+from postroom.mail.waking.runners import place_of, written_runner
 from postroom.mail.waking.waker import Waker
 from postroom.services.questions import QuestionTimeouts
 from postroom.services.runners import declared_runners
@@ -88,7 +88,8 @@ class AgentSupervisor:
             }
             await self._mail.call("register_agent", asked, caller=_OPERATOR)
             written = written_runner(one.runner)
-            await self._mail.set_runner(one.project, one.name, written, declared_by="file")
+            place = place_of(one.runner)
+            await self._mail.set_runner(one.project, one.name, written, place=place, declared_by="file")
             kept.add((made["slug"], one.name.casefold()))
         for before in await self._mail.store.read(declared_runners):
             slug, name = before.project.slug, before.agent.name

@@ -197,7 +197,12 @@ class Settings(BaseSettings):
         "transaction another session: PgBouncer with pool_mode=transaction.",
     )
     database_schema: Annotated[str, _word(of=r"[a-z_][a-z0-9_]{0,62}")] = Field(
-        default="postroom", description="The schema there, which this server alone uses."
+        default="postroom", description="The schema there, which servers of one installation share."
+    )
+    labels: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        default=(),
+        description="What this server is, for runners that name where they run (runs_on); "
+        "its host's name is one by itself. For several servers on one PostgreSQL.",
     )
     storage_root: Path = Field(
         default_factory=lambda given: given["data_dir"] / "archive",

@@ -27,6 +27,7 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import ArchiveUnavailable, InvalidRunner, PostroomError, RunFailure, StoreError
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.operations import CheckState
@@ -123,7 +124,20 @@ class Doctor:
         ]
 
     async def _archives(self) -> list[CheckResult]:
-        return [await self._archive(project) for project in await self._application.store.read(all_projects)]
+        application = self._application
+        if not application.archive.serves("") and (writer := await self._holder(ARCHIVE)):
+            return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes it")]
+        return [await self._archive(project) for project in await application.store.read(all_projects)]
+
+    async def _holder(self, name: str) -> str:
+        """Return which server has a lease; empty when none has."""
+
+        def look(tx: Transaction) -> str:
+            return next(
+                (one.holder for one in tx.leases.listed() if one.name == name and one.until > tx.now()), ""
+            )
+
+        return await self._application.store.store.read(look)
 
     async def _archive(self, project: Project) -> CheckResult:
         """Compare the messages of a project with those of its archive."""
@@ -371,7 +385,7 @@ def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
     why = f", {told['error_code']}: {told['error']}" if told["error_code"] else ""
     detail = f"{state}{why}; {last}"
     facts = {"platform": name, "is": told["state"], "code": told["error_code"]}
-    if told["state"] == AdapterState.CONNECTED:
+    if told["state"] in (AdapterState.CONNECTED, AdapterState.ELSEWHERE):
         return CheckResult(part="channel", about=name, state="ok", detail=detail, facts=facts)
     is_on_its_way = told["state"] in (AdapterState.CONNECTING, AdapterState.RECONNECTING)
     return CheckResult(

@@ -31,11 +31,10 @@ class GatewayService:
 
     def check(self) -> Check:
         """Look how many channels are connected, and whether those that we serve take requests yet."""
-        states = [adapter.liveness.state.value for adapter in self._chats.adapters]
+        ours = [one for one in self._chats.adapters if one.liveness.state is not AdapterState.ELSEWHERE]
+        states = [adapter.liveness.state.value for adapter in ours]
         is_served = all(
-            one.liveness.state is AdapterState.CONNECTED
-            for one in self._chats.adapters
-            if isinstance(one, HttpAdapter)
+            one.liveness.state is AdapterState.CONNECTED for one in ours if isinstance(one, HttpAdapter)
         )
         return channels_check(states, is_running=self._chats.state == "running", is_served=is_served)
 

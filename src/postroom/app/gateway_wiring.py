@@ -42,6 +42,7 @@ from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
+from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
@@ -136,13 +137,15 @@ class ChatService:
         mail: ChatDelivery | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
+        leases: Leases | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
         `agents` runs the agents of the mail room that answer, where one of them does, and
         `knows` says whether there is one of this project and name, `knows_person` whether a person is named.
         `mail` is told what became of its messages in chats, and what is said in them to people.
-        `locks_dir` is where servers of this machine's user see which bot tokens are taken.
+        `locks_dir` is where servers of this machine's user see which bot tokens are taken; with `leases` the
+        servers of one database share its channels.
 
         Raises:
             ConfigError: a channel cannot be made of what is said of it.
@@ -179,10 +182,11 @@ class ChatService:
             metrics=GatewayMetrics(registry),
             mail=mail,
             store=runs.stores.store,
+            leases=leases,
         )
         self.mail_outbox = MailOutbox(self.adapters)
         """Has mail messages delivered to its chats."""
-        self._locks_dir = locks_dir
+        self._locks_dir = locks_dir if leases is None else None
         self._locks = ScopedLocks(locks_dir)
 
     def prepare(self, mcp_path: str) -> None:

@@ -25,11 +25,14 @@ from postroom.contracts.retention import AgedMessage, KeepRule
 from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.transactions import Store, Transaction
+from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.mail.retention import STEP as MESSAGES
 from postroom.mail.retention import ProjectRules, Verdict, delete_some, going_of, rules_of_projects
 from postroom.mail.tracing import run_trace
 
+RETENTION: Final = "retention"
+"""The lease of the server that deletes."""
 INTERVAL: Final = timedelta(minutes=1)
 HOUR: Final = 60
 """Intervals between two looks at every message."""
@@ -64,7 +67,7 @@ class Preview:
 class Retention:
     """Deletes in the background for as long as it is started."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every port by name
         self,
         settings: Settings,
         store: MailStore,
@@ -73,8 +76,12 @@ class Retention:
         runs: Store | None = None,
         files: FileStore | None = None,
         timer: Timer | None = None,
+        leases: Leases | None = None,
     ) -> None:
-        """`runs` is the store of which threads of runs are forgotten, `files` that of their files."""
+        """`runs` is the store of which threads of runs are forgotten, `files` that of their files.
+
+        With `leases` one server deletes, of all that share the store.
+        """
         self._event_keep = settings.event_keep
         self._answers_kept = milliseconds(settings.answer_retention)
         self._runs_kept = milliseconds(settings.run_retention)
@@ -82,6 +89,7 @@ class Retention:
         self._rules = rules
         self._runs, self._files = runs, files
         self._timer = timer or SystemTimer()
+        self._leases = leases
         self._tasks = Tasks("retention")
 
     @property
@@ -171,7 +179,8 @@ class Retention:
             idle = await store.read(lambda tx: tx.runs.threads.idle(tx.now() - kept, limit=THREADS))
             if not idle:
                 return gone
-            forgotten = await self._rested(store.write(partial(_forget, threads=idle, kept=kept)))
+            forget = self._guarded(partial(_forget, threads=idle, kept=kept))
+            forgotten = await self._rested(store.write(forget))
             if not forgotten:
                 return gone
             gone += forgotten
@@ -233,7 +242,12 @@ class Retention:
                 return gone
 
     async def _step(self, change: Callable[[MailWrites], int]) -> int:
-        return await self._rested(self._store.write(change))
+        if self._runs is None:
+            return await self._rested(self._store.write(change))
+        return await self._rested(self._runs.write(self._guarded(lambda tx: change(tx.mail))))
+
+    def _guarded(self, change: Callable[[Transaction], int]) -> Callable[[Transaction], int]:
+        return change if self._leases is None else self._leases.guarded(RETENTION, change)
 
     async def _rested(self, step: Awaitable[T]) -> T:
         """Do a step, then leave the writer to others for longer than it took."""
@@ -251,7 +265,8 @@ class Retention:
             if minutes % HOUR == 0:
                 jobs += [("messages", self.messages), ("threads of runs", self.runs), ("files", self.files)]
             for what, job in jobs:
-                await _logged(what, job)
+                if self._leases is None or self._leases.holds(RETENTION):
+                    await _logged(what, job)
             minutes += 1
 
 

@@ -89,6 +89,7 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
     store_id = found.store_id or kept.store_id or secrets.token_hex(16)
     if found.store_id is None:
         _awaited(store.identify(store_id))
+        store_id = _awaited(store.identity()).store_id or store_id  # another server may have been first
     _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id, database=settings.shown_database))
     if settings.archive_enabled:
         mark = StoreMark(store_id=store_id, newest_message=found.newest_message)

@@ -146,6 +146,7 @@ def _facts_of_program(runner: Runner) -> dict[str, object]:
         "max_output_bytes": runner.max_output_bytes,
         "resume": runner.resume,
         "session_per": runner.session_per.value,
+        "is_placed": bool(runner.runs_on),
     }
 
 

@@ -1,8 +1,11 @@
 """The one place where objects are made and put together."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from postroom.app.agent_supervisor import AgentSupervisor, mail_runs
@@ -12,7 +15,8 @@ from postroom.app.config import Settings
 from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, environment, machine_dir, write_private
-from postroom.app.retention import Retention
+from postroom.app.processes import is_gone, own_process
+from postroom.app.retention import RETENTION, Retention
 from postroom.app.store_identity import Kept, settle_identity
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
@@ -23,6 +27,7 @@ from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.retention import KeepRule
 from postroom.contracts.tracing import OFF, Tracing
+from postroom.leases import Leases
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.context import Rules
 from postroom.mail.named_tokens import NamedTokens
@@ -40,6 +45,7 @@ from postroom.services.schedules import MailSchedules
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import Stores
+from postroom.version import __version__
 
 if TYPE_CHECKING:
     from postroom.app.gateway_config import GatewayFile
@@ -89,15 +95,15 @@ class Application:
         self.tokens = NamedTokens(store, clock)
         self.news = Subscriptions(holds=self.tokens.holds)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
-        author = Author(name=settings.git_author_name, email=settings.git_author_email)
-        batch = settings.archive_batch
-        self.archive = Archive(settings.storage_root, store, clock, author, batch=batch)
+        self.leases = self._leases()
+        self.archive = self._archive()
         self.relay = self._relay()
         self.runs = RunService(
             store.runs,
             registry=self.metrics.registry,
             is_exclusive=store.is_exclusive,
             budgets=declared.budgets,
+            leases=None if store.is_exclusive else self.leases,
         )
         self.executors = self._executors(declared.chats)
         delivery = StoredChatDelivery(self.mail)
@@ -109,7 +115,7 @@ class Application:
             self.mail, self.runs, self.executors, clock, self.waker, self.schedules, declared.agents
         )
         self.backups = Backups(settings, store, clock)
-        self.retention = Retention(settings, store, declared.keep, runs=store.store, files=store.chat.files)
+        self.retention = self._retention(declared.keep)
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -153,6 +159,44 @@ class Application:
     def reaches(self, place: ChatAddress) -> bool:
         """Say whether there is a channel to a chat."""
         return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
+
+    def _leases(self) -> Leases:
+        """Make what says which work of one server is this one's."""
+        host, this = socket.gethostname(), own_process()
+        leases = Leases(
+            self.store.store,
+            f"{host}/{this['pid']}/{token_hex(4)}",
+            {
+                **this,
+                "host": host,
+                "address": self.address,
+                "version": __version__,
+                "places": [host, *self.settings.labels],
+            },
+            is_gone=(lambda _: True) if self.store.is_exclusive else is_gone,
+        )
+        leases.want(RETENTION)
+        if self.settings.archive_enabled:
+            leases.want(ARCHIVE, taken=lambda: self.relay.take_over(ARCHIVE))
+        return leases
+
+    def _archive(self) -> Archive:
+        settings = self.settings
+        author = Author(name=settings.git_author_name, email=settings.git_author_email)
+        return Archive(
+            settings.storage_root,
+            self.store,
+            self.clock,
+            author,
+            batch=settings.archive_batch,
+            may_write=partial(self.leases.holds, ARCHIVE),
+        )
+
+    def _retention(self, keep: Sequence[KeepRule]) -> Retention:
+        store = self.store
+        return Retention(
+            self.settings, store, keep, runs=store.store, files=store.chat.files, leases=self.leases
+        )
 
     def _relay(self) -> Relay:
         handlers: dict[str, Handler] = {LEFT_OVER: LeftOverAnswers(self.mail.own_context)}
@@ -199,6 +243,7 @@ class Application:
             knows_person=lambda name: self.store.read(lambda tx: is_named(tx, name)),
             mail=delivery,
             locks_dir=machine_dir(environment()),
+            leases=None if self.store.is_exclusive else self.leases,
         )
         made.prepare(self.settings.mcp_path)
         return made
@@ -237,7 +282,8 @@ class Application:
         async def in_turn() -> None:
             async with self._turn:
                 has_turn.set()
-                await self.relay.serve(leaving)
+                async with self.leases.serving():
+                    await self.relay.serve(leaving)
 
         async with asyncio.TaskGroup() as group:
             turn = group.create_task(in_turn(), name="relay")
@@ -281,7 +327,6 @@ def _open_store(settings: Settings, clock: Clock | None, purpose: str, *, may_be
             direct_dsn=settings.database_direct_url,
             schema=settings.database_schema,
             clock=clock,
-            alone=True,
             may_begin=may_begin,
         )
     return SqliteStore.open(

@@ -18,6 +18,7 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
         "prune",
         "rebuild",
         "database",
+        "cluster",
         "tokens",
         "config",
         "support-bundle",

@@ -136,7 +136,6 @@ def _postgres(settings: Settings, *, may_begin: bool = True) -> PostgresStore:
         settings.database_url,
         direct_dsn=settings.database_direct_url,
         schema=settings.database_schema,
-        alone=True,
         may_begin=may_begin,
     )
 

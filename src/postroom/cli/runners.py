@@ -57,6 +57,10 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(help="With --resume: a session for each mail thread (thread) or one (agent)."),
     ] = None,
+    runs_on: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Of several servers: the host, or the label, that runs it."),
+    ] = None,
     base_url: Annotated[str | None, typer.Option(help="model: the endpoint, up to and with /v1.")] = None,
     model: Annotated[str | None, typer.Option(help="model: its name at the endpoint.")] = None,
     api_key_env: Annotated[
@@ -108,6 +112,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "idle_timeout": None if idle_timeout is None else _seconds(idle_timeout),
         "resume": resume or None,
         "session_per": session_per,
+        "runs_on": runs_on,
         "base_url": base_url,
         "model": model,
         "api_key_env": api_key_env,

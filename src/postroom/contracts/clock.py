@@ -36,6 +36,15 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+def elapsed_ms() -> int:
+    """Return milliseconds since some instant, by a clock that nobody sets.
+
+    Where there is such a one it goes on while the machine sleeps.
+    """
+    boot: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+    return (time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)) // 1_000_000
+
+
 def milliseconds(duration: timedelta) -> int:
     """Return a duration in whole milliseconds."""
     return duration // timedelta(milliseconds=1)

@@ -151,8 +151,13 @@ class OutboxTables(Protocol):
         """
         ...
 
-    def release(self, kinds: Sequence[str]) -> None:
-        """Make what is claimed of these kinds due again, as perhaps performed: nobody is at it."""
+    def release(
+        self, kinds: Sequence[str], *, target: str | None = None, besides: Sequence[str] = ()
+    ) -> None:
+        """Make what is claimed of these kinds due again, as perhaps performed: nobody is at it.
+
+        For one target where it is given, and `besides` these effects.
+        """
         ...
 
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:

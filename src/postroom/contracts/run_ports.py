@@ -46,7 +46,7 @@ from postroom.contracts.run_stores import (
     ThreadQuery,
     thread_lock,
 )
-from postroom.contracts.run_tables import RunTables
+from postroom.contracts.run_tables import Places, RunTables
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.contracts.transactions import WORK, Store, Transaction
 
@@ -310,9 +310,12 @@ class DispatchStore(_RunPort):
         due = await self._look(lambda runs: runs.dispatches.due_threads(page(limit)), now=now)
         return tuple(one.thread_id for one in due)
 
-    async def next_due_at(self) -> int | None:
-        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once."""
-        return await self._look(lambda runs: runs.dispatches.next_due_at())
+    async def next_due_at(self, places: Places = None) -> int | None:
+        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once.
+
+        Of threads that may run in one of these places.
+        """
+        return await self._look(lambda runs: runs.dispatches.next_due_at(places))
 
     async def queued_thread_ids(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
         """Return threads that have queued dispatches, by id."""

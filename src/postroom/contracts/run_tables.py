@@ -31,6 +31,9 @@ from postroom.contracts.run_stores import (
 )
 from postroom.contracts.runs import RunRecord, Thread
 
+Places = Collection[str] | None
+"""Where somebody runs threads: anywhere, and in these places; None: wherever they are to run."""
+
 
 class DueThread(NamedTuple):
     """A thread with a due dispatch, and what that counts for."""
@@ -151,11 +154,17 @@ class DispatchTables(Protocol):
         ...
 
     def due_threads(
-        self, limit: int, *, tenant: str | None = None, full_keys: Sequence[str] = ()
+        self,
+        limit: int,
+        *,
+        tenant: str | None = None,
+        full_keys: Sequence[str] = (),
+        places: Places = None,
     ) -> tuple[DueThread, ...]:
         """Return threads that have a due dispatch and no claimed one, in the order of those dispatches.
 
-        Those of one tenant where it is given, '' for none, and those of keys that are not full.
+        Those of one tenant where it is given, '' for none, those of keys that are not full, and those that
+        may run in one of these places.
         """
         ...
 
@@ -194,8 +203,19 @@ class DispatchTables(Protocol):
         """Return the names of tenants that have something queued."""
         ...
 
-    def next_due_at(self) -> int | None:
-        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once."""
+    def next_due_at(self, places: Places = None) -> int | None:
+        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once.
+
+        Of threads that may run in one of these places.
+        """
+        ...
+
+    def place(self, thread_id: str) -> str:
+        """Return the only place where runs of a thread may execute; '' for anywhere."""
+        ...
+
+    def put_place(self, thread_id: str, place: str) -> None:
+        """Say where runs of a thread may execute, '' for anywhere."""
         ...
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ asked, and what it puts out is the answer. The recipe says how its output is rea
 program too, that is spoken to while it works. The kinds that start no program are in `remote_runners`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -33,6 +34,8 @@ PROMPT = "{prompt}"
 """As a whole argument: the prompt is put in its place, where it is given by argument."""
 PROMPT_FILE = "{prompt_file}"
 """Within any argument: the path of the file that holds the prompt is put in its place."""
+PLACE = re.compile(r"[A-Za-z0-9._-]{0,253}")
+"""A host's name, or a label; empty for anywhere."""
 RESERVED_ENV = frozenset(
     f"POSTROOM_{name}"
     for name in ("AGENT", "PROJECT", "THREAD", "RUN", "DISPATCH", "SERVER", "HOUSE", "INSTANCE")
@@ -85,7 +88,8 @@ class Runner:
     `argv` is executed as it is, never by a shell; a recipe that knows its command does without. `env` is
     given literally, `pass_env` names what is taken from the server's environment. Of its answer the last
     `max_output_bytes` are kept. With `resume` the program goes on with its own session, one for each mail
-    thread or, where `session_per` says so, one for the agent.
+    thread or, where `session_per` says so, one for the agent. Of several servers on one database those start
+    it that are `runs_on`, a host's name or a label; without it each may.
     A program of the kind `acp` speaks the Agent Client Protocol; its recipe is its command, and nothing more.
     """
 
@@ -101,6 +105,7 @@ class Runner:
     max_output_bytes: int = DEFAULT_OUTPUT_BYTES
     resume: bool = False
     session_per: SessionPer = SessionPer.THREAD
+    runs_on: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, and keep an environment that nobody else can change.
@@ -166,6 +171,8 @@ class Runner:
             or not PurePath(self.cwd).is_absolute()
         ):
             raise refused("cwd", self.cwd, "the working folder is no absolute path")
+        if not isinstance(self.runs_on, str) or not PLACE.fullmatch(self.runs_on):
+            raise refused("runs_on", self.runs_on, "it is no name of a host, and no label")
         for name in self.pass_env:
             _refuse_name(name, "pass_env")
 
@@ -192,6 +199,7 @@ class Runner:
             "max_output_bytes": self.max_output_bytes,
             "resume": self.resume,
             "session_per": self.session_per.value,
+            **({"runs_on": self.runs_on} if self.runs_on else {}),
         }
 
     @classmethod

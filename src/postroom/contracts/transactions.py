@@ -15,6 +15,7 @@ from typing import Final, Protocol, Self, TypeVar
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim
 from postroom.contracts.events import EventTables
+from postroom.contracts.leases import LeaseTables
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.run_tables import RunTables
 from postroom.contracts.schedules import ScheduleTables
@@ -68,6 +69,11 @@ class Transaction(Protocol):
     @property
     def schedules(self) -> ScheduleTables:
         """What is submitted again and again."""
+        ...
+
+    @property
+    def leases(self) -> LeaseTables:
+        """Who does what one server does at a time."""
         ...
 
     def now(self) -> int:

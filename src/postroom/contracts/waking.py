@@ -119,6 +119,10 @@ class WakingReads(Protocol):
 class WakingWrites(WakingReads, Protocol):
     """Changes of them."""
 
+    def put_place(self, thread_id: str, place: str) -> None:
+        """Say where runs of a thread may execute, '' for anywhere."""
+        ...
+
     def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
         """Say, or say anew, how an agent is run."""
         ...

@@ -39,6 +39,7 @@ from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, 
 from postroom.contracts.records import replace
 from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import ClaimRequest, ThreadCommit, thread_lock
+from postroom.contracts.run_tables import Places
 from postroom.contracts.runs import (
     AnsweredTicket,
     RunRecord,
@@ -253,12 +254,22 @@ class ClaimAsk:
     begins: bool = True
     effects: RunEffects | None = None
     """Writes what belongs to the beginning of a new run."""
+    places: Places = None
+    """Where runs execute that are claimed so."""
+
+
+def is_elsewhere(tx: Transaction, thread_id: str, asks: ClaimAsk) -> bool:
+    """Say whether runs of a thread execute in another place than what is claimed so."""
+    if asks.places is None:
+        return False
+    place = tx.runs.dispatches.place(thread_id)
+    return bool(place) and place not in asks.places
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
     """Claim the thread's next due dispatch and begin it; to be called under the lock of the thread."""
     due, request = tx.runs.dispatches.due(thread_id), asks.request
-    if due is None:
+    if due is None or is_elsewhere(tx, thread_id, asks):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=request.consumer, lease_ms=request.lease_ms, now=tx.now())
     return begun_in(tx, claimed, asks)
@@ -272,7 +283,7 @@ def claimed_within(
     What a budget keeps from it is held until that ends, and nobody has to try it before.
     """
     tx.lock(thread_lock(thread_id), LIMITS)
-    due = tx.runs.dispatches.due(thread_id)
+    due = None if is_elsewhere(tx, thread_id, asks) else tx.runs.dispatches.due(thread_id)
     held = None if due is None else held_back(tx, limits, due)
     if due is None or held is not None:
         return held

@@ -1,6 +1,6 @@
 """What a mailbox is set to. Defaults suit a person's machine; every bound has a reason to be there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -99,6 +99,10 @@ class MailboxConfig:
     """Where one is used up, one run asks whether all may use as much again; the others stay queued."""
     pending_zone: bool = True
     """Whether input for a busy run waits durably until a step reads it."""
+    places: Callable[[], Collection[str]] | None = None
+    """Names the places that this process is: it claims their runs, and those for anywhere. None: all."""
+    gone: Callable[[], Collection[str]] | None = None
+    """Names other consumers that have surely ended: what they hold is taken back at the start as well."""
     is_exclusive: bool = False
     """Whether no other process works on this store: what others hold is then taken back at the start, and not
     when its lease ends."""

@@ -1,5 +1,6 @@
 """What every part of a mailbox works with: its ports, its settings, its ids, and nothing that decides."""
 
+from collections.abc import Callable
 from random import Random
 
 from postroom.concurrency import Tasks
@@ -8,6 +9,7 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import RunEffects
+from postroom.contracts.run_tables import Places
 from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
@@ -41,6 +43,7 @@ class Core:
         self.consumer_id = consumer_id
         self.config = config
         self.budgets = Budgets(config.budgets)
+        self.places: Callable[[], Places] = config.places or (lambda: None)
         self.counts_all = bool(config.limits or config.budgets)
         """Whether a claim counts what all workers of the database do: it is a change of its own then."""
         self.timer = timer

@@ -10,6 +10,7 @@ from postroom.contracts.activation import RunActivation, RunHints, RunMode
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
+from postroom.contracts.leases import servers
 from postroom.contracts.limits import Held
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
@@ -47,6 +48,7 @@ class WhyNot(StrEnum):
     AT_LIMIT = "at_limit"
     OVER_BUDGET = "over_budget"
     DRAINING = "draining"
+    ELSEWHERE = "elsewhere"
     LEASE_ENDED = "lease_ended"
     ABOUT_TO_START = "about_to_start"
 
@@ -205,10 +207,17 @@ class Inspection:
                 text="others of its thread are before it",
                 by_dispatch_id=first.dispatch_id,
             )
-        held = None
-        if self._core.counts_all:
+        held = await self._core.store.read(partial(self._elsewhere, thread_id=row.thread_id))
+        if held is None and self._core.counts_all:
             held = await self._core.store.read(partial(self._held, row=row))
         return held or self._of_capacity(row)
+
+    def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
+        """Return which place it waits for, where that is not this process."""
+        place, places = tx.runs.dispatches.place(thread_id), self._core.places()
+        if places is None or not place or place in places:
+            return None
+        return Reason(why=WhyNot.ELSEWHERE, text=_told_of_place(tx, place))
 
     def _held(self, tx: Transaction, row: RunDispatch) -> Reason | None:
         """Return which limit or budget keeps it from beginning."""
@@ -245,6 +254,15 @@ class Inspection:
                 f"dispatch {dispatch_id!r} is {row.status.label}, not a dead letter", value=dispatch_id
             )
         return row
+
+
+def _told_of_place(tx: Transaction, place: str) -> str:
+    """Say which servers a run waits for, and whether one is up."""
+    leases, now = tx.leases.listed(), tx.now()
+    if there := [one.holder for one in servers(leases, now, place)]:
+        return f"its place is {place}: it is for {' or '.join(there)}"
+    up = ", ".join(one.holder for one in servers(leases, now)) or "none"
+    return f"its place is {place}, and no server that is this place is up; up: {up}"
 
 
 def _behind(run: RunRecord, ticket: RunWaitingTicket) -> Reason:

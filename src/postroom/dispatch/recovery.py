@@ -91,8 +91,11 @@ class Recovery:
         Raises:
             StoreError: the store could not be looked through; what was taken up already stays so.
         """
-        if self._core.config.is_exclusive:
-            await self._take_over()
+        config = self._core.config
+        if config.is_exclusive:
+            await self._take_over(lambda consumer: consumer != self._core.consumer_id)
+        elif config.gone is not None and (gone := frozenset(config.gone())):
+            await self._take_over(gone.__contains__)
         taken_up = len(await self.reclaim())
         await self._completion.reconcile_all()
         if self._events.is_on:
@@ -158,13 +161,13 @@ class Recovery:
             after = page[-1]
         return taken_up
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, is_gone: Callable[[str], bool]) -> None:
         """Take back what processes hold that are gone; an attempt counts, as when a lease ends."""
         after: tuple[int, str] | None = None
         while rows := await self._core.dispatches.list_by_status(RunDispatchStatus.CLAIMED, after=after):
             after = (rows[-1].updated_at, rows[-1].dispatch_id)
             for row in rows:
-                if row.claimed_by == self._core.consumer_id:
+                if not is_gone(row.claimed_by or ""):
                     continue
                 tried, why = row.attempt_count + 1, OWNER_GONE
                 if tried >= row.max_attempts:
@@ -324,13 +327,14 @@ class Rounds:
         if limits := self._core.config.limits:
             room = room_in(tx, limits, self._dispatcher.closed_scopes())
             full_keys = room.full_keys()
-        found = queue.due_threads(limit, full_keys=full_keys)
+        places = self._core.places()
+        found = queue.due_threads(limit, full_keys=full_keys, places=places)
         if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
             # There are more than were looked at, and they may be of others.
             each = max(limit // (len(tenants) + 1), 1)
             may = [tenant for tenant in ("", *tenants) if room is None or room.has(tenant, "")]
             parts = [
-                queue.due_threads(each, tenant=tenant, full_keys=full_keys)
+                queue.due_threads(each, tenant=tenant, full_keys=full_keys, places=places)
                 for tenant in sorted(may, key=slots.used_by)[: limit + 1]
             ]
             found = tuple(one for part in parts for one in part)
@@ -347,7 +351,7 @@ class Rounds:
             return
         core = self._core
         pause = milliseconds(core.config.poll_interval)
-        due_at = await core.dispatches.next_due_at()
+        due_at = await core.dispatches.next_due_at(core.places())
         if self._is_held_up:
             failures = self._dispatcher.failed_claims
             pause = max(pause, claim_error_pause_ms(failures)) if failures else pause

@@ -64,6 +64,7 @@ from postroom.dispatch.completion import (
     begun_in,
     budgeted,
     claimed_next,
+    is_elsewhere,
     is_late,
 )
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
@@ -843,7 +844,7 @@ class Submissions:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
         claims, dispatch = options.claims, self._dispatch_of(tx, plan)
         delivery = Delivery(dispatch=dispatch, queue_cap=options.queue_cap)
-        if claims is None:
+        if claims is None or is_elsewhere(tx, dispatch.thread_id, claims):
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
         is_next = is_free and dispatch.available_at <= tx.now()
         if not is_next and not options.is_now:
@@ -886,6 +887,8 @@ class Submissions:
         """Claim what is next on the thread; or, when somebody waits, the dispatch that was joined."""
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
+        if is_elsewhere(tx, plan.run.thread_id, claims):
+            return None
         row = tx.runs.dispatches.claim_dispatch(plan.joins.dispatch_id, claims.request)
         return None if row is None else begun_in(tx, row, claims)
 

@@ -227,6 +227,7 @@ class Dispatcher:
             instance_id=core.new_id(),
             begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.budgets),
             effects=core.effects,
+            places=core.places(),
         )
 
     def asks_next(self, thread_id: str, kept_since: int) -> ClaimAsk | None:

@@ -37,7 +37,7 @@ from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.files import attached, attachment_of, content_of
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
-from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
+from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.splitting import split
@@ -185,11 +185,14 @@ class Delivery:
 
     def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
         """Deliver for these bots from now on, and for no others."""
-        self._adapters = {target_name(one.platform.value, one.account): one for one in adapters}
+        # A server that has not connected a bot does not know its account, and leaves messages for it.
+        self._adapters = {target_name(one.platform.value, UNKNOWN_ACCOUNT): one for one in adapters}
+        self._adapters |= {target_name(one.platform.value, one.account): one for one in adapters}
 
     def serves(self, target: str) -> bool:
         """Say whether this is a bot that is connected here."""
-        return target in self._adapters
+        adapter = self._adapters.get(target)
+        return adapter is not None and adapter.is_ours()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
         """Deliver a row, or say when to try again, or that it is to be given up.
@@ -241,7 +244,7 @@ class Delivery:
     def _adapter(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
         """Return who speaks in a chat; threads of linked chats are named after one of them."""
         target = row.target if source.person is None else target_name(source.platform.value, source.account)
-        return self._adapters.get(target)
+        return self._adapters.get(target) if self.serves(target) else None
 
     async def _address(
         self, reply: Reply, inbound: Sequence[InboundMessage], files: tuple[ChatFile, ...]

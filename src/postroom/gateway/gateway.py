@@ -8,6 +8,7 @@ stop: nothing new is taken, runs and answers get their time, channels are discon
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -31,13 +32,15 @@ from postroom.gateway.links import Links
 from postroom.gateway.metrics import GatewayMetrics, InboundCounts
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, AdapterState, BasePlatformAdapter
 from postroom.gateway.reminders import Reminders
+from postroom.gateway.replies import target_name
 from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import StreamingPresenter
 from postroom.gateway.to_people import ToPeople
+from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.relay import Relay
 
@@ -68,8 +71,12 @@ class Gateway:
         metrics: GatewayMetrics | None = None,
         mail: ChatDelivery | None = None,
         store: Store | None = None,
+        leases: Leases | None = None,
     ) -> None:
-        """Make everything; nothing runs yet. Without a `store` nothing is kept for later."""
+        """Make everything; nothing runs yet. Without a `store` nothing is kept for later.
+
+        With `leases` several servers share the channels: each is connected where its lease is.
+        """
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
         self._clock, self._timer, self._mail = clock, timer, mail
@@ -77,12 +84,14 @@ class Gateway:
         self._adapters = presenter.adapters
         self._tasks = Tasks("gateway")
         self._connecting = asyncio.Lock()
-        self._locks = ScopedLocks(config.state_dir)
+        self._leases = leases
+        self._locks = ScopedLocks(config.state_dir if leases is None else None)
         self.people = People(stores.people, stores.links, config, clock)
         self.delivery = relay.handlers[CHAT_KIND] = Delivery(
             stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
         )
-        handover, notices = Handover(run_queue, stores, config, presenter.seen.clear), Notices(outbox)
+        handover = Handover(run_queue, stores, config, presenter.seen.clear, self._place_of_runs)
+        notices = Notices(outbox)
         self._reminders = None if store is None else Reminders(store, run_queue, self._place_of)
         links = Links(
             stores.links, config, self.people, presenter.sessions, notices, adapters=presenter.adapters
@@ -143,17 +152,21 @@ class Gateway:
             for adapter in self._adapters.values():
                 await self._take_lock(adapter)
             self.runner.adapters = dict(self._adapters)
+            if self._leases is not None:
+                self._leases.want(*self._lease_names())
+                await self._leases.renew()
             for adapter in self._adapters.values():
                 adapter.set_message_handler(self.intake)
                 adapter.files = self.stores.files
-                await self._remind(adapter)
+                adapter.is_ours = partial(self._is_ours, adapter)
                 await self._connect(adapter)
             await self.intake.recover()
         except BaseException:
             await self.stop()
             raise
-        self.delivery.speak_for(tuple(self._adapters.values()))
-        self._relay.hint()
+        self._speak()
+        for adapter in self._adapters.values():
+            await self._take_over(adapter)
         self.runner._running = True  # noqa: SLF001 - the name is a part of the contract
         for adapter in self._adapters.values():
             self._tasks.start(self._watch(adapter), name=f"watch {adapter.platform.value}")
@@ -169,6 +182,8 @@ class Gateway:
         await self.runner.stop()
         await self._tasks.close()
         await self._presenter.close()
+        if self._leases is not None:
+            await self._leases.give_back(*self._lease_names())
         await asyncio.to_thread(self._locks.release_all)
 
     async def __aenter__(self) -> Self:
@@ -229,6 +244,8 @@ class Gateway:
         while True:
             await self._timer.sleep(_WATCH_EVERY_MS)
             liveness = adapter.liveness
+            if self._is_ours(adapter) is (liveness.state is AdapterState.ELSEWHERE):
+                await self.reconnect(adapter)
             self._metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
             if liveness.state is not AdapterState.FAILED or not liveness.retryable:
                 pause = _FIRST_RECONNECT_MS
@@ -260,6 +277,29 @@ class Gateway:
 
     # Parts of these.
 
+    def _is_ours(self, adapter: BasePlatformAdapter) -> bool:
+        """Say whether this server has a channel, of all that share it."""
+        return self._leases is None or adapter.lease is None or self._leases.holds(adapter.lease)
+
+    async def _take_over(self, adapter: BasePlatformAdapter) -> None:
+        """Have said at once what another server was about to say when it ended, marked as perhaps said."""
+        if self._leases is not None and adapter.lease is not None and self._is_ours(adapter):
+            for account in {adapter.account, UNKNOWN_ACCOUNT}:
+                await self._relay.take_over(CHAT_KIND, target_name(adapter.platform.value, account))
+
+    def _place_of_runs(self, source: SessionSource) -> str:
+        """Return where a chat's runs execute: where its channel is, which shows them and fetches files."""
+        adapter = self._adapters.get(source.platform)
+        return "" if self._leases is None or adapter is None else adapter.lease or ""
+
+    def _lease_names(self) -> list[str]:
+        return [one.lease for one in self._adapters.values() if one.lease is not None]
+
+    def _speak(self) -> None:
+        """Deliver for the channels that this server has."""
+        self.delivery.speak_for([one for one in self._adapters.values() if self._is_ours(one)])
+        self._relay.hint()
+
     async def _place_of(self, source: SessionSource) -> tuple[str, Json] | None:
         """Return a session's thread, and what its chat asks of the agent, for what was asked for earlier.
 
@@ -287,7 +327,15 @@ class Gateway:
     async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
         """Connect a channel; after the start only a refused credential ends the tries."""
         async with self._connecting:
-            await self._connected(adapter, is_reconnect=is_reconnect)
+            if self._is_ours(adapter):
+                await self._remind(adapter)
+                await self._connected(adapter, is_reconnect=is_reconnect)
+            elif adapter.liveness.state is not AdapterState.ELSEWHERE:
+                await adapter.disconnect()
+                adapter.liveness.state = AdapterState.ELSEWHERE
+            if is_reconnect:
+                self._speak()
+                await self._take_over(adapter)
 
     async def _connected(self, adapter: BasePlatformAdapter, *, is_reconnect: bool) -> None:
         liveness = adapter.liveness

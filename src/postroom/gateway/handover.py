@@ -90,11 +90,13 @@ class Handover:
         stores: ChatStores,
         config: GatewayConfig,
         closed: Callable[[Iterable[int]], None],
+        place_of: Callable[[SessionSource], str] = lambda _: "",
     ) -> None:
+        """Keep what it works with; `place_of` says where runs of a chat are to execute, '' for anywhere."""
         self._run_queue = run_queue
         self._intake_log, self._sessions = stores.intake_log, stores.sessions
         self._is_shared = stores.is_shared
-        self._closed = closed
+        self._closed, self._place_of = closed, place_of
         self._config = config
 
     async def hand_over(
@@ -163,6 +165,7 @@ class Handover:
             raise UnknownMessage("a message that is handed over has a source", value=event.message_id)
         mode, asked = mode or self.busy_mode(session, source), self.asked(session, source)
         lock, delivery = chat_lock(inbound_key(source, event.message_id)), delivery_of(mode, source)
+        place = self._place_of(source)
         handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
 
         def change(tx: Transaction, accept: Accept) -> tuple[InboundMessage, Admission] | None:
@@ -173,6 +176,8 @@ class Handover:
             latest = _latest(event, inbound)
             message = message_of(latest, inbound, shared=self._is_of_many(source), caller=asked)
             admission = Admission(AdmissionKind.STARTED)
+            if place:
+                tx.runs.dispatches.put_place(thread_id, place)
             if not accept(thread_id, message, delivery):
                 admission = self._position(tx, inbound, thread_id, mode)
             if admission.kind is not AdmissionKind.REJECTED:

@@ -228,6 +228,8 @@ class StreamingPresenter:
         key, source = address
         run = RunInChat(activation.run_id or "", cancel, answered_by(activation))
         adapter = self.adapters.get(source.platform)
+        if adapter is not None and not adapter.is_ours():
+            adapter = None
         tasks = Tasks(f"run {run.run_id}")
         self.guard.run_began(key, run)
         try:

@@ -56,6 +56,10 @@ class Operations(Protocol):
         """Return what runs, where its data is and how much there is."""
         ...
 
+    async def cluster(self) -> Mapping[str, object]:
+        """Return which servers share the database, and which of them does what one does at a time."""
+        ...
+
     async def ready(self) -> Readiness:
         """Look at every part the server needs; bounded in time, never raises for what it finds."""
         ...

@@ -160,6 +160,9 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     async def status(_: Request) -> Response:
         return JSONResponse(dict(await operations.status()))
 
+    async def cluster(_: Request) -> Response:
+        return JSONResponse(dict(await operations.cluster()))
+
     async def doctor(request: Request) -> Response:
         return JSONResponse(dict(await operations.doctor(full=request.query_params.get("full") == "yes")))
 
@@ -186,6 +189,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
 
     return [
         operators("/admin/status", {"GET": status}),
+        operators("/admin/cluster", {"GET": cluster}),
         operators("/admin/projects", {"GET": _told_as("projects", operations.projects)}),
         operators("/admin/doctor", {"GET": doctor, "POST": partial(_repair, operations)}),
         operators("/admin/support-bundle", {"GET": _told_as("files", operations.support_bundle)}),

@@ -131,6 +131,7 @@ _ADMINISTRATION: Final = (
         "POST /watch",
         "GET /health/detailed",
         "GET /admin/status",
+        "GET /admin/cluster",
         "GET /admin/projects",
         "POST /admin/projects/merge",
         "POST /admin/prune",

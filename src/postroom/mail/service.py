@@ -54,6 +54,7 @@ from postroom.mail.projects import (
     lock_projects_of,
 )
 from postroom.mail.tracing import message_trace
+from postroom.mail.waking.prompts import agent_thread
 
 T = TypeVar("T")
 _UNREAD = 100
@@ -242,9 +243,17 @@ class Mail:
         return self.context(tx.mail, Caller(), waking=waking)
 
     async def set_runner(
-        self, project_key: str, agent_name: str, runner: str | None, *, declared_by: RunnerSource = "operator"
+        self,
+        project_key: str,
+        agent_name: str,
+        runner: str | None,
+        *,
+        place: str = "",
+        declared_by: RunnerSource = "operator",
     ) -> bool:
         """Say how an agent is run when mail comes for it, None for not at all; for the operator alone.
+
+        Its runs are for servers that are the `place`, '' for all.
 
         Return whether it had a runner before.
 
@@ -256,6 +265,7 @@ class Mail:
             project = find_project(tx, project_key)
             tx.lock_projects([project.id])
             agent = find_agent(tx, project, agent_name)
+            tx.put_place(agent_thread(project.slug, agent.name), place)
             if runner is None:
                 return tx.drop_runner(agent.id, now=tx.now())
             known = tx.runner(agent.id) is not None

@@ -11,7 +11,7 @@ from postroom.contracts.store import MailReads
 from postroom.contracts.waking import RunnerSource
 from postroom.mail.projects import find_project
 from postroom.mail.service import Mail
-from postroom.mail.waking.runners import read_runner, written_runner
+from postroom.mail.waking.runners import place_of, read_runner, written_runner
 
 _PAGE = 500
 _HIDDEN = "(hidden)"
@@ -30,7 +30,8 @@ class RunnerService:
         home = await self._mail.store.read(lambda tx: find_project(tx, project).human_key)
         checked = runner_of(runner, home=home)
         self._check(checked)
-        replaced = await self._mail.set_runner(project, agent, written_runner(checked))
+        written, place = written_runner(checked), place_of(checked)
+        replaced = await self._mail.set_runner(project, agent, written, place=place)
         return {"agent": agent, "replaced": replaced, "runner": _shown(checked)}
 
     async def withdraw(self, project: str, agent: str) -> bool:

@@ -22,6 +22,7 @@ from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.dispatch.sinks import OutputKept
 from postroom.gateway.replies import is_chat
+from postroom.leases import Leases
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
@@ -41,8 +42,11 @@ class RunService:
         is_exclusive: bool,
         timer: Timer | None = None,
         budgets: Sequence[Budget] = (),
+        leases: Leases | None = None,
     ) -> None:
         """Make the queue; `is_exclusive` says that no other process takes up its runs.
+
+        Where others do, `leases` say which places this one is, and which of the others have ended.
 
         `budgets` are what runs may use up before a person is asked.
         """
@@ -56,6 +60,7 @@ class RunService:
         self.mailbox = Mailbox(
             OutputKept(self._executors, stores.events, timer),
             stores,
+            consumer_id=None if leases is None else leases.holder,
             effects=self._effects,
             timer=timer,
             config=MailboxConfig(
@@ -63,6 +68,8 @@ class RunService:
                 stop_wait_ms=STOP_WAIT_MS,
                 cancel_wait_ms=STOP_WAIT_MS,
                 is_exclusive=is_exclusive,
+                places=None if leases is None else leases.places,
+                gone=None if leases is None else lambda: leases.gone,
                 budgets=self.budgets,
                 max_concurrent_runs=self.slots,
             ),

@@ -137,8 +137,10 @@ class OutboxTables(Tables, outbox.OutboxTables):
         return [OutboxStatus(row[0]) for row in self._sql.all("outbox.fail", values)]
 
     @override
-    def release(self, kinds: Sequence[str]) -> None:
-        self._sql.run("outbox.release", {"kinds": kinds})
+    def release(
+        self, kinds: Sequence[str], *, target: str | None = None, besides: Sequence[str] = ()
+    ) -> None:
+        self._sql.run("outbox.release", {"kinds": kinds, "target": target, "besides": besides})
 
     @override
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:

@@ -25,6 +25,7 @@ from postroom.stores.chats.tables import SqlChatTables
 from postroom.stores.engine import Engine
 from postroom.stores.events import EventTables
 from postroom.stores.identity import StoreIdentity, identity_of
+from postroom.stores.leases import LeaseTables
 from postroom.stores.mail.tables import MailTables, StoredMail
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.tables import RunTables
@@ -80,6 +81,11 @@ class OpenTransaction(Transaction):
     def schedules(self) -> ScheduleTables:
         """What is submitted again and again."""
         return ScheduleTables(self.sql, self.now, self.tell, self.new_id)
+
+    @cached_property
+    def leases(self) -> LeaseTables:
+        """Who does what one server does at a time."""
+        return LeaseTables(self.sql, self.now, self.tell, self.new_id)
 
     @override
     def now(self) -> int:

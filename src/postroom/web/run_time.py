@@ -14,6 +14,7 @@ GATES: Final = (
     ("thread_busy", "Nothing else is at work on its thread"),
     ("behind_question", "No question is open on its thread"),
     ("behind_others", "It is the first of its thread"),
+    ("elsewhere", "It may run on this server"),
     ("at_limit", "Limits allow it"),
     ("over_budget", "Its budget allows it"),
     ("draining", "The server takes work"),

@@ -127,6 +127,10 @@ class ApiServerAdapter(HttpAdapter):
         self._repeats = Repeats(self._exchanges, self._look_up, self._clock)
         self._deadlines: dict[Wait, asyncio.Task[None]] = {}
 
+    @property
+    def lease(self) -> None:
+        """Each server answers its own requests."""
+
     def routes(self) -> Sequence[BaseRoute]:
         """Return the protocol's routes; a client's base URL ends with `/v1`."""
         return (

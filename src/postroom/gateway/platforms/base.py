@@ -11,11 +11,12 @@ acknowledge, and the platform sends the message again. It knows nothing of sessi
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from hashlib import sha256
+from typing import ClassVar, Final, Protocol
 
 from starlette.routing import BaseRoute
 
@@ -155,6 +156,10 @@ class KnownMessage:
     """Whether its answer is not to be shown any more."""
 
 
+UNKNOWN_ACCOUNT: Final = "default"
+"""The account of a bot that was not connected yet, or has no name."""
+
+
 class AdapterState(StrEnum):
     """How it stands with a platform's adapter."""
 
@@ -162,6 +167,8 @@ class AdapterState(StrEnum):
     CONNECTING = "connecting"
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
+    ELSEWHERE = "elsewhere"
+    """Another server of this database has it."""
     FAILED = "failed"
 
 
@@ -245,6 +252,8 @@ class BasePlatformAdapter(ABC):
         self._pacing = Pacing(self.capabilities.rates, self._clock, self._timer)
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
+        self.is_ours: Callable[[], bool] = lambda: True
+        """Whether this server has the channel, of all on one database; the gateway sets it."""
         self.may_react = True
         """False once the platform has said that this bot lacks the right to mark messages."""
         self.files: FileStore | None = None
@@ -261,11 +270,17 @@ class BasePlatformAdapter(ABC):
     @property
     def account(self) -> str:
         """Which bot this is, the same for ever; known when `connect` has returned."""
-        return "default"
+        return UNKNOWN_ACCOUNT
 
     def lock_identity(self) -> str | None:
         """Return the secret that only one process on this machine may receive with; None when several may."""
         return None
+
+    @property
+    def lease(self) -> str | None:
+        """The name of the lease of whoever has this channel; None where each server answers for itself."""
+        digest = sha256((self.lock_identity() or self.config.token or "").encode()).hexdigest()[:8]
+        return f"channel {self.platform.value} {digest}"
 
     def remember(self, source: SessionSource, message_id: str) -> None:  # noqa: B027 - optional
         """Take note, before `connect`, of the newest message of a place that is kept.
@@ -380,6 +395,8 @@ class BasePlatformAdapter(ABC):
             InputError: it never will be; acknowledge it.
         """
         self._heard()
+        if not self.is_ours():  # it stood still, or was cut off, with this message in its hands
+            raise StoreUnavailable(f"another server has the channel {self.platform.value} now")
         if self._inbound is None:
             raise StoreUnavailable(f"nobody takes the messages of {self.platform.value} yet")
         await self._inbound.accept(event)

@@ -5,7 +5,7 @@ mail. What waits for it stays in the outbox, whose relay hands it over in batche
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -51,7 +51,7 @@ class Archive:
     together = True
     retries = (timedelta(seconds=1), timedelta(seconds=60))
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every port by name
         self,
         root: Path,
         store: MailStore,
@@ -60,14 +60,19 @@ class Archive:
         *,
         timeout: timedelta = timedelta(seconds=60),
         batch: int = 200,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`batch` is how many records one commit holds at most."""
+        """`batch` is how many records one commit holds at most.
+
+        `may_write` says whether this server writes the archive now.
+        """
         self.root = root
         self.at_once = batch
         self._store = store
         self._clock = clock
         self._author = author
         self._timeout = timeout
+        self._may_write = may_write
         self._commits: dict[int, int] = {}
 
     def repository(self, slug: str) -> ArchiveRepository:
@@ -84,8 +89,8 @@ class Archive:
         )
 
     def serves(self, target: str) -> bool:
-        """Every project has its repository here."""
-        return True
+        """Every project has its repository here, and one server writes them all."""
+        return self._may_write()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Performed:
         """Write the records of a project as one commit. Written again they are the same files: no change.
@@ -122,7 +127,10 @@ class Archive:
             gather_deletions(tx, batch, deletions)
             return batch
 
-        await asyncio.to_thread(self._commit, await self._store.read(look))
+        batch = await self._store.read(look)
+        if not self._may_write():  # it stood still: what it has seen may be old
+            raise ArchiveUnavailable("another server writes the archive now", value=project.slug)
+        await asyncio.to_thread(self._commit, batch)
 
     def _commit(self, batch: Batch) -> None:
         repository = self.repository(batch.project.slug)

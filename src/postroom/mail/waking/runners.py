@@ -25,6 +25,11 @@ def written_runner(runner: AnyRunner) -> str:
     return msgspec.json.encode(runner.to_dict()).decode()
 
 
+def place_of(runner: AnyRunner) -> str:
+    """Return where its program is started: on a host, or where a label is; '' for anywhere."""
+    return runner.runs_on if isinstance(runner, Runner) else ""
+
+
 def reads_at_work(kept: str) -> bool:
     """Say whether a run reads what comes on its thread while it works.
 

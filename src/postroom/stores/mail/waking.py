@@ -14,6 +14,7 @@ from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun, Run
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.runs import rows
+from postroom.stores.runs.dispatches import put_place
 from postroom.stores.sql_transaction import SqlTransaction
 
 LONGEST_ERROR = 2_000
@@ -79,6 +80,10 @@ class Waking(WakingWrites):
     @override
     def tells_last(self, message_id: int) -> bool:
         return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
+
+    @override
+    def put_place(self, thread_id: str, place: str) -> None:
+        put_place(self._tx, thread_id, place)
 
     @override
     def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:

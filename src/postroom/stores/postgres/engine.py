@@ -9,7 +9,7 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from postroom.contracts.clock import Clock, SystemClock
+from postroom.contracts.clock import Clock, elapsed_ms
 from postroom.contracts.errors import ConfigError, StoreReadOnly
 from postroom.contracts.transactions import Outline
 from postroom.stores.changes import ChangeNotifier
@@ -53,30 +53,34 @@ SELECT count(*) FROM small, generate_series(1, 5000 * length(small.size)) AS one
 
 
 class DatabaseClock:
-    """This process's clock, corrected by what it was off from the database's when that was measured last."""
+    """The database's clock: what it told when it was asked last, and the time that has passed since.
+
+    That is counted by a clock that nobody sets, so that a wrong clock of this machine, or one that is set
+    right, changes no instant and no lease.
+    """
 
     def __init__(self) -> None:
-        self._own = SystemClock()
         self._offset = 0
 
     def now(self) -> int:
         """Return the present instant in milliseconds since the epoch."""
-        return self._own.now() + self._offset
+        return elapsed_ms() + self._offset
 
-    def measure(self, connection: Connection) -> int:
-        """Compare with the database and return what this process's clock is off, in milliseconds.
+    def measure(self, connection: Connection) -> None:
+        """Ask the database.
 
         The quickest of some answers counts: a slow one says little about when it was given.
         """
         quickest: int | None = None
+        offset = self._offset
         for _ in range(_SAMPLES):
-            before = self._own.now()
+            before = elapsed_ms()
             answer = connection.send(_NOW)
             connection.wait()
-            after = self._own.now()
+            after = elapsed_ms()
             if quickest is None or after - before < quickest:
-                quickest, self._offset = after - before, answer.rows[0][0] - (before + after) // 2
-        return self._offset
+                quickest, offset = after - before, answer.rows[0][0] - (before + after) // 2
+        self._offset = offset
 
 
 class _About(NamedTuple):
@@ -89,13 +93,14 @@ class _About(NamedTuple):
 class PostgresEngine(Engine):
     """One schema of a database, for many processes and machines."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - made by `open` alone
         self,
         ownership: Ownership,
         writing: list[Connection],
         *,
         about: _About,
-        clock: Clock,
+        clock: Clock | None,
+        own_clock: DatabaseClock,
         readers: int,
         changes: ChangeNotifier,
     ) -> None:
@@ -107,10 +112,10 @@ class PostgresEngine(Engine):
         self.readers = Readers(address, count=readers)
         patient = replace(address, answer_within=WITHIN, settings={**address.settings, **SETTINGS})
         self.inspector = Readers(patient, count=1)
-        self.notifications = Notifications(address, changes)
+        self.notifications = Notifications(address, changes, own_clock.measure)
         self._about = about
         self._release = writing[0].release
-        self._clock = clock
+        self._clock: Clock = clock or own_clock
 
     @classmethod
     def open(
@@ -120,16 +125,13 @@ class PostgresEngine(Engine):
         clock: Clock | None,
         readers: int,
         changes: ChangeNotifier,
-        alone: bool,
         may_begin: bool = True,
     ) -> "PostgresEngine":
         """Connect, bring the schema to the newest state and begin to hear other processes.
 
-        With `alone` no other process may have the schema open.
-
         Raises:
             WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
-            StoreHeld: another process has the schema to itself, or `alone` is asked and another has it open.
+            StoreHeld: it is being copied.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none.
             SchemaTooNew: a newer postroom wrote the schema.
@@ -138,7 +140,7 @@ class PostgresEngine(Engine):
         """
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
             raise ConfigError(f"a schema's name has 1 to {_LONGEST_NAME} bytes", value=address.schema)
-        ownership = Ownership(address, alone=alone)
+        ownership = Ownership(address)
         writing: list[Connection] = []
         try:
             first = ownership.connect(0)
@@ -162,7 +164,8 @@ class PostgresEngine(Engine):
             ownership,
             writing,
             about=_About(f"{place.rows[0][0]}/{address.schema}", checksums.rows[0][0] == "on"),
-            clock=clock or own_clock,
+            clock=clock,
+            own_clock=own_clock,
             readers=readers,
             changes=changes,
         )

@@ -8,12 +8,13 @@ import contextlib
 import selectors
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Final
 
+from postroom.contracts.clock import elapsed_ms, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier, short_topic
@@ -26,15 +27,21 @@ LOOK_AGAIN_AFTER: Final = timedelta(seconds=5)
 """How long a connection is trusted that says nothing, and how long a lost one stays away at most."""
 TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
 """Hints are sent at most once in this time."""
+MEASURED_EVERY: Final = timedelta(seconds=10)
+"""How often clocks are compared."""
 _SEND: Final = "SELECT pg_notify($1::text, word) FROM unnest($2::text[]) AS word"
 
 
 class Notifications:
     """Passes what this process tells on to others, and what they tell to its listeners."""
 
-    def __init__(self, address: Address, changes: ChangeNotifier) -> None:
+    def __init__(
+        self, address: Address, changes: ChangeNotifier, measure: Callable[[Connection], None]
+    ) -> None:
+        """Keep what it works with; `measure` compares clocks now and then, over this connection."""
         self._address = replace(address.direct, settings={"synchronous_commit": "off"})
         self._changes = changes
+        self._measure, self._measured_at = measure, 0
         self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
         self.is_listening = threading.Event()
         """Whether other processes are heard now."""
@@ -96,6 +103,9 @@ class Notifications:
                 while not self._closing.is_set():
                     selector.select(LOOK_AGAIN_AFTER.total_seconds())
                     self._pass_on(connection)
+                    if elapsed_ms() - self._measured_at > milliseconds(MEASURED_EVERY):
+                        self._measure(connection)
+                        self._measured_at = elapsed_ms()
         finally:
             connection.close()
 

@@ -1,7 +1,8 @@
-"""Who may write to a schema: one process alone, or any number that share it.
+"""Who may write to a schema: any number of processes that share it, or one alone that copies it.
 
 Every connection that writes holds a lock of its session, from its making to its end. A process that has lost
-its connections, and found that another took the schema meanwhile, writes nothing any more.
+its connections, and found that the schema is being copied meanwhile, writes nothing any more. Which server
+does what, of those that share it, is said by leases and not by these locks.
 """
 
 from dataclasses import replace
@@ -18,6 +19,7 @@ _LOCK: Final = {
     True: "SELECT pg_advisory_lock($1::bigint)",
     False: "SELECT pg_advisory_lock_shared($1::bigint)",
 }
+_USED: Final = {True: "in use by another process", False: "being copied"}
 _HOLDER: Final = """
 SELECT coalesce(host(a.client_addr), 'the same machine'),
        to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
@@ -31,7 +33,7 @@ SELECT coalesce(host(a.client_addr), 'the same machine'),
 class Ownership:
     """Makes the connections over which a process writes to a schema."""
 
-    def __init__(self, address: Address, *, alone: bool) -> None:
+    def __init__(self, address: Address, *, alone: bool = False) -> None:
         if alone and address.direct_dsn:
             raise ValueError(
                 "a pooler that gives each transaction another session keeps no lock of a session"
@@ -71,7 +73,7 @@ class Ownership:
         connection.wait()
         where, since = found.rows[0] if found.rows else ("somewhere", "a moment ago")
         return StoreHeld(
-            f"the schema {self.address.schema} is in use by another process (from {where}, since {since})",
+            f"the schema {self.address.schema} is {_USED[self._alone]} (from {where}, since {since})",
             value=self.address.schema,
             details={"from": where, "since": since},
         )

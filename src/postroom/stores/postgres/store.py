@@ -12,7 +12,7 @@ class PostgresStore(Stores):
     """Everything in one schema of a database, for many processes and machines."""
 
     @classmethod
-    def open(  # noqa: PLR0913 - what can be said of a schema, each by its name
+    def open(
         cls,
         dsn: str,
         *,
@@ -20,22 +20,20 @@ class PostgresStore(Stores):
         clock: Clock | None = None,
         readers: int = 4,
         direct_dsn: str = "",
-        alone: bool = False,
         may_begin: bool = True,
     ) -> "PostgresStore":
         """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
 
         The store goes by the database's clock, unless `clock` is given. Where `dsn` is that of a pooler which
         gives each transaction another session, `direct_dsn` is the database's own: other processes are heard
-        there. With `alone` no other process may have the schema open until this one closes it or ends; there
-        may be no such pooler then.
+        there.
 
         Raises:
             MissingExtra: the driver is not installed.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none; or `dsn` is such a pooler's and there is no `direct_dsn`.
             WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
-            StoreHeld: another process has the schema to itself, or `alone` is asked and another has it open.
+            StoreHeld: it is being copied.
             SchemaTooNew: a newer postroom wrote the schema.
             StoreReadOnly: the server takes no writes.
             StoreUnavailable: it does not answer.
@@ -53,6 +51,6 @@ class PostgresStore(Stores):
         changes = ChangeNotifier()
         address = Address(dsn=dsn, schema=schema, direct_dsn=direct_dsn)
         engine = PostgresEngine.open(
-            address, clock=clock, readers=readers, changes=changes, alone=alone, may_begin=may_begin
+            address, clock=clock, readers=readers, changes=changes, may_begin=may_begin
         )
-        return cls(SqlStore(engine, changes), is_exclusive=alone)
+        return cls(SqlStore(engine, changes), is_exclusive=False)

@@ -30,12 +30,12 @@ from postroom.contracts.errors import (
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest
-from postroom.contracts.run_tables import DispatchTables, DueThread
+from postroom.contracts.run_tables import DispatchTables, DueThread, Places
 from postroom.contracts.transactions import WORK, commands_to
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
 from postroom.stores.runs.rows import beyond
-from postroom.stores.sql_transaction import Look, Row, Tables, Values
+from postroom.stores.sql_transaction import Look, Row, SqlTransaction, Tables, Values
 
 PURGED_AT_ONCE: Final = 1_000
 """Most rows removed in one transaction: some 5 ms, within which no caller is answered."""
@@ -254,11 +254,16 @@ class Dispatches(Tables, DispatchTables):
 
     @override
     def due_threads(
-        self, limit: int, *, tenant: str | None = None, full_keys: Sequence[str] = ()
+        self,
+        limit: int,
+        *,
+        tenant: str | None = None,
+        full_keys: Sequence[str] = (),
+        places: Places = None,
     ) -> tuple[DueThread, ...]:
         found: dict[str, DueThread] = {}
         behind = {"priority": -1, "created_at": _EARLIEST[0], "dispatch_id": ""}
-        asked: dict[str, object] = {"now": self._now(), "limit": 2 * limit, "full_keys": full_keys}
+        asked = {"now": self._now(), "limit": 2 * limit, "full_keys": full_keys, **_within(places)}
         statement = "due_threads"
         if tenant is not None:
             statement = "due_threads_of_tenant" if tenant else "due_threads_of_nobody"
@@ -311,9 +316,19 @@ class Dispatches(Tables, DispatchTables):
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     @override
-    def next_due_at(self) -> int | None:
-        row = self._sql.one("dispatches.next_due_at", {"now": self._now()})
+    def next_due_at(self, places: Places = None) -> int | None:
+        row = self._sql.one("dispatches.next_due_at", {"now": self._now(), **_within(places)})
         return row[0] if row else None
+
+    @override
+    def place(self, thread_id: str) -> str:
+        row = self._sql.one("dispatches.place", {"thread_id": thread_id})
+        return row[0] if row else ""
+
+    @override
+    def put_place(self, thread_id: str, place: str) -> None:
+        put_place(self._sql, thread_id, place)
+        self._tell(WORK)
 
     @override
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
@@ -451,6 +466,19 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Sequence[R
 
 def _number(row: Row | None) -> int:
     return int(row[0]) if row else 0
+
+
+def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
+    """Write where runs of a thread may execute, '' for anywhere."""
+    if place:
+        sql.run("dispatches.put_place", {"thread_id": thread_id, "place": place})
+    else:
+        sql.run("dispatches.drop_place", {"thread_id": thread_id})
+
+
+def _within(places: Places) -> dict[str, object]:
+    """Return the parameters that say in which places threads are to run."""
+    return {"is_anywhere": places is None, "places": sorted(places or ())}
 
 
 def _not_owned(row: RunDispatch) -> StaleClaim:

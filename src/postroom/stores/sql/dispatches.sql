@@ -175,6 +175,8 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
  WHERE status = 'Queued' AND available_at <= :now
    AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
+   AND (CAST(:is_anywhere AS bigint) = 1 OR NOT EXISTS (
+       SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id AND NOT (p.place IN {texts :places})))
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
@@ -187,6 +189,8 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
  WHERE status = 'Queued' AND available_at <= :now AND tenant = :tenant AND tenant <> ''
    AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
+   AND (CAST(:is_anywhere AS bigint) = 1 OR NOT EXISTS (
+       SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id AND NOT (p.place IN {texts :places})))
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
@@ -199,6 +203,8 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
  WHERE status = 'Queued' AND available_at <= :now AND tenant = ''
    AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
+   AND (CAST(:is_anywhere AS bigint) = 1 OR NOT EXISTS (
+       SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id AND NOT (p.place IN {texts :places})))
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
@@ -218,6 +224,8 @@ SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT :limit;
 -- next_due_at
 SELECT available_at FROM run_dispatches
  WHERE status = 'Queued'
+   AND (CAST(:is_anywhere AS bigint) = 1 OR NOT EXISTS (
+       SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id AND NOT (p.place IN {texts :places})))
    AND held_until <= :now
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
@@ -315,3 +323,13 @@ DELETE FROM run_commands WHERE dispatch_id = :dispatch_id;
 DELETE FROM run_commands
  WHERE NOT EXISTS (SELECT 1 FROM run_dispatches d
                     WHERE d.dispatch_id = run_commands.dispatch_id AND d.status = 'Claimed');
+
+-- place
+SELECT place FROM thread_places WHERE thread_id = :thread_id;
+
+-- put_place
+INSERT INTO thread_places (thread_id, place) VALUES (:thread_id, :place)
+ON CONFLICT (thread_id) DO UPDATE SET place = excluded.place;
+
+-- drop_place
+DELETE FROM thread_places WHERE thread_id = :thread_id;

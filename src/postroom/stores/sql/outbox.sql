@@ -98,7 +98,8 @@ RETURNING status;
 
 -- release
 UPDATE outbox SET status = 'pending', claim_token = NULL, lease_until = NULL, may_have_arrived = 1
- WHERE kind IN {texts :kinds} AND status IN ('pending', 'claimed') AND lease_until IS NOT NULL;
+ WHERE kind IN {texts :kinds} AND status IN ('pending', 'claimed') AND lease_until IS NOT NULL
+   AND (CAST(:target AS text) IS NULL OR target = :target) AND NOT (outbox_id IN {texts :besides});
 
 -- revive
 UPDATE outbox SET status = 'pending', available_at = :now, attempt_count = 0, may_have_arrived = 0

@@ -2,10 +2,13 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 
 from postroom.contracts.dispatch import TERMINAL, RunDispatchStatus
 from postroom.contracts.run_ports import RunStores
+from postroom.contracts.run_tables import Places
 from postroom.contracts.runs import TerminationReason
+from postroom.contracts.transactions import Transaction
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.run_given import (
     LEASE,
@@ -243,6 +246,42 @@ async def what_a_worker_reports_may_be_any_text(stores: RunStores, clock: Manual
     assert dead.last_error == text
 
 
+async def due_threads_may_be_for_one_place(stores: RunStores, clock: ManualClock) -> None:
+    """Who runs in certain places sees what is for them and for anywhere; who asks for no place sees all."""
+    for number, place in enumerate(("", "gpu", "mill")):
+        await enqueued(stores, f"d{number}", thread=f"t{number}", available_at=clock.now() - 3 + number)
+        await stores.store.write(partial(_placed, thread=f"t{number}", place=place))
+    first = clock.now() - 3
+    for places, expected in (
+        (None, ["t0", "t1", "t2"]),
+        ((), ["t0"]),
+        (("gpu", "other"), ["t0", "t1"]),
+        (("mill", "gpu"), ["t0", "t1", "t2"]),
+    ):
+        found, due_at = await stores.store.read(partial(_due_in, places=places))
+        assert sorted(found) == expected
+        assert due_at == first
+    await stores.store.write(partial(_placed, thread="t0", place="gone"))
+    assert await stores.store.read(partial(_due_in, places=())) == ([], None)
+    await stores.store.write(partial(_placed, thread="t0", place=""))
+    assert await stores.store.read(partial(_due_in, places=())) == (["t0"], first)
+
+
+def _placed(tx: Transaction, *, thread: str, place: str) -> None:
+    tx.runs.dispatches.put_place(thread, place)
+    assert tx.runs.dispatches.place(thread) == place
+
+
+def _due_in(tx: Transaction, *, places: Places) -> tuple[list[str], int | None]:
+    queue = tx.runs.dispatches
+    every = [
+        {one.thread_id for one in queue.due_threads(10, tenant=tenant, places=places)}
+        for tenant in (None, "")
+    ]
+    assert every[0] == every[1]
+    return sorted(every[0]), queue.next_due_at(places)
+
+
 PROMISES: tuple[Promise, ...] = (
     due_threads_are_found_without_being_known,
     a_retry_that_waits_is_found_when_it_is_due,
@@ -257,5 +296,6 @@ PROMISES: tuple[Promise, ...] = (
     a_wait_for_work_ends_when_there_is_some,
     a_wait_for_work_is_not_ended_by_what_ended_an_earlier_one,
     the_parts_of_one_place_share_it,
+    due_threads_may_be_for_one_place,
     what_a_worker_reports_may_be_any_text,
 )

@@ -1,0 +1,48 @@
+"""`postroom cluster status`: which servers share the database, and which of them does what."""
+
+from typing import Any
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.help_text import examples
+from postroom.cli.options import AsJson, DataDir
+
+app = typer.Typer(
+    help="See the servers that share one PostgreSQL.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("cluster status"),
+)
+
+
+@app.callback()
+def cluster() -> None:
+    """See the servers that share one PostgreSQL."""
+
+
+@app.command()
+def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Say which servers are up, and which of them does what one does at a time, and since when."""
+    found = Server.find(data_dir=data_dir).admin("GET", "/admin/cluster")
+    show.answer(found, as_json=as_json, text=lambda: _told(found))
+
+
+def _told(found: dict[str, Any]) -> str:
+    servers = [
+        (
+            f"{one['name']}{' (this one)' if one['is_this'] else ''}",
+            one["address"],
+            ", ".join(map(str, one["places"])),
+            one["version"],
+            one["since"],
+        )
+        for one in show.items(found.get("servers"))
+    ]
+    work = [
+        (one["work"], one["server"] if one["is_held"] else "nobody", one["since"], one["until"])
+        for one in show.items(found.get("work"))
+    ]
+    up = show.table(("SERVER", "ADDRESS", "IS", "VERSION", "SINCE"), servers, none="no server is up")
+    return f"{up}\n\n{show.table(('WORK', 'DONE BY', 'SINCE', 'UNTIL'), work, none='nothing is shared')}"

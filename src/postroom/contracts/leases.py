@@ -1,0 +1,79 @@
+"""Leases: work that one server does at a time, of all servers on one database.
+
+    free ─▶ held ─▶ renewed ─▶ renewed ─▶ …
+              │         └ not renewed: stopped before the lease ends, then another server's
+              └ given back: at once another server's
+
+Each time a lease changes hands its `fence` grows. A change of its holder proves the lease and the fence in
+the same transaction, so that a server that stood still, or was cut off, writes nothing for work that another
+has.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from postroom.contracts.messages import Json
+
+LEASES: Final = "leases"
+"""The topic on which hints come that a lease is free; also what is locked where leases change hands."""
+SERVER: Final = "server "
+"""How the name of the lease begins that says that a server is up; its own name follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One lease as it is stored. Its row stays when it is free, so that its fence only grows."""
+
+    name: str
+    holder: str
+    """The server that has it, or had it last."""
+    about: Mapping[str, Json]
+    """What the holder says of itself."""
+    fence: int
+    since: int
+    """Since when the holder has it."""
+    until: int
+    """When it ends, unless it is renewed."""
+
+
+class LeaseTables(Protocol):
+    """The rows of leases; who writes them has locked `LEASES`."""
+
+    def listed(self) -> list[Lease]:
+        """Return all leases by name, those that have ended too."""
+        ...
+
+    def put(self, lease: Lease) -> None:
+        """Store a lease under its name."""
+        ...
+
+    def renew(self, names: Collection[str], until: int) -> None:
+        """Let these leases end at another instant."""
+        ...
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove these leases, which are to have no fence any more."""
+        ...
+
+    def holds(self, name: str, holder: str, fence: int) -> bool:
+        """Say whether a lease is held so, and keep it from changing hands until this transaction ends."""
+        ...
+
+
+def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
+    """Return the leases of the servers that are up, of those that are a place where one is named.
+
+    A server is what it says of itself by `places`, and what it has a lease of.
+    """
+    held = [one for one in leases if one.until > now]
+    holders = {
+        one.holder for one in held if not place or one.name == place or place in named_places(one.about)
+    }
+    return [one for one in held if one.name.startswith(SERVER) and one.holder in holders]
+
+
+def named_places(about: Mapping[str, Json]) -> list[str]:
+    """Return the places that a server says it is: its host, and labels."""
+    named = about.get("places")
+    return [str(one) for one in named] if isinstance(named, list) else []

@@ -1,0 +1,198 @@
+"""Leases of a server: what it does alone, of all servers on one database, and how long it is sure of that.
+
+    every third of its length, and when one was given back ─▶ one change for all ─▶ taken, or renewed
+
+A lease is held here until shortly before it ends for others, by what was known before it was asked for: a
+server that stood still, or cannot reach the database, has stopped by the time at which another may begin.
+`guarded` has a change prove the lease as well, for it may be written later than it was begun.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Final, TypeVar
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import StaleClaim, StoreError
+from postroom.contracts.leases import LEASES, SERVER, Lease, named_places
+from postroom.contracts.messages import Json
+from postroom.contracts.transactions import Store, Transaction
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
+T = TypeVar("T")
+
+LENGTH: Final = timedelta(seconds=30)
+AGAIN_AFTER: Final = timedelta(seconds=1)
+"""When a change that failed is tried again."""
+_SERVERS_KEPT: Final = timedelta(hours=1)
+"""How long one may see which servers were up."""
+
+
+class Leases:
+    """What this server holds. Nothing is held before it is served, and after that."""
+
+    def __init__(
+        self,
+        store: Store,
+        holder: str,
+        about: Mapping[str, Json],
+        *,
+        is_gone: Callable[[Mapping[str, Json]], bool] = lambda _: False,
+        length: timedelta = LENGTH,
+    ) -> None:
+        """`holder` names this server, for this start, and `about` is what it says of itself.
+
+        `is_gone` says of what another said whether that one has surely ended; it may block.
+        A lease is renewed when a third of its `length` is over, and counts as lost a sixth before its end.
+        """
+        self.holder = holder
+        self._store, self._about, self._is_gone = store, about, is_gone
+        self._length, self._every, self._sure = length, length / 3, length * 5 / 6
+        self._wanted = {SERVER + holder}
+        self._held: dict[str, tuple[int, int]] = {}
+        """By name: the fence, and until when it is sure that nobody else has it."""
+        self.gone: set[str] = set()
+        """Other servers that had leases and have surely ended."""
+        self._taken_over: dict[str, Callable[[], Awaitable[object]]] = {}
+        self._tasks = Tasks("leases")
+
+    def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Take leases as soon as they are free, and keep them from then on.
+
+        `taken` is done whenever one is taken: what another server had begun with it is left behind.
+        """
+        self._wanted |= set(names)
+        if taken is not None:
+            self._taken_over |= dict.fromkeys(names, taken)
+        self._store.changes.tell((LEASES,))
+
+    def holds(self, name: str) -> bool:
+        """Say whether what this lease is for may be done here, at this moment."""
+        return name in self._held and self._store.clock.now() < self._held[name][1]
+
+    def places(self) -> list[str]:
+        """Return the places that this server is: those that it says it is, and what it has a lease of."""
+        return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
+
+    def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
+        """Return a change that is written only while this server has the lease that it has now.
+
+        Written, it raises StaleClaim where another server has it, or may take it.
+        """
+        fence, _ = self._held.get(name, (0, 0))
+
+        def proved(tx: Transaction) -> T:
+            if not tx.leases.holds(name, self.holder, fence):
+                raise StaleClaim(f"another server has the lease of {name}", value=name)
+            return change(tx)
+
+        return proved
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Take what is wanted, and keep it until the block is left; then it is free at once."""
+        self._tasks = Tasks("leases")
+        await self.renew()
+        self._tasks.start(self._serve(), name="renewal")
+        try:
+            yield
+        finally:
+            await self._tasks.close()
+            await self.give_back(*self._wanted)
+
+    async def give_back(self, *names: str) -> None:
+        """Stop wanting these leases, so that another server has them soon; their work has ended here.
+
+        One that cannot be given back ends by itself.
+        """
+        fences = {name: self._held.pop(name)[0] for name in names if name in self._held}
+        self._wanted -= {name for name in names if not name.startswith(SERVER)}
+
+        def change(tx: Transaction) -> None:
+            tx.lock(LEASES)
+            held = [name for name, fence in fences.items() if tx.leases.holds(name, self.holder, fence)]
+            tx.leases.renew(held, tx.now())
+            tx.tell(LEASES)
+
+        if fences:
+            try:
+                await self._store.write(change, key=LEASES)
+            except StoreError as error:
+                _LOG.warning("leases.not_given_back", reason=error.describe())
+
+    async def _serve(self) -> None:
+        with self._store.changes.listen(LEASES) as news:
+            while True:
+                is_renewed = await self.renew()
+                await news.wait(self._every if is_renewed else AGAIN_AFTER)
+
+    async def renew(self) -> bool:
+        """Take and renew what is wanted; False when that could not be written, or came too late."""
+        asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
+        try:
+            if names - before:
+                await self._look_for_gone()
+            fences = await self._store.write(partial(self._taken, names=names), key=LEASES)
+        except StoreError as error:
+            _LOG.warning("leases.not_renewed", reason=error.describe())
+            return False
+        until = asked_at + milliseconds(self._sure)
+        self._held = {name: (fence, until) for name, fence in fences.items() if name in self._wanted}
+        for name in sorted(before ^ self._held.keys()):
+            _LOG.info("lease.taken" if name in self._held else "lease.lost", name=name)
+        for name in sorted(self._held.keys() - before):
+            await self._take_over(name)
+        return self._store.clock.now() < until
+
+    async def _take_over(self, name: str) -> None:
+        try:
+            if name in self._taken_over:
+                await self._taken_over[name]()
+        except StoreError as error:  # what was left behind is taken up when its own time is over
+            _LOG.warning("lease.nothing_taken_over", name=name, reason=error.describe())
+
+    def _is_forgotten(self, lease: Lease, now: int) -> bool:
+        is_over = lease.until + milliseconds(_SERVERS_KEPT) <= now
+        return lease.name.startswith(SERVER) and (is_over or lease.holder in self.gone)
+
+    async def _look_for_gone(self) -> None:
+        """Look which servers have surely ended whose leases have not."""
+        leases = await self._store.read(lambda tx: tx.leases.listed())
+        others = {one.holder: one.about for one in leases if one.holder not in {self.holder, *self.gone}}
+        look = partial(lambda known: {name for name, about in known.items() if self._is_gone(about)}, others)
+        self.gone |= await asyncio.to_thread(look)
+
+    def _taken(self, tx: Transaction, *, names: frozenset[str]) -> dict[str, int]:
+        """Renew what is held, take what is free, and return the fences of both."""
+        tx.lock(LEASES)
+        now, until = tx.now(), tx.now() + milliseconds(self._length)
+        known = {one.name: one for one in tx.leases.listed()}
+        mine = {name for name in names & known.keys() if _is_of(known[name], self.holder, now)}
+        tx.leases.renew(mine, until)
+        if gone := [name for name, one in known.items() if self._is_forgotten(one, now)]:
+            tx.leases.remove(gone)
+        fences = {name: known[name].fence for name in mine}
+        for name in sorted(names - mine):
+            former = known.get(name)
+            if former is not None and former.until > now and former.holder not in self.gone:
+                continue
+            fences[name] = 1 if former is None else former.fence + 1
+            tx.leases.put(
+                Lease(
+                    name=name,
+                    holder=self.holder,
+                    about=self._about,
+                    fence=fences[name],
+                    since=now,
+                    until=until,
+                )
+            )
+        return fences
+
+
+def _is_of(lease: Lease, holder: str, now: int) -> bool:
+    return lease.holder == holder and lease.until > now
