@@ -19,6 +19,7 @@ ALL = (
     "http",
     "pages",
     "sending",
+    "servers",
     "reading",
     "globs",
     "archive",
