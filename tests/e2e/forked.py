@@ -6,12 +6,15 @@ line, of the proxy and of the documentation, which start one.
 
 import atexit
 import contextlib
+import gc
+import importlib
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,9 +24,17 @@ from typing import IO, Any
 class ForkedProcess:
     """A started `postroom`, with what tests use of `subprocess.Popen`."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        loaded: tuple[str, ...] = ("postroom.app.serve",),
+    ) -> None:
+        """`loaded` are the modules that the process need not load itself: what a start spends its time on."""
+        self._parent = _parent(loaded)
         order = {"arguments": list(arguments), "log": str(log), "environment": dict(environment)}
-        self.pid: int = _parent().ask(order)
+        self.pid: int = self._parent.ask(order)
         self.returncode: int | None = None
         self._ends = os.pidfd_open(self.pid)
 
@@ -43,7 +54,7 @@ class ForkedProcess:
             if not select.select([self._ends], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("postroom", timeout or 0.0)
             os.close(self._ends)
-            self.returncode = _parent().ask({"ended": self.pid})
+            self.returncode = self._parent.ask({"ended": self.pid})
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -59,16 +70,18 @@ class ForkedProcess:
 class _Parent:
     """The process whose children the servers are."""
 
-    def __init__(self) -> None:
+    def __init__(self, loaded: tuple[str, ...]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, *loaded], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self._one_at_a_time = threading.Lock()
         atexit.register(self.end)
 
     def ask(self, order: Mapping[str, Any]) -> int:
-        self._stdin.write(json.dumps(order) + "\n")
-        self._stdin.flush()
-        return int(self._stdout.readline())
+        with self._one_at_a_time:
+            self._stdin.write(json.dumps(order) + "\n")
+            self._stdin.flush()
+            return int(self._stdout.readline())
 
     def end(self) -> None:
         self._stdin.close()
@@ -87,8 +100,8 @@ class _Parent:
 
 
 @cache
-def _parent() -> _Parent:
-    return _Parent()
+def _parent(loaded: tuple[str, ...]) -> _Parent:
+    return _Parent(loaded)
 
 
 def _begin(order: Mapping[str, Any]) -> None:
@@ -123,6 +136,7 @@ def _serve() -> int | None:
 
 
 if __name__ == "__main__":
-    import postroom.app.serve  # noqa: F401 - what a start spends its time on
-
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    gc.freeze()  # a child need not look for garbage in what was loaded
     sys.exit(_serve())

@@ -24,6 +24,7 @@ SLEEPS = {
     "soak/books.py:opened": "a process that was killed holds a file for a moment; nobody wakes who waits for it",
     "soak/callers.py:ask": "a caller looks again and again at a real server that is killed",
     "soak/callers.py:_called": "the same",
+    "soak/callers.py:_sent": "the same; and how long a command lives before it is killed",
     "soak/callers.py:until_taken": "the same",
     "soak/callers.py:work": "how long somebody thinks before they ask on",
     "soak/killing.py:_round": "how long a server lives before it is killed",

@@ -199,6 +199,7 @@ people = (
     )
     | step("add_project_alias", project_id=ids, human_key=slugs.map("C:/{}".format))
     | step("set_git_identity", project_id=ids, git_identity=odd_text)
+    | step("set_project_folder", project_id=ids, human_key=ids.map("C:/moved/{}".format), spelling=slugs)
     | step(
         "insert_agent",
         project_id=st.integers(1, 2),

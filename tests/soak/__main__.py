@@ -56,9 +56,9 @@ def summary(done: Soaked) -> str:
     marked = sum(len(one.heard.texts) - one.heard.unmarked for one in done.asked)
     memory = " ".join(f"{one / 2**20:.0f}" for one in done.memory)
     return (
-        f"{done.kills:,} kills of the server ({done.while_starting:,} of them while it started) and "
-        f"{done.programs:,} of programs in {done.seconds:,.0f} s; the longest start took "
-        f"{done.longest_start:.1f} s\n"
+        f"{done.kills + done.programs + done.commands:,} kills in {done.seconds:,.0f} s: {done.kills:,} of the server "
+        f"({done.while_starting:,} of them while it started), {done.programs:,} of programs that it ran, "
+        f"{done.commands:,} of commands; the longest start took {done.longest_start:.1f} s\n"
         f"{taken.total():,} messages taken: {channels}; {told:,} were told why there is no answer, "
         f"{marked:,} answers were repeated and marked\n"
         f"{done.looks} looks; memory before kills, in MB: {memory}\n"

@@ -6,6 +6,7 @@ One waits for its answer before it asks on, now and then with a second question 
 import asyncio
 import json
 import random
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,11 +14,15 @@ from dataclasses import dataclass, field
 
 from channels.fake_telegram import message, update
 from postroom.contracts.signing import signature
-from soak.world import HOOK_SECRET, KEY, NONCE, Cut, Heard, Line, Peers, Server
+from soak.world import HOOK_SECRET, KEY, NONCE, Cut, Heard, Line, Peers, Server, begun
 
 PER_CONVERSATION = 20
 """Messages after which a caller begins another conversation: what a model is shown stays bounded."""
 AGAIN_AFTER = 0.2
+KILLED, LONGEST_COMMAND = 0.25, 0.3
+"""The share of commands that are killed, and the seconds within which; some have ended before."""
+RETRYABLE = 75
+"""The exit code of a command that found no server, or lost it."""
 FAILED = "could not answer"
 """In what a person is told when an agent has failed for good; `FAILED_FOR_NOW` says that it is tried on."""
 FAILED_FOR_NOW = "could not answer yet"
@@ -97,13 +102,16 @@ class Caller(ABC):
 
 
 class Mate(Caller):
-    """An agent that writes to agents that are run, and to other mates, each call under a key."""
+    """An agent that writes to agents that are run, and to others of its kind, each call under a key."""
 
     channel = "mail"
+    kind = "Mate"
     mates = 1
+    """How many there are of its kind."""
 
     def __init__(self, number: int, server: Server, around: Peers, think: float) -> None:
         super().__init__(number, server, around, think)
+        self.name = f"{self.kind}{number}"
         self._cursor = 0
         self._reading = asyncio.Lock()
         self._by_nonce: dict[str, Asked] = {}
@@ -111,13 +119,10 @@ class Mate(Caller):
         """The places of what it has read, in the order in which it has."""
 
     async def ask(self, asked: Asked) -> None:
-        others = [f"Mate{other}" for other in range(self.mates) if other != self.number]
+        others = [f"{self.kind}{other}" for other in range(self.mates) if other != self.number]
         to_echo = not others or self.dice.random() < 0.7
         self._by_nonce[asked.nonce] = asked
-        sent = await self._called(
-            "send_message", sender_name=f"Mate{self.number}", subject=asked.nonce, body_md=f"Say {asked.nonce}",
-            to=["Echo" if to_echo else self.dice.choice(others)], idempotency_key=asked.nonce,
-        )  # fmt: skip
+        sent = await self._sent(asked.nonce, "Echo" if to_echo else self.dice.choice(others))
         asked.is_accepted, asked.stored_as = True, str(sent["deliveries"][0]["payload"]["id"])
         if not to_echo:
             asked.wanted, asked.told = (), "a message to a mate has no answer"
@@ -128,16 +133,20 @@ class Mate(Caller):
             if not asked.is_over:
                 await asyncio.sleep(AGAIN_AFTER)
 
+    async def _sent(self, nonce: str, to: str) -> dict:
+        return await self._called(
+            "send_message", sender_name=self.name, subject=nonce, body_md=f"Say {nonce}", to=[to], idempotency_key=nonce
+        )  # fmt: skip
+
     async def read(self) -> None:
         """Take what is new in the inbox, once and in order."""
-        name = f"Mate{self.number}"
-        page = await self._called("fetch_inbox_events", agent_name=name, after=self._cursor, limit=100)
+        page = await self._called("fetch_inbox_events", agent_name=self.name, after=self._cursor, limit=100)
         for event in page["events"]:
             self.inbox.append(event["seq"])
             asked = self._by_nonce.get(next(iter(NONCE.findall(event["subject"])), ""))
             if asked is None or event["from"] != "Echo":
                 continue
-            said = await self._called("get_message", agent_name=name, message_id=event["id"])
+            said = await self._called("get_message", agent_name=self.name, message_id=event["id"])
             if said["body_md"].startswith("re: "):
                 asked.heard.texts[str(said["id"])] = said["body_md"]
             else:
@@ -151,6 +160,35 @@ class Mate(Caller):
                 return await self.line.tool(tool, project_key=str(self.server.yard), **arguments)
             except Cut:
                 await asyncio.sleep(AGAIN_AFTER)
+
+
+class Terminal(Mate):
+    """An agent that sends by the command, whose process is killed now and then: it sends again under its key."""
+
+    channel = "command"
+    kind = "Hand"
+    kills = 0
+
+    async def _sent(self, nonce: str, to: str) -> dict:
+        words = ("mail", "send", f"Say {nonce}", "--subject", nonce, "--as", self.name, "--to", to, "--project",
+                 str(self.server.yard), "--idempotency-key", nonce, "--json")  # fmt: skip
+        said = self.server.data_dir.with_name(f"{nonce}.json")
+        while True:
+            await self.server.is_up.wait()
+            said.unlink(missing_ok=True)
+            process = await begun(words, said, self.server.data_dir.parent)
+            if self.dice.random() < KILLED:
+                await asyncio.sleep(self.dice.uniform(0, LONGEST_COMMAND))
+                process.kill()
+            code = await asyncio.to_thread(process.wait)
+            self.kills += code == -signal.SIGKILL
+            if code == 0:
+                sent = json.loads(said.read_text())
+                said.unlink()
+                return sent
+            if code not in (-signal.SIGKILL, RETRYABLE):
+                raise RuntimeError(f"the command ended with {code}: {said.read_text()}")
+            await asyncio.sleep(AGAIN_AFTER)
 
 
 class Person(Caller):

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak.books import Findings, compare_answers, look
-from soak.callers import Asked, BuildServer, Caller, Mate, Person, Program
+from soak.callers import Asked, BuildServer, Caller, Mate, Person, Program, Terminal
 from soak.world import Peers, Server, furnish
 
-KINDS: tuple[type[Caller], ...] = (Mate, Person, BuildServer, Program)
-WHILE_STARTING, OF_PROGRAMS = 0.15, 0.3
-"""The share of kills that meet a server that is not ready yet, and that meet a program it runs."""
+KINDS: tuple[type[Caller], ...] = (Mate, Person, BuildServer, Program, Terminal)
+WHILE_STARTING = 0.15
+"""The share of starts that are killed before the server is ready."""
+PROGRAMS = (0, 0, 1, 1, 2)
+"""How many of the programs that a server runs are killed in its life, at most."""
 LONGEST_LIFE = 2.0
 PATIENCE = 600.0
 
@@ -39,6 +41,7 @@ class Soaked:
     kills: int = 0
     while_starting: int = 0
     programs: int = 0
+    commands: int = 0
     looks: int = 0
     seconds: float = 0
     longest_start: float = 0
@@ -62,29 +65,32 @@ class _Killing:
         """Kill until that was often, or long, enough; the server is up when it returns."""
         while not self._is_enough():
             await self._round()
-            done = self.done
-            if (done.kills + done.programs) % self._chosen.look_every == 0:
-                await self._server.kill()
+            if self.kills >= (self.done.looks + 1) * self._chosen.look_every:
                 await self.look()
-            if not self._server.is_up.is_set():
-                await self._start()
+            await self._start()
         self.done.seconds = time.monotonic() - self._began
+
+    @property
+    def kills(self) -> int:
+        """How often anything was killed."""
+        self.done.commands = sum(one.kills for one in self._callers if isinstance(one, Terminal))
+        return self.done.kills + self.done.programs + self.done.commands
 
     def _is_enough(self) -> bool:
         if self._chosen.seconds:
             return time.monotonic() - self._began >= self._chosen.seconds
-        return self.done.kills + self.done.programs >= self._chosen.kills
+        return self.kills >= self._chosen.kills
 
     async def _round(self) -> None:
-        """Let it live for a while, and kill it, or a program that it runs."""
+        """Let it live for a while, kill programs that it runs meanwhile, and then itself."""
         chosen, dice, done = self._chosen, self._dice, self.done
-        await asyncio.sleep(chosen.kill_every or dice.uniform(0, LONGEST_LIFE))
-        if dice.random() < OF_PROGRAMS:
-            async with asyncio.timeout(PATIENCE):
-                while not self._server.kill_a_program(dice):
-                    await asyncio.sleep(0.01)
-            done.programs += 1
-            return
+        over = time.monotonic() + (chosen.kill_every or dice.uniform(0, LONGEST_LIFE))
+        for left in range(dice.choice(PROGRAMS), 0, -1):
+            await asyncio.sleep(dice.uniform(0, (over - time.monotonic()) / left))
+            while not (is_killed := self._server.kill_a_program(dice)) and time.monotonic() < over:
+                await asyncio.sleep(0.01)
+            done.programs += is_killed
+        await asyncio.sleep(over - time.monotonic())
         if chosen.kill_every or done.kills % 25 == 0:
             done.memory.append(self._server.memory())
         await self._server.kill()
@@ -111,7 +117,7 @@ class _Killing:
         for kind, sentences in vars(found).items():
             getattr(self.done.findings, kind).extend(sentences)
         self._tell(
-            f"{time.monotonic() - self._began:6.0f} s, {self.done.kills + self.done.programs} kills: "
+            f"{time.monotonic() - self._began:6.0f} s, {self.kills} kills: "
             f"{accepted} chat messages {adds_up} {parts}; {found}"
         )
 
@@ -121,9 +127,7 @@ class _Killing:
         compare_answers(self.asked, self.done.findings)
         for caller in self._callers:
             if isinstance(caller, Mate) and caller.inbox != list(range(1, len(caller.inbox) + 1)):
-                self.done.findings.history.append(
-                    f"the inbox of Mate{caller.number} has a gap: {caller.inbox}"
-                )
+                self.done.findings.history.append(f"the inbox of {caller.name} has a gap: {caller.inbox}")
 
 
 async def soak(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soaked:
@@ -131,14 +135,16 @@ async def soak(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soake
     folder.mkdir(parents=True, exist_ok=True)
     async with Peers().serving() as around:
         server = Server(folder)
-        Mate.mates = sum(number % len(KINDS) == 0 for number in range(chosen.sessions))
         callers = [
             KINDS[number % len(KINDS)](number // len(KINDS), server, around, chosen.think)
             for number in range(chosen.sessions)
         ]
+        agents = [one.name for one in callers if isinstance(one, Mate)]
+        for kind in (Mate, Terminal):
+            kind.mates = sum(name.startswith(kind.kind) for name in agents)
         killing, stop = _Killing(chosen, server, callers, tell), asyncio.Event()
         try:
-            await furnish(server, around, Mate.mates)
+            await furnish(server, around, agents)
             await server.spawn()
             await server.ready()
             async with asyncio.TaskGroup() as group:

@@ -6,10 +6,9 @@ import os
 import random
 import re
 import signal
-import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from channels.fake_telegram import TOKEN, Call, FakeTelegram
+from e2e.forked import ForkedProcess
 from e2e.running import plain_environment
 from postroom.gateway import wording
 from runtime.endpoint import END, HEAD, chunk
@@ -25,6 +25,19 @@ NONCE = re.compile(r"nonce-[0-9a-z-]+")
 KEY = "key-of-the-api-0123456789"
 HOOK_SECRET = "secret-of-the-build-server"
 START_PATIENCE = 300.0
+LOADED = (
+    "postroom.app.serve",
+    "postroom.app.gateway_service",
+    "postroom.app.gateway_wiring",
+    "postroom.gateway.platforms.api_server",
+    "postroom.gateway.platforms.telegram",
+    "postroom.gateway.platforms.webhook",
+    "postroom.mcp_server.endpoint",
+    "postroom.runtime.openai_endpoint",
+    "postroom.cli.main",
+    "postroom.cli.mail",
+)
+"""What a process need not load at each start: kills are to be many, and nothing is lost while Python loads."""
 ONE_ANSWER = HEAD.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
 """The model says that it takes one request on each connection: else the next one may meet its end."""
 ECHO = """
@@ -131,6 +144,12 @@ async def _request(reader: asyncio.StreamReader) -> tuple[dict[str, str], bytes]
     return head, await reader.readexactly(int(head.get("content-length", "0")))
 
 
+async def begun(arguments: Sequence[str], log: Path, home: Path) -> ForkedProcess:
+    """Start `postroom` with these arguments over the data below a folder."""
+    environment = plain_environment(home) | {"POSTROOM_DATA_DIR": str(home / "data")}
+    return await asyncio.to_thread(ForkedProcess, arguments, log, environment, LOADED)
+
+
 class Server:
     """`postroom up` over one data folder, killed and started again."""
 
@@ -142,7 +161,7 @@ class Server:
         self.longest_start = 0.0
         """Seconds from the beginning of a process until it was ready."""
         self._began = 0.0
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ForkedProcess | None = None
         self.address = ("127.0.0.1", 0)
         self.token = ""
 
@@ -154,12 +173,8 @@ class Server:
         """Begin to start it."""
         note = self.data_dir / "server.json"
         note.unlink(missing_ok=True)
-        words = [sys.executable, "-m", "postroom", "up", "--port", "0", "--data-dir", str(self.data_dir)]
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *words, "--log-level", "warning", stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                env=plain_environment(self.data_dir.parent),
-            )  # fmt: skip
+        words = ("up", "--port", "0", "--log-level", "warning")
+        self._process = await begun(words, self.log, self.data_dir.parent)
         self.starts += 1
         self._began = time.monotonic()
 
@@ -173,7 +188,7 @@ class Server:
         assert self._process is not None
         async with asyncio.timeout(START_PATIENCE):
             while not await self._answers():
-                if self._process.returncode is not None:
+                if self._process.poll() is not None:
                     raise RuntimeError(f"the server ended by itself:\n{self.log.read_text()[-3000:]}")
                 await asyncio.sleep(0.02)
         self.longest_start = max(self.longest_start, time.monotonic() - self._began)
@@ -195,9 +210,8 @@ class Server:
         """End it with no chance to tidy up."""
         self.is_up.clear()
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
             self._process = None
 
     async def stop(self) -> int:
@@ -205,8 +219,7 @@ class Server:
         assert self._process is not None
         self.is_up.clear()
         self._process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(START_PATIENCE):
-            return await self._process.wait()
+        return await asyncio.to_thread(self._process.wait, START_PATIENCE)
 
     def memory(self) -> int:
         """Return the bytes that it has in memory; 0 where it is gone."""
@@ -319,14 +332,14 @@ class Line:
             self._stream = None
 
 
-async def furnish(server: Server, around: Peers, mates: int) -> None:
+async def furnish(server: Server, around: Peers, agents: Sequence[str]) -> None:
     """Register the agents, give one a runner, and have the chats answered, by it and by the model."""
     server.yard.mkdir()
     await server.spawn()
     await server.ready()
     line, project = Line(server), str(server.yard)
     await line.tool("ensure_project", human_key=project)
-    for name in ("Echo", *(f"Mate{number}" for number in range(mates))):
+    for name in ("Echo", *agents):
         await line.tool("register_agent", project_key=project, program="soak", model="none", name=name)
     runner = {"argv": ["/bin/sh", "-c", ECHO]}
     told = json.dumps({"project": project, "agent": "Echo", "runner": runner}).encode()

@@ -1,6 +1,7 @@
 """One Git repository is one project: worktrees, clones, links and folders within, with the real Git."""
 
 import os
+import shutil
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 from mail_room import Room, a_room, room_in_memory
 from postroom.contracts.errors import NotPermitted
+from postroom.contracts.runners import runner_of
 from postroom.mail.context import Caller, Rules
 from postroom.mail.git_identity import plain_remote, read_folder, same_repository
+from postroom.mail.waking.runners import read_runner, written_runner
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
@@ -105,6 +108,84 @@ async def test_a_folder_within_makes_the_project_of_the_whole_working_tree(room:
     assert made["human_key"] == str(main)
     again = await room.call("show_project", project_key=str(main / "inner" / "deep"))
     assert again["id"] == made["id"], "and the folder within names it without a look at the disk"
+
+
+async def test_a_project_that_began_in_a_worktree_has_the_main_working_tree_as_its_folder(
+    room: Room, main: Path
+) -> None:
+    worktree = main.parent / "worktree"
+    git(main, "worktree", "add", "-q", str(worktree), "-b", "work")
+    made = await ensured(room, worktree / "inner")
+    assert (made["human_key"], made["slug"].endswith("main")) == (str(main), True)
+    git(main, "worktree", "remove", str(worktree))
+    for gone in (worktree, worktree / "inner"):
+        assert (await ensured(room, gone))["id"] == made["id"], "its names stay"
+
+
+async def test_worktrees_of_a_bare_repository_have_no_other_home(room: Room, main: Path) -> None:
+    bare, worktree = main.parent / "app" / ".git", main.parent / "app" / "work"
+    git(main, "clone", "-q", "--bare", str(main), str(bare))
+    git(bare, "worktree", "add", "-q", str(worktree), "main")
+    assert (await ensured(room, worktree))["human_key"] == str(worktree)
+
+
+async def test_a_folder_that_is_gone_gives_way_to_one_of_its_repository_and_runners_go_along(
+    room: Room, main: Path
+) -> None:
+    """The project was made where worktrees were projects of their own."""
+    worktree, clone = main.parent / "worktree", main.parent / "clone"
+    git(main, "worktree", "add", "-q", str(worktree), "-b", "work")
+    with closing(SqliteStore.in_memory()) as store:
+        by_folder = a_room(store, ManualClock(), Rules(projects_by="folder"))
+        made = await ensured(by_folder, worktree)
+        folders = {"Ada": worktree, "Bo": worktree / "inner", "Cy": main.parent}
+        for name, folder in folders.items():
+            await by_folder.call(
+                "register_agent", project_key=str(worktree), program="p", model="m", name=name
+            )
+            runner = written_runner(runner_of({"argv": ["true"]}, home=str(folder)))
+            await by_folder.mail.set_runner(str(worktree), name, runner, declared_by="operator")
+        room = a_room(store, ManualClock())
+        assert (await ensured(room, main))["human_key"] == str(worktree), "it is there"
+        git(main, "worktree", "remove", str(worktree))
+        found = await ensured(room, main)
+        assert (found["id"], found["slug"], found["human_key"]) == (made["id"], made["slug"], str(main))
+        assert (await ensured(room, worktree))["id"] == made["id"]
+        kept = await by_folder.store.read(lambda tx: tx.runners(limit=10))
+        assert [read_runner(one.runner).cwd for one in kept] == [
+            str(main),
+            str(main / "inner"),
+            str(main.parent),
+        ]
+        git(main.parent, "clone", "-q", str(main), str(clone))
+        git(clone, "remote", "set-url", "origin", "git@example.org:team/app.git")
+        shutil.rmtree(main)
+        started = await room.call("start_session", project_key=str(clone), program="p", model="m", name="Ada")
+        assert (started["project"]["id"], started["project"]["human_key"]) == (made["id"], str(clone))
+
+
+async def test_a_run_moves_no_project(room: Room, main: Path) -> None:
+    made = await ensured(room, main)
+    agent = await room.call("register_agent", project_key=str(main), program="p", model="m", name="Ada")
+    git(main.parent, "clone", "-q", str(main), str(main.parent / "clone"))
+    git(main.parent / "clone", "remote", "set-url", "origin", "git@example.org:team/app.git")
+    shutil.rmtree(main)
+    run = Caller(agent_id=agent["id"], run_id="r")
+    found = await ensured(room, main.parent / "clone", caller=run)
+    assert (found["id"], found["human_key"]) == (made["id"], str(main))
+
+
+async def test_a_clone_is_of_the_project_of_its_remote_beside_one_that_shares_the_first_commit(
+    room: Room, tmp_path: Path
+) -> None:
+    alone = a_repository(tmp_path / "alone")
+    git(tmp_path, "clone", "-q", "--bare", str(alone), str(tmp_path / "app.git"))
+    git(tmp_path, "clone", "-q", "--depth", "1", (tmp_path / "app.git").as_uri(), str(tmp_path / "shallow"))
+    git(tmp_path, "clone", "-q", str(tmp_path / "app.git"), str(tmp_path / "clone"))
+    first, shallow, clone = [
+        (await ensured(room, tmp_path / name))["id"] for name in ("alone", "shallow", "clone")
+    ]
+    assert (first != shallow, clone) == (True, shallow)
 
 
 async def test_forks_other_repositories_and_plain_folders_stay_apart(room: Room, main: Path) -> None:

@@ -21,14 +21,21 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.events import EventScope
 from postroom.contracts.files import FileStore
 from postroom.contracts.mail import Project
-from postroom.contracts.retention import AgedMessage, KeepRule
+from postroom.contracts.retention import KeepRule
 from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.transactions import Store, Transaction
 from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.mail.retention import STEP as MESSAGES
-from postroom.mail.retention import ProjectRules, Verdict, delete_some, going_of, rules_of_projects
+from postroom.mail.retention import (
+    ProjectRules,
+    Verdict,
+    delete_some,
+    going_of,
+    rules_of_projects,
+    verdicts_of,
+)
 from postroom.mail.tracing import run_trace
 
 RETENTION: Final = "retention"
@@ -36,6 +43,8 @@ RETENTION: Final = "retention"
 INTERVAL: Final = timedelta(minutes=1)
 HOUR: Final = 60
 """Intervals between two looks at every message."""
+LOOK: Final = 1_000
+"""Messages that one look passes over: a few milliseconds."""
 STEP: Final = 500
 """Rows that one change forgets: some milliseconds, within which no caller is answered."""
 THREADS: Final = 10
@@ -45,8 +54,8 @@ FILES: Final = 20
 UNUSED: Final = timedelta(days=7)
 """For so long bytes to which nothing refers are kept: a message may wait for its run with its file."""
 _PAGE: Final = 500
-_REST: Final = 2
-"""How many times as long as a step took others have the writer for themselves."""
+_REST: Final = 4
+"""How many times as long as a step took others have writer and processor for themselves."""
 _LOG = get_logger(__name__)
 T = TypeVar("T")
 
@@ -142,8 +151,7 @@ class Retention:
         """
         gone = 0
         for project, rules in await self._projects():
-            async for page, verdicts in self._pages(project, rules):
-                going = [one.id for one, verdict in zip(page, verdicts, strict=True) if verdict == "goes"]
+            async for going in self._pages(partial(going_of, project_id=project.id, rules=rules), LOOK):
                 for at in range(0, len(going), MESSAGES):
                     ids = going[at : at + MESSAGES]
                     gone += await self._step(
@@ -161,7 +169,8 @@ class Retention:
         found = []
         for project, rules in await self._projects():
             preview = Preview(project=project.slug)
-            async for _, verdicts in self._pages(project, rules):
+            look = partial(verdicts_of, project_id=project.id, rules=rules)
+            async for verdicts in self._pages(look, _PAGE):
                 preview.add(verdicts)
             found.append(preview)
         return found
@@ -218,15 +227,13 @@ class Retention:
         return await self._store.read(look)
 
     async def _pages(
-        self, project: Project, rules: ProjectRules
-    ) -> AsyncIterator[tuple[list[AgedMessage], list[Verdict]]]:
-        after, is_more = 0, True
-        while is_more:
-            look = partial(going_of, project_id=project.id, rules=rules, after=after, limit=_PAGE)
-            page, verdicts, is_more = await self._store.read(look)
-            if page:
-                yield page, verdicts
-                after = page[-1].id
+        self, look: Callable[..., tuple[list[T], int | None]], limit: int
+    ) -> AsyncIterator[list[T]]:
+        """Yield what was found on each page of a project's messages, one after the other."""
+        after: int | None = 0
+        while after is not None:
+            page, after = await self._rested(self._store.read(partial(look, after=after, limit=limit)))
+            yield page
 
     def _lengths(self, tx: MailReads, after: int) -> list[tuple[int, int]]:
         """Return for some projects how many entries they have beyond those that are kept."""

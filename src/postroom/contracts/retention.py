@@ -43,8 +43,35 @@ class AgedMessage:
     """A run has it, or is yet to be given it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldMessages:
+    """Which messages may go at all: what a store finds without telling of all the others."""
+
+    before: int
+    """No younger ones."""
+    threads: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    is_any: bool = False
+    """Those of every thread and topic."""
+    with_awaited: bool = False
+    """Also what somebody has yet to read or to acknowledge."""
+
+
 class RetentionReads(Protocol):
     """What is asked before messages are deleted."""
+
+    def old_messages(
+        self, project_id: int, sought: OldMessages, *, after: int, limit: int
+    ) -> tuple[list[int], int | None]:
+        """Look at the next `limit` messages of a project behind `after`; return those that may go, by id.
+
+        And which message was the last that was looked at; None when there is none behind it.
+        """
+        ...
+
+    def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
+        """Return what decides about these messages, by id; none of another project."""
+        ...
 
     def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
         """Return what decides about messages of a project, by id, those after `after`."""

@@ -320,6 +320,10 @@ class RecordWrites(
         """Record the remote and root commit by which the project's folder is known."""
         ...
 
+    def set_project_folder(self, project_id: int, human_key: str, *, spelling: str) -> None:
+        """Give the project another folder, which is no other's; the former one stays a name of it."""
+        ...
+
     def insert_agent(
         self, project_id: int, *, name: str, program: str, model: str, task_description: str, now: int
     ) -> Agent:

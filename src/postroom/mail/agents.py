@@ -1,6 +1,6 @@
 """Operations on projects and agents."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
 from postroom.contracts.errors import AgentRetired, NameTaken, NotPermitted, StateError
@@ -18,7 +18,7 @@ from postroom.mail.commands import (
     Whois,
 )
 from postroom.mail.context import ReadContext, WriteContext
-from postroom.mail.git_identity import completed, parts_of, same_repository
+from postroom.mail.git_identity import completed
 from postroom.mail.identity import (
     acting,
     check_token,
@@ -30,6 +30,7 @@ from postroom.mail.inbox import inbox_views
 from postroom.mail.names import check_name, generated
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import checked_path, find_project, free_slug, spelling
+from postroom.mail.repositories import project_of
 from postroom.mail.reservations import ReservationAnswer, reserve_all
 from postroom.mail.views import (
     AgentView,
@@ -103,10 +104,13 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
     if project := context.projects.project(path):
         _note_identities(context, {project.id: identity} if not (project.git_identity or is_run) else {})
         return project
-    top = path if git_identity or read is None else read.folder.top
-    known = _same_folder(context) or _same_repository(context, identity, is_said=bool(git_identity))
+    home = path if git_identity or read is None else read.folder.lasting
+    names = {path} if git_identity or read is None else {path, read.folder.top}
+    known = project_of(
+        context.projects, None if read is None else read.folder, identity, is_said=bool(git_identity)
+    )
     if known is not None:
-        context.projects.add_project_alias(known.id, path)
+        _note_names(context, known, names)
         if (whole := completed(known.git_identity, identity)) != known.git_identity:
             context.tx.set_git_identity(known.id, whole)
         return known
@@ -117,16 +121,22 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
             remedy="work in a project that there is; another is made by `postroom` outside of a run",
         )
     made = context.projects.insert_project(
-        slug=free_slug(context.projects, top),
-        human_key=top,
-        spelling=spelling(top),
+        slug=free_slug(context.projects, home),
+        human_key=home,
+        spelling=spelling(home),
         git_identity=identity,
         owner=context.rules.owner,
         now=context.now,
     )
-    if path != top:
-        context.projects.add_project_alias(made.id, path)
+    _note_names(context, made, names)
     return made
+
+
+def _note_names(context: WriteContext, project: Project, folders: Iterable[str]) -> None:
+    """Let folders name a project, so that later calls ask the database alone."""
+    for folder in sorted(folders):
+        if folder != project.human_key:
+            context.projects.add_project_alias(project.id, folder)
 
 
 def _note_identities(context: WriteContext, identities: Mapping[int, str]) -> None:
@@ -134,23 +144,6 @@ def _note_identities(context: WriteContext, identities: Mapping[int, str]) -> No
     for project_id, identity in identities.items():
         if identity:
             context.tx.set_git_identity(project_id, identity)
-
-
-def _same_folder(context: WriteContext) -> Project | None:
-    """Return the project of the folder around, or of what the folder is a link or a worktree of."""
-    read = context.recognition
-    folders = () if read is None else (read.folder.top, *read.folder.others)
-    return next(filter(None, map(context.projects.project, folders)), None)
-
-
-def _same_repository(context: WriteContext, identity: str, *, is_said: bool) -> Project | None:
-    """Return the project of the same repository; what a caller said itself has to be equal."""
-    if not identity:
-        return None
-    remote, root = ("", "") if is_said else parts_of(identity)
-    found = context.projects.projects_of_repository(identity, remote=remote, root=root)
-    same = same_repository(identity, [(one, one.git_identity) for one in found])
-    return same if same is None or not is_said or same.git_identity == identity else None
 
 
 def register_agent(context: WriteContext, asked: RegisterAgent) -> AgentView:

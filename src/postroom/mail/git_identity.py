@@ -39,10 +39,17 @@ class RepositoryFolder:
 
     top: str
     """The folder of its working tree, spelled as the folder was; the folder itself where there is none."""
+    home: str = ""
+    """The main working tree, when this is a linked one: what stays when that is removed. Empty otherwise."""
     others: tuple[str, ...] = ()
     """Other folders that hold the same: where links lead, and the main working tree."""
     identity: str = ""
     """`<remote>#<first commit>`, either of them empty when it is not known; empty without a repository."""
+
+    @property
+    def lasting(self) -> str:
+        """The folder that a project of this repository has as its own."""
+        return self.home or self.top
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,20 +91,32 @@ def read_folder(path: str) -> RepositoryFolder:
     top, real_top = _without(path, inner), _without(real, inner)
     main = str(Path(common).parent) if is_bare == "false" and Path(common).name == ".git" else real_top
     others = tuple(dict.fromkeys(one for one in (real_top, main) if one != top))
-    return RepositoryFolder(top=top, others=others, identity=_identity(git, real_top))
+    has_home = main != real_top and _ask(git, real_top, "config", "--get", "core.bare") != "true"
+    return RepositoryFolder(
+        top=top, home=main if has_home else "", others=others, identity=_identity(git, real_top)
+    )
+
+
+def is_folder(path: str) -> bool:
+    """Say whether there is a folder at a path. Blocks: looks at the disk."""
+    return S_ISDIR(_mode(path))
 
 
 def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
     """Return which of the known identities is that of the same repository.
 
     An equal one is. Without it one that contradicts in nothing is, when no other does neither: two forks stay
-    apart, and a copy that fits both is of neither.
+    apart, and a copy that fits both is of neither. Those that have its remote come before those that share
+    its first commit, as forks do too.
     """
     listed = list(known)
     if equal := next((key for key, one in listed if one == identity), None):
         return equal
-    alike = [key for key, one in listed if _agree(identity, one)]
-    return alike[0] if len(alike) == 1 else None
+    alike = [(key, one) for key, one in listed if _agree(identity, one)]
+    remote = parts_of(identity)[0]
+    of_remote = [key for key, one in alike if remote and parts_of(one)[0] == remote]
+    found = of_remote or [key for key, _ in alike]
+    return found[0] if len(found) == 1 else None
 
 
 def parts_of(identity: str) -> tuple[str, str]:

@@ -11,14 +11,14 @@ from typing import Final, Literal
 
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import UnknownProject
-from postroom.contracts.retention import AgedMessage, KeepRule
+from postroom.contracts.retention import AgedMessage, KeepRule, OldMessages
 from postroom.contracts.store import MailReads, MailWrites, ProjectReads
 from postroom.mail.outgoing import deletion_to_archive
 from postroom.mail.tracing import message_trace
 
 Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]
-STEP: Final = 50
-"""Messages that one change deletes: some milliseconds, within which no caller is answered."""
+STEP: Final = 10
+"""Messages that one change deletes: a few milliseconds, within which no caller is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,18 @@ class ProjectRules:
             return "at_work"
         return "unread" if message.is_awaited and rule.unread_stays else "goes"
 
-    def newest_to_look_at(self, now: int) -> int | None:
-        """Return the instant after which nothing can go; None when nothing can at all."""
-        times = [milliseconds(rule.keep) for rule in self.rules if rule.keep is not None]
-        return now - min(times) if times else None
+    def sought(self, now: int) -> OldMessages | None:
+        """Return which messages may go; None when none can."""
+        deleting = [(rule, rule.keep) for rule in self.rules if rule.keep is not None]
+        if not deleting:
+            return None
+        return OldMessages(
+            before=now - min(milliseconds(keep) for _, keep in deleting),
+            threads=[rule.thread for rule, _ in deleting if rule.thread is not None],
+            topics=[rule.topic for rule, _ in deleting if rule.topic is not None],
+            is_any=any(rule.thread is None and rule.topic is None for rule, _ in deleting),
+            with_awaited=not all(rule.unread_stays for rule, _ in deleting),
+        )
 
 
 def rules_of_projects(
@@ -69,9 +77,7 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
     """
     tx.lock_readers(project_id, ids)
     now = tx.now()
-    wanted = set(ids)
-    looked = tx.aged_messages(project_id, after=min(ids) - 1, limit=max(ids) - min(ids) + 1)
-    going = [one.id for one in looked if one.id in wanted and rules.verdict(one, now) == "goes"]
+    going = _going(tx, project_id, ids, rules)
     messages, attached = tx.messages(going), tx.attachments(going)
     gone = tx.delete_messages(project_id, going, now=now)
     if gone:
@@ -82,13 +88,30 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
 
 def going_of(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
-) -> tuple[list[AgedMessage], list[Verdict], bool]:
-    """Return a page of a project's messages, what becomes of each, and whether more can go behind."""
+) -> tuple[list[int], int | None]:
+    """Look at a page of a project's messages; return those that go, and where the next page begins.
+
+    The store passes over what cannot go: of a million messages that stay nobody is told one by one.
+    """
+    sought = rules.sought(tx.now())
+    if sought is None:
+        return [], None
+    found, end = tx.old_messages(project_id, sought, after=after, limit=limit)
+    return _going(tx, project_id, found, rules) if found else [], end
+
+
+def verdicts_of(
+    tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
+) -> tuple[list[Verdict], int | None]:
+    """Return what becomes of each of a page of a project's messages, and where the next page begins."""
     now = tx.now()
     page = tx.aged_messages(project_id, after=after, limit=limit)
-    newest = rules.newest_to_look_at(now)
-    is_last = len(page) < limit or newest is None or page[-1].created_at > newest
-    return page, [rules.verdict(one, now) for one in page], not is_last
+    return [rules.verdict(one, now) for one in page], page[-1].id if len(page) == limit else None
+
+
+def _going(tx: MailReads, project_id: int, ids: Sequence[int], rules: ProjectRules) -> list[int]:
+    now = tx.now()
+    return [one.id for one in tx.aged_messages_of(project_id, ids) if rules.verdict(one, now) == "goes"]
 
 
 def _fits(rule: KeepRule, message: AgedMessage) -> bool:

@@ -12,7 +12,6 @@ import msgspec
 from postroom.contracts.accepting import Accept
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
-from postroom.contracts.mail import Project
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tracing import OFF, Tracing
@@ -42,25 +41,21 @@ from postroom.mail.context import (
     WriteContext,
     token_hash,
 )
-from postroom.mail.git_identity import Recognition, recognise
+from postroom.mail.git_identity import Recognition
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.notifying import MailChanges
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import (
     OneProject,
-    checked_path,
     find_project,
     home_of,
     lock_projects_of,
 )
+from postroom.mail.repositories import Repositories
 from postroom.mail.tracing import message_trace
 from postroom.mail.waking.prompts import agent_thread
 
 T = TypeVar("T")
-_UNREAD = 100
-"""Projects of unknown repositories that are read, at most, before a folder becomes a project."""
-_READ_AT_ONCE = 2
-"""Folders: what is in them may keep Git waiting, and others need threads too."""
 _LISTS_ON = 60_000
 """For how long, in ms, a token that replaced itself may list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
@@ -125,8 +120,7 @@ class Mail:
         self._keep_token = keep_token
         self._waker = waker
         self._rotating = asyncio.Lock()
-        self._reading = asyncio.Semaphore(_READ_AT_ONCE)
-        self._read: set[int] = set()
+        self._folders = Repositories(store)
         """Projects whose folders were read for another's sake; a repository made since tells of itself."""
         self._replaced: dict[str, int] = {}
         """Until when tokens that replaced themselves may list tools, by hash."""
@@ -388,11 +382,13 @@ class Mail:
         return ()
 
     async def _recognition(self, command: Command, caller: Caller) -> Recognition | None:
-        if _is_bound(caller):
-            return None  # it makes no projects, and no names for them
-        if isinstance(command, EnsureProject) and not command.git_identity:
-            return await self._recognised(command.human_key)
-        return await self._recognised(command.project_key) if isinstance(command, StartSession) else None
+        """Look at a folder that names a project, where folders are looked at."""
+        is_looked_at = isinstance(command, StartSession | EnsureProject) and not (
+            isinstance(command, EnsureProject) and command.git_identity
+        )
+        if not is_looked_at or _is_bound(caller) or self.rules.projects_by != "repository":
+            return None  # who is bound to a project makes none, and no names for it
+        return await self._folders.recognised(home_of(command), may_move=caller.agent_id is None)
 
     async def _root_for(self, command: SendMessage | ReplyMessage, caller: Caller) -> str:
         """Return the project's folder, to a caller who may act there: files are read for nobody else."""
@@ -402,24 +398,6 @@ class Mail:
             return project.human_key
 
         return await self.store.read(look)
-
-    async def _recognised(self, key: str) -> Recognition | None:
-        """Read a folder that names no project yet, or one whose repository is not known."""
-
-        def look(tx: MailReads) -> tuple[str, list[Project]] | None:
-            path = key if tx.project(key) else checked_path(key)
-            known = tx.project(path)
-            if known is not None:
-                return None if known.git_identity else (known.human_key, [])
-            unread = tx.projects_unidentified(limit=_UNREAD + len(self._read))
-            return path, [one for one in unread if one.id not in self._read][:_UNREAD]
-
-        found = await self.store.read(look) if self.rules.projects_by == "repository" else None
-        if found is None:
-            return None
-        async with self._reading:
-            self._read.update(one.id for one in found[1])
-            return await asyncio.to_thread(recognise, *found)
 
 
 def _is_bound(caller: Caller) -> bool:

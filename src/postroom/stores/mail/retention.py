@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from postroom.contracts.files import BYTES_LOCK
-from postroom.contracts.retention import AgedMessage, RetentionWrites
+from postroom.contracts.retention import AgedMessage, OldMessages, RetentionWrites
 from postroom.stores.codec import record
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.sql_transaction import SqlTransaction
@@ -17,6 +17,7 @@ _DELETING = (
     "mail.delete_messages",
 )
 """In this order, for the messages are what the others refer to."""
+_NEWEST = 2**63 - 1
 
 
 def lock_bytes(tx: SqlTransaction) -> None:
@@ -38,6 +39,29 @@ class Retention(RetentionWrites):
     def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
         values = {"project_id": project_id, "after": after, "limit": limit}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
+
+    @override
+    def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
+        values = {"project_id": project_id, "ids": ids}
+        return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages_of", values)]
+
+    @override
+    def old_messages(
+        self, project_id: int, sought: OldMessages, *, after: int, limit: int
+    ) -> tuple[list[int], int | None]:
+        place = {"project_id": project_id, "after": after}
+        ends = self._tx.all("mail.end_of_page", {**place, "passed": limit - 1})
+        end: int | None = ends[0][0] if ends else None
+        values = {
+            **place,
+            "upto": _NEWEST if end is None else end,
+            "before": sought.before,
+            "is_any": int(sought.is_any),
+            "threads": sought.threads,
+            "topics": sought.topics,
+            "with_awaited": int(sought.with_awaited),
+        }
+        return [row[0] for row in self._tx.all("mail.old_messages", values)], end
 
     @override
     def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:

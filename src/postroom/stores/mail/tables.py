@@ -176,6 +176,13 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         self._update("mail.set_git_identity", values, UnknownProject)
 
     @override
+    def set_project_folder(self, project_id: int, human_key: str, *, spelling: str) -> None:
+        self._known.clear()
+        self._tx.run("mail.keep_former_folder", {"id": project_id})
+        values = {"id": project_id, "human_key": human_key, "spelling": spelling}
+        self._update("mail.set_project_folder", values, UnknownProject)
+
+    @override
     def agent(self, project_id: int, name: str) -> Agent | None:
         return self._one(Agent, "mail.agent_named", project_id=project_id, name_key=name.casefold())
 

@@ -47,6 +47,13 @@ INSERT INTO project_aliases (human_key, project_id) VALUES (:human_key, :project
 -- set_git_identity
 UPDATE projects SET git_identity = :git_identity WHERE id = :id;
 
+-- keep_former_folder
+INSERT INTO project_aliases (human_key, project_id) SELECT human_key, id FROM projects WHERE id = :id
+ON CONFLICT (human_key) DO NOTHING;
+
+-- set_project_folder
+UPDATE projects SET human_key = :human_key, spelling = :spelling WHERE id = :id;
+
 -- agent_named
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
        retired_at, token_hash, inbox_seq, inbox_floor
@@ -453,6 +460,35 @@ SELECT m.id, m.thread_id, m.topic, m.created_ts,
                      OR (SELECT c.agent_id FROM chat_addresses c WHERE c.agent_id = r.agent_id) IS NOT NULL) LIMIT 1) = 1
             THEN 1 ELSE 0 END
   FROM messages m WHERE m.project_id = :project_id AND m.id > :after ORDER BY m.id LIMIT :limit;
+
+-- aged_messages_of
+SELECT m.id, m.thread_id, m.topic, m.created_ts,
+       CASE WHEN m.recalled_at IS NULL AND
+            (SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
+              WHERE r.message_id = m.id AND a.retired_at IS NULL
+                AND (r.read_at IS NULL OR (m.ack_required = 1 AND r.acked_at IS NULL)) LIMIT 1) = 1
+            THEN 1 ELSE 0 END,
+       CASE WHEN (SELECT 1 FROM message_runs h WHERE h.message_id = m.id AND h.ended_at IS NULL LIMIT 1) = 1
+              OR m.recalled_at IS NULL AND
+            (SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
+              WHERE r.message_id = m.id AND a.retired_at IS NULL AND r.read_at IS NULL
+                AND ((SELECT w.agent_id FROM runners w WHERE w.agent_id = r.agent_id) IS NOT NULL
+                     OR (SELECT c.agent_id FROM chat_addresses c WHERE c.agent_id = r.agent_id) IS NOT NULL) LIMIT 1) = 1
+            THEN 1 ELSE 0 END
+  FROM messages m WHERE m.project_id = :project_id AND m.id IN {ints :ids} ORDER BY m.id;
+
+-- end_of_page
+SELECT id FROM messages WHERE project_id = :project_id AND id > :after ORDER BY id LIMIT 1 OFFSET :passed;
+
+-- old_messages
+SELECT m.id FROM messages m
+ WHERE m.project_id = :project_id AND m.id > :after AND m.id <= :upto AND m.created_ts <= :before
+   AND (:is_any = 1 OR m.thread_id IN {texts :threads} OR m.topic IN {texts :topics})
+   AND (:with_awaited = 1 OR m.recalled_at IS NOT NULL OR NOT EXISTS
+         (SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
+           WHERE r.message_id = m.id AND a.retired_at IS NULL
+             AND (r.read_at IS NULL OR (m.ack_required = 1 AND r.acked_at IS NULL))))
+ ORDER BY m.id;
 
 -- attached_in
 SELECT a.sha256, a.preview_sha256 FROM attachments a JOIN messages m ON m.id = a.message_id

@@ -119,6 +119,7 @@ def _everything(tx: MailWrites, here: Office, now: int) -> None:
     given.project(tx, "another")
     tx.add_project_alias(here.project.id, "alias")
     tx.set_git_identity(here.project.id, "changed")
+    tx.set_project_folder(here.project.id, "/moved", spelling="/moved")
     given.agent(tx, here.project.id, "Dot")
     tx.update_agent(here.ada.id, program="x", model="x", task_description="x", now=now)
     tx.set_agent_retired(here.ben.id, now, now=now)

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from postroom.contracts.choices import ContactPolicy, ContactStatus
 from postroom.contracts.errors import InputError, StoreError
-from postroom.contracts.mail import ContactLink
+from postroom.contracts.mail import ContactLink, Project
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import given
@@ -93,6 +95,23 @@ async def a_git_identity_is_replaced(store: MailStore, clock: ManualClock) -> No
     assert found is not None
     assert found.git_identity == "remote#root"
     assert (found.slug, found.human_key, found.owner) == (made.slug, made.human_key, made.owner)
+
+
+async def a_project_with_another_folder_keeps_its_former_one_as_a_name(
+    store: MailStore, clock: ManualClock
+) -> None:
+    """Both folders name it, also when the new one was a name of it before; nothing else changes."""
+    made = await store.write(given.project)
+    for folder in ("/moved", "/again", made.human_key):
+        await _moved(store, made, folder)
+    named = await store.read(lambda tx: [tx.project(name) for name in ("/moved", "/again")])
+    assert named == [replace(made, spelling=made.human_key.upper())] * 2
+
+
+async def _moved(store: MailStore, made: Project, folder: str) -> None:
+    await store.write(lambda tx: tx.set_project_folder(made.id, folder, spelling=folder.upper()))
+    found = await store.read(lambda tx: tx.project(folder))
+    assert found == replace(made, human_key=folder, spelling=folder.upper())
 
 
 async def a_new_agent_reads_back_as_it_was_stored(store: MailStore, clock: ManualClock) -> None:
@@ -326,6 +345,7 @@ async def a_change_of_what_is_not_there_is_refused(store: MailStore, clock: Manu
     here = await an_office(store)
     changes: tuple[Callable[[MailWrites], object], ...] = (
         lambda tx: tx.set_git_identity(99, ""),
+        lambda tx: tx.set_project_folder(99, "/moved", spelling="/moved"),
         lambda tx: tx.update_agent(99, program="", model="", task_description="", now=1),
         lambda tx: tx.set_agent_retired(99, 1, now=1),
         lambda tx: tx.set_agent_token(99, None),
@@ -352,6 +372,7 @@ PROMISES = (
     projects_of_one_spelling_come_oldest_first,
     projects_come_by_id_after_a_cursor,
     a_git_identity_is_replaced,
+    a_project_with_another_folder_keeps_its_former_one_as_a_name,
     a_new_agent_reads_back_as_it_was_stored,
     names_are_compared_without_regard_to_case,
     a_name_that_differs_by_case_only_is_refused,

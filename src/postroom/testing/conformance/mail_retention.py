@@ -1,6 +1,9 @@
 """Promises of a mail store about deleting messages: whole, told, and no number is given out again."""
 
+from dataclasses import replace
+
 from postroom.contracts.mail import Term
+from postroom.contracts.retention import OldMessages
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.waking import MessageRun
 from postroom.testing.clock import ManualClock
@@ -128,6 +131,48 @@ async def what_decides_about_old_messages_is_told(store: MailStore, clock: Manua
     assert (found[0].thread_id, found[0].topic, found[0].created_at) == ("t", "build", 5)
     after = await store.read(lambda tx: tx.aged_messages(here.project.id, after=found[0].id, limit=1))
     assert after == [found[1]]
+    ids = [one.id for one in found]
+    some = [ids[3], ids[1], 99]
+    of_them = await store.read(lambda tx: tx.aged_messages_of(here.project.id, some))
+    assert of_them == [found[1], found[3]]
+    assert await store.read(lambda tx: tx.aged_messages_of(here.project.id + 1, ids)) == []
+
+
+async def old_messages_are_found_page_by_page(store: MailStore, clock: ManualClock) -> None:
+    """A page is so many messages that were looked at, whether or not they are sought; the last has no end."""
+    here = await an_office(store)
+
+    def sent(tx: MailWrites) -> list[int]:
+        made = [
+            put_message(tx, here.ada, [here.ben], thread=thread, topic=topic, now=now).id
+            for now, (thread, topic) in enumerate(
+                [("t", ""), ("u", "build"), ("v", ""), ("t", "build"), ("t", "")]
+            )
+        ]
+        tx.mark_read(made[0], here.ben.id, 9)
+        tx.mark_recalled(made[3], 9)
+        return made
+
+    a, b, c, d, e = await store.write(sent)
+    every = OldMessages(before=9, is_any=True, with_awaited=True)
+    cases: tuple[tuple[OldMessages, int, tuple[list[int], int | None]], ...] = (
+        (every, 9, ([a, b, c, d, e], None)),
+        (every, 2, ([a, b], b)),
+        (replace(every, before=2), 9, ([a, b, c], None)),
+        (replace(every, before=-1), 4, ([], d)),
+        (replace(every, with_awaited=False), 9, ([a, d], None)),
+        (replace(every, is_any=False, threads=["t"]), 4, ([a, d], d)),
+        (replace(every, is_any=False, topics=["build"], threads=["v"]), 9, ([b, c], None)),
+        (replace(every, is_any=False), 9, ([], None)),
+    )
+
+    def look(tx: MailReads) -> None:
+        for sought, limit, expected in cases:
+            assert tx.old_messages(here.project.id, sought, after=0, limit=limit) == expected, sought
+        for after, limit, expected in ((b, 2, ([c, d], d)), (d, 1, ([e], e)), (e, 1, ([], None))):
+            assert tx.old_messages(here.project.id, every, after=after, limit=limit) == expected
+
+    await store.read(look)
 
 
 PROMISES = (
@@ -135,4 +180,5 @@ PROMISES = (
     the_number_of_a_message_that_was_deleted_is_not_given_out_again,
     a_deletion_is_told_once_to_each_project_that_knew,
     what_decides_about_old_messages_is_told,
+    old_messages_are_found_page_by_page,
 )

@@ -1,0 +1,123 @@
+"""Which project a folder is of, and where a project lives when its own folder is gone."""
+
+import asyncio
+from dataclasses import replace
+
+from postroom.contracts.mail import Project
+from postroom.contracts.runners import Runner
+from postroom.contracts.store import MailReads, MailStore, MailWrites, ProjectReads
+from postroom.log import get_logger
+from postroom.mail.git_identity import (
+    Recognition,
+    RepositoryFolder,
+    is_folder,
+    parts_of,
+    recognise,
+    same_repository,
+)
+from postroom.mail.projects import checked_path, spelling
+from postroom.mail.waking.runners import read_runner, written_runner
+
+_LOG = get_logger(__name__)
+_UNREAD = 100
+"""Projects of unknown repositories that are read, at most, before a folder becomes a project."""
+_READ_AT_ONCE = 2
+"""Folders: what is in them may keep Git waiting, and others need threads too."""
+_PAGE = 500
+
+
+class Repositories:
+    """Looks at the folders that calls name, beside the event loop."""
+
+    def __init__(self, store: MailStore) -> None:
+        self._store = store
+        self._reading = asyncio.Semaphore(_READ_AT_ONCE)
+        self._read: set[int] = set()
+
+    async def recognised(self, key: str, *, may_move: bool) -> Recognition | None:
+        """Read a folder that names no project yet, or one whose repository is not known.
+
+        A project whose own folder is gone moves to the one that is named, where it may.
+        """
+        path, known, unread = await self._store.read(lambda tx: self._look(tx, key))
+        if known is not None and known.git_identity:
+            is_homeless = may_move and await self._is_homeless(known, path)
+            if not is_homeless:
+                return None
+        async with self._reading:
+            self._read.update(one.id for one in unread)
+            read = await asyncio.to_thread(recognise, path, unread)
+        if may_move:
+            await self._moved(known, read)
+        return read
+
+    def _look(self, tx: MailReads, key: str) -> tuple[str, Project | None, list[Project]]:
+        """Return the folder to read, its project when it has one, and others that it may be of."""
+        known = tx.project(key)
+        path = checked_path(key) if known is None else key
+        known = known or tx.project(path)
+        if known is not None:
+            is_read = known.git_identity and key != known.slug
+            return (path if is_read else known.human_key), known, []
+        unread = tx.projects_unidentified(limit=_UNREAD + len(self._read))
+        return path, None, [one for one in unread if one.id not in self._read][:_UNREAD]
+
+    @staticmethod
+    async def _is_homeless(known: Project, path: str) -> bool:
+        return path != known.human_key and not await asyncio.to_thread(is_folder, known.human_key)
+
+    async def _moved(self, known: Project | None, read: Recognition) -> None:
+        """Have the project of a folder live there, when it lives nowhere."""
+        folder, home = read.folder, read.folder.lasting
+        kept = known or await self._store.read(lambda tx: project_of(tx, folder, folder.identity))
+        if kept is None or not await self._is_homeless(kept, home):
+            return
+        if not await asyncio.to_thread(is_folder, home):
+            return
+        if await self._store.write(lambda tx: move_project(tx, kept, home)):
+            _LOG.info("project.moved", project=kept.slug, gone=kept.human_key, folder=home)
+
+
+def project_of(
+    projects: ProjectReads, folder: RepositoryFolder | None, identity: str, *, is_said: bool = False
+) -> Project | None:
+    """Return the project of a folder, or of its repository; what a caller said of that has to be equal.
+
+    Of a folder is the project of the one around, and of what it is a link or a worktree of.
+    """
+    folders = () if folder is None else (folder.top, *folder.others)
+    by_folder = next(filter(None, map(projects.project, folders)), None)
+    if by_folder is not None or not identity:
+        return by_folder
+    remote, root = ("", "") if is_said else parts_of(identity)
+    found = projects.projects_of_repository(identity, remote=remote, root=root)
+    same = same_repository(identity, [(one, one.git_identity) for one in found])
+    return same if same is None or not is_said or same.git_identity == identity else None
+
+
+def move_project(tx: MailWrites, known: Project, home: str) -> bool:
+    """Give a project another folder, in which its runners work from now on; the former one still names it.
+
+    Return False when somebody else has moved it, or has that folder.
+    """
+    tx.lock_projects([known.id])
+    if tx.project_by_id(known.id) != known or tx.project(home) not in (None, known):
+        return False
+    tx.set_project_folder(known.id, home, spelling=spelling(home))
+    after = 0
+    while agents := tx.agents(known.id, include_retired=True, limit=_PAGE, after=after):
+        after = agents[-1].id
+        for agent_id in tx.with_runner([one.id for one in agents]):
+            _move_runner(tx, agent_id, known.human_key, home)
+    return True
+
+
+def _move_runner(tx: MailWrites, agent_id: int, former: str, home: str) -> None:
+    kept = tx.runner(agent_id)
+    runner = None if kept is None else read_runner(kept.runner)
+    if kept is None or not isinstance(runner, Runner):
+        return
+    within = runner.cwd.removeprefix(former)
+    if within != runner.cwd and within[:1] in ("", "/", "\\"):
+        moved = written_runner(replace(runner, cwd=home + within))
+        tx.put_runner(agent_id, moved, declared_by=kept.declared_by, now=tx.now())
