@@ -102,7 +102,10 @@ class WorkRoom:
         self.people_named = people
         self.sessions = Sessions(b"k" * 32, self.clock)
         desk = LoginService(
-            self.sessions, LoginCodes(self.clock), self.clock, is_operator=lambda given: given == TOKEN
+            self.sessions,
+            LoginCodes(self.store, self.clock),
+            self.clock,
+            is_operator=lambda given: given == TOKEN,
         )
         room = PageServices(
             visitors=self.sessions,

@@ -26,6 +26,7 @@ ROUTE_WORDS: Final = {
     "/login": "The form that takes the server's token, and the target of one-time links.",
     "/logout": "Ends the session of the browser.",
     "/admin/status": "What runs, where its data is, how much there is.",
+    "/admin/cluster": "The servers that share the database, and which of them does what.",
     "/admin/doctor": "The examination behind `postroom doctor`.",
     "/admin/projects": "Every project: its slug and its path.",
     "/admin/support-bundle": "What `postroom support-bundle` packs, as texts by the names of their files.",

@@ -396,6 +396,11 @@ CREATE TABLE linked_chats (
   PRIMARY KEY (platform, chat_id)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE login_codes (
+  hash TEXT PRIMARY KEY,
+  ends_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE "message_runs" (
   message_id  INTEGER NOT NULL,
   agent_id    INTEGER NOT NULL,

@@ -33,6 +33,7 @@ from postroom.http_api.operations import (
 from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import MOST_CODES, Attempts, LoginCodes, LoginService, Sessions
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from postroom.version import __version__
 from table_rows import each_row
@@ -109,7 +110,7 @@ class Server:
         self.clock = ManualClock()
         self.operations = FakeOperations()
         self.registry = CollectorRegistry()
-        self.codes = LoginCodes(self.clock)
+        self.codes = LoginCodes(SqliteStore.in_memory(self.clock), self.clock)
         sessions = Sessions(b"k" * 32, self.clock)
         self.cookie_name = sessions.cookie_name
         is_operator = token_check(TOKEN)
@@ -521,16 +522,19 @@ async def test_a_made_up_code_opens_nothing(server: Server, code: str) -> None:
     assert "set-cookie" not in reply.headers
 
 
-def test_codes_end_after_ten_minutes_and_the_oldest_of_too_many_is_dropped() -> None:
+async def test_codes_end_after_ten_minutes_and_the_oldest_of_too_many_is_dropped() -> None:
     clock = ManualClock()
-    codes = LoginCodes(clock)
-    made = [codes.make() for _ in range(MOST_CODES + 1)]
+    codes = LoginCodes(SqliteStore.in_memory(clock), clock)
+    made = []
+    for _ in range(MOST_CODES + 1):
+        made.append(await codes.make())
+        clock.advance(timedelta(milliseconds=1))
     assert len(set(made)) == MOST_CODES + 1
-    assert not codes.use(made[0])
-    assert codes.use(made[1])
-    assert not codes.use(made[1])
+    assert not await codes.use(made[0])
+    assert await codes.use(made[1])
+    assert not await codes.use(made[1])
     clock.advance(timedelta(minutes=10))
-    assert not codes.use(made[2])
+    assert not await codes.use(made[2])
 
 
 TAMPERED: list[Callable[[str], str]] = [

@@ -90,7 +90,7 @@ class Site:
         self._operator = AdminService(application, self._meter, started_at=self._started_at, chats=chats)
         is_operator = token_check(token)
         sessions = Sessions(derived_key(token, "page-session"), clock)
-        self.codes = LoginCodes(clock)
+        self.codes = LoginCodes(application.store, clock)
         self._visitors = sessions
         self._people = PeopleService(application.mail, application.reaches)
         login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
@@ -243,8 +243,9 @@ class _Server(uvicorn.Server):
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
+        code = await self._site.codes.make() if sys.stdout.isatty() else ""
         with suppress(OSError):  # where a full disk takes no log it takes no greeting either
-            _greet(self._application, self._site.codes.make(), chat=self._site.has_chat_page)
+            _greet(self._application, code, chat=self._site.has_chat_page)
 
     async def _start_work(self) -> None:
         """Begin to run agents and to connect the chats; what a person must mend ends the server."""
@@ -403,7 +404,7 @@ def _greet(application: Application, code: str, *, chat: bool) -> None:
     settings, url = application.settings, application.address
     endpoint = f"{url}{settings.mcp_path}"
     token_file = places.token_file(settings.data_dir)
-    page = f"{url}/login?code={code}" if sys.stdout.isatty() else f"{url}/  (`postroom open` logs in)"
+    page = f"{url}/login?code={code}" if code else f"{url}/  (`postroom open` logs in)"
     print(
         f"postroom {__version__}\n"
         f"  page      {page}\n"

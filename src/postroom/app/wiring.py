@@ -15,7 +15,6 @@ from postroom.app.config import Settings
 from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, environment, machine_dir, write_private
-from postroom.app.processes import is_gone, own_process
 from postroom.app.retention import RETENTION, Retention
 from postroom.app.store_identity import Kept, settle_identity
 from postroom.app.telemetry import open_tracing
@@ -27,6 +26,7 @@ from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.retention import KeepRule
 from postroom.contracts.tracing import OFF, Tracing
+from postroom.executors.processes.servers import is_gone, own_process
 from postroom.leases import Leases
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.context import Rules

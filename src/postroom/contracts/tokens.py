@@ -124,6 +124,14 @@ class TokenWrites(TokenReads, Protocol):
         """
         ...
 
+    def put_login_code(self, hashed: str, *, ends_at: int, most: int) -> None:
+        """Keep a code that logs in once, by its hash; of more than `most` those that end first go."""
+        ...
+
+    def take_login_code(self, hashed: str) -> int | None:
+        """Remove a code and return when it ends, or would have ended; None where there is none."""
+        ...
+
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
         """Note by id when tokens were last used; an earlier instant and an unknown id change nothing."""
         ...

@@ -114,7 +114,7 @@ class _Rebuild(Asked, frozen=True):
     project: str | None = None
 
 
-def _login_address(request: Request, login: LoginService, then: str) -> str:
+async def _login_address(request: Request, login: LoginService, then: str) -> str:
     """Return an address that logs in once, and leads to a page of ours.
 
     Raises:
@@ -128,7 +128,7 @@ def _login_address(request: Request, login: LoginService, then: str) -> str:
         )
     leads_on = "" if then == "/" else f"&next={quote(then, safe='/')}"
     base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
-    return f"{base}/login?code={login.codes.make()}{leads_on}"
+    return f"{base}/login?code={await login.codes.make()}{leads_on}"
 
 
 def _told_as(name: str, look: Callable[[], Awaitable[object]]) -> Endpoint:
@@ -181,7 +181,7 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
 
     async def login_code(request: Request) -> Response:
         then = (await read_body(request, _Landing)).path
-        return JSONResponse({"url": _login_address(request, login, then)})
+        return JSONResponse({"url": await _login_address(request, login, then)})
 
     async def rebuild_archive(request: Request) -> Response:
         wanted = await read_body(request, _Rebuild)

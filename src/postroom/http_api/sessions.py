@@ -1,8 +1,8 @@
 """How a person comes to the pages: with the server's token or a one-time code, and then with a signed cookie.
 
 The cookie is proof by itself: nothing is stored, so that it outlives a restart. It ends after thirty days or
-when the server's token changes; logging out makes the browser forget it. Codes and failed attempts are kept
-in memory only.
+when the server's token changes; logging out makes the browser forget it. Codes are in the store; failed
+attempts are kept in memory only.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import html
 import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 from urllib.parse import parse_qs, quote
@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.clock import Clock, milliseconds
+from postroom.contracts.store import MailStore
 from postroom.http_api.errors import CHALLENGE
 from postroom.log import get_logger
 
@@ -91,23 +92,35 @@ class Sessions:
 
 
 class LoginCodes:
-    """Codes that open the pages once, within ten minutes; of more than twenty the oldest are dropped."""
+    """Codes that open the pages once, within ten minutes; of more than twenty the oldest are dropped.
 
-    def __init__(self, clock: Clock) -> None:
+    They are in the store, so that each server takes what another has made.
+    """
+
+    def __init__(self, store: MailStore, clock: Clock) -> None:
+        self._store = store
         self._clock = clock
-        self._open: OrderedDict[bytes, int] = OrderedDict()
 
-    def make(self) -> str:
-        """Return a new code."""
+    async def make(self) -> str:
+        """Return a new code.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
         code = f"prl_{secrets.token_urlsafe(32)}"
-        self._open[_hidden(code)] = self._clock.now() + milliseconds(CODE_LIFE)
-        while len(self._open) > MOST_CODES:
-            self._open.popitem(last=False)
+        hashed, ends_at = _hidden(code), self._clock.now() + milliseconds(CODE_LIFE)
+        await self._store.write(lambda tx: tx.put_login_code(hashed, ends_at=ends_at, most=MOST_CODES))
         return code
 
-    def use(self, code: str) -> bool:
-        """Return whether the code is open, and close it."""
-        return self._open.pop(_hidden(code), 0) > self._clock.now()
+    async def use(self, code: str) -> bool:
+        """Return whether the code is open, and close it.
+
+        Raises:
+            StoreError: it could not be closed, and is open still.
+        """
+        hashed = _hidden(code)
+        ends_at = await self._store.write(lambda tx: tx.take_login_code(hashed))
+        return (ends_at or 0) > self._clock.now()
 
 
 class Attempts:
@@ -157,16 +170,15 @@ class LoginService:
         ]
 
     async def _come(self, request: Request) -> Response:
-        return await self._log_in(request) if request.method == "POST" else self._show(request)
+        return await (self._log_in if request.method == "POST" else self._show)(request)
 
-    def _show(self, request: Request) -> Response:
+    async def _show(self, request: Request) -> Response:
         code = request.query_params.get("code")
         if code is None or request.method == "HEAD":  # a preview of the link must not use it up
             return _page("", status=200, then=own_address(request.query_params.get("next", "")))
-        return self._decide(
+        return await self._decide(
             request,
-            self.codes.use,
-            code,
+            lambda: self.codes.use(code),
             "this link was used before or is too old; ask for another",
             then=own_address(request.query_params.get("next", "")),
         )
@@ -177,10 +189,14 @@ class LoginService:
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
         token = form.get("token", [""])[0].strip()
         then = own_address(form.get("next", [""])[0])
-        return self._decide(request, self._is_operator, token, "this is not the server's token", then=then)
 
-    def _decide(
-        self, request: Request, accepts: Callable[[str], bool], proof: str, refusal: str, *, then: str
+        async def accepts() -> bool:
+            return self._is_operator(token)
+
+        return await self._decide(request, accepts, "this is not the server's token", then=then)
+
+    async def _decide(
+        self, request: Request, accepts: Callable[[], Awaitable[bool]], refusal: str, *, then: str
     ) -> Response:
         address = request.client.host if request.client else ""
         wait = self._attempts.wait(address)
@@ -188,7 +204,7 @@ class LoginService:
             page = _page(f"too many attempts; try again in {wait} seconds", status=429, then=then)
             page.headers["Retry-After"] = str(wait)
             return page
-        if not accepts(proof):
+        if not await accepts():
             self._attempts.failed(address)
             _LOG.warning("login.refused", address=address)
             page = _page(refusal, status=401, then=then)
@@ -233,8 +249,8 @@ def _page(notice: str, *, status: int, then: str = "/") -> HTMLResponse:
     return HTMLResponse(page, status_code=status)
 
 
-def _hidden(code: str) -> bytes:
-    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
+def _hidden(code: str) -> str:
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 _PAGE: Final = """<!doctype html>

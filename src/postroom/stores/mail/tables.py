@@ -715,6 +715,16 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         self._tx.run("mail.put_token", {**values, "scopes": " ".join(sorted(token.scopes))})
 
     @override
+    def put_login_code(self, hashed: str, *, ends_at: int, most: int) -> None:
+        self._tx.run("mail.put_login_code", {"hash": hashed, "ends_at": ends_at})
+        self._tx.run("mail.drop_login_codes", {"most": most})
+
+    @override
+    def take_login_code(self, hashed: str) -> int | None:
+        row = self._tx.one("mail.take_login_code", {"hash": hashed})
+        return row[0] if row else None
+
+    @override
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
         rows = [{"id": token_id, "used_at": used_at} for token_id, used_at in sorted(uses.items())]
         self._tx.run_many("mail.note_token_use", rows)

@@ -860,6 +860,16 @@ ON CONFLICT (id) DO UPDATE
        created_at = excluded.created_at, expires_at = excluded.expires_at, replaced_at = excluded.replaced_at,
        revoked_at = excluded.revoked_at, last_used_at = excluded.last_used_at;
 
+-- put_login_code
+INSERT INTO login_codes (hash, ends_at) VALUES (:hash, :ends_at);
+
+-- drop_login_codes
+DELETE FROM login_codes
+ WHERE hash NOT IN (SELECT hash FROM login_codes ORDER BY ends_at DESC, hash LIMIT :most);
+
+-- take_login_code
+DELETE FROM login_codes WHERE hash = :hash RETURNING ends_at;
+
 -- note_token_use
 UPDATE tokens SET last_used_at = :used_at WHERE id = :id AND (last_used_at IS NULL OR last_used_at < :used_at);
 

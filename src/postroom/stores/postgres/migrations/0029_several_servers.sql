@@ -1,5 +1,5 @@
 -- Servers that share a database: what one does at a time, who does it and until when; and which of them may run
--- a thread. Without a row any may.
+-- a thread, where without a row any may; and the codes that open the pages once, at each of them.
 
 CREATE TABLE leases (
   name text COLLATE "C" PRIMARY KEY,
@@ -13,4 +13,9 @@ CREATE TABLE leases (
 CREATE TABLE thread_places (
   thread_id text COLLATE "C" PRIMARY KEY,
   place text COLLATE "C" NOT NULL
+);
+
+CREATE TABLE login_codes (
+  hash text COLLATE "C" PRIMARY KEY,
+  ends_at bigint NOT NULL
 );
