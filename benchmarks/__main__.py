@@ -18,6 +18,7 @@ ALL = (
     "layers",
     "http",
     "pages",
+    "timeline",
     "sending",
     "servers",
     "reading",

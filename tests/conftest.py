@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -31,6 +32,9 @@ from postroom.app.logs import route_to_logging  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
 from sqlite_files import open_new  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from e2e.browser import Browser
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what stands before `&` so, and every program that a test starts would inherit it.
@@ -98,6 +102,23 @@ def postgres_dsn() -> Iterator[str]:
     with running_postgres() as dsn:
         yield dsn
         store_kinds.forget(dsn)
+
+
+@pytest.fixture(scope="session")
+def one_browser(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Browser]":
+    """The browser of this process: its start takes longer than most tests that look at a page."""
+    from e2e.browser import Browser, program
+
+    opened = Browser(program(), str(tmp_path_factory.mktemp("profile")))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def browser(one_browser: "Browser") -> "Browser":
+    """A browser that nobody has logged in with."""
+    one_browser.begin_anew()
+    return one_browser
 
 
 _SCHEMAS = count(1)

@@ -15,6 +15,7 @@ from postroom.http_api import guard
 from postroom.http_api.operators import hook_routes, people_routes
 from postroom.http_api.routes import callback_routes, routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
+from postroom.stores.sqlite import SqliteStore
 from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
 
@@ -102,6 +103,8 @@ ROUTE_WORDS: Final = {
     "has one tried again, by a form as above. `?live=1` loads itself again.",
     "/p/{slug}/runs/{run_id}": "A run: how it stands, what it has put out, its answer. `POST` as above. "
     "`?live=1` loads itself again.",
+    "/chats": "Runs of chats that were given up, and what they were asked.",
+    "/chats/{run_id}": "One of them. `POST` has it tried again or takes it off the list, by a form as above.",
     "/p/{slug}/write": "A message to be written: `?to=` an agent, `?reply=` to a message. `POST` sends it by "
     "a form as above.",
     "/p/{slug}/agents": "Its agents.",
@@ -186,7 +189,9 @@ def page() -> str:
     """Return the page."""
     clock = SystemClock()
     sessions = Sessions(b"", clock)
-    desk = LoginService(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
+    desk = LoginService(
+        sessions, LoginCodes(SqliteStore.in_memory(clock), clock), clock, is_operator=lambda _: False
+    )
     nobody: Any = _Absent()
     given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody, "schedules": nobody}
     machine = [

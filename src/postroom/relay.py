@@ -13,12 +13,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final, Protocol
+
+from typing_extensions import override
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError, StoreError
-from postroom.contracts.outbox import OUTBOX, OutboxMessage, line_lock
+from postroom.contracts.outbox import OUTBOX, EffectPerformer, OutboxMessage, line_lock
 from postroom.contracts.transactions import Joined, Store, Transaction
 from postroom.log import get_logger
 
@@ -33,6 +36,7 @@ QUIET: Final = timedelta(milliseconds=10)
 KEPT: Final = timedelta(days=7)
 """How long the key of a performed effect counts."""
 PURGED_EVERY: Final = timedelta(hours=1)
+_PURGED_AT_ONCE: Final = 1_000
 GRACE: Final = timedelta(seconds=30)
 """How long a stop waits for what is being performed."""
 
@@ -86,7 +90,7 @@ class Handler(Protocol):
         ...
 
 
-class Relay:
+class Relay(EffectPerformer):
     """Performs what is due. One of them serves a process; several processes share an outbox."""
 
     def __init__(
@@ -102,10 +106,13 @@ class Relay:
         """The newest claim of each effect under way, by its id."""
         self._claiming = asyncio.Lock()
         self._under_way: dict[Place, int] = {}
+        self._rooms: dict[Place, asyncio.Semaphore] = {}
         self._rests_until: dict[Place, int] = {}
         self._gathered_at: dict[Place, float] = {}
         self._purge_at = 0
         self._performed = 0
+        self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        """Where it serves, and what stops it."""
 
     def hint(self) -> None:
         """Say that there may be something to do; losing a hint costs one poll."""
@@ -115,6 +122,8 @@ class Relay:
         """Perform effects until stopped, then end what is under way; failures are logged and tried again."""
         if self._is_exclusive and not self._tokens:
             await self._surviving(self._release)
+        self._serving = asyncio.get_running_loop(), stopping
+        self._store.changes.performer = self
         with self._store.changes.listen(OUTBOX) as news:
             try:
                 while not stopping.is_set():
@@ -126,8 +135,46 @@ class Relay:
             except TimeoutError:
                 _LOG.warning("relay.not_all_performed", under_way=len(self._tokens))
             finally:
+                self._serving = None
+                if self._store.changes.performer is self:
+                    self._store.changes.performer = None
                 await self._tasks.close()
                 self._tasks = Tasks("relay")
+
+    @override
+    def lease_ms(self, kind: str, target: str) -> int | None:
+        handler, serving = self.handlers.get(kind), self._serving
+        if handler is None or serving is None or serving[1].is_set() or handler.together:
+            return None
+        has_room = handler.serves(target) and self._under_way.get((kind, target), 0) < handler.at_once
+        return milliseconds(handler.lease) if has_room else None
+
+    @override
+    def begin(self, effects: Sequence[OutboxMessage]) -> None:
+        serving = self._serving
+        if serving is not None and serving[0] is not asyncio.get_running_loop():
+            serving[0].call_soon_threadsafe(self.begin, effects)
+            return
+        if serving is None or serving[1].is_set():
+            self.give_back(effects)
+            return
+        for row in effects:
+            self._begin([row])
+
+    @override
+    def give_back(self, effects: Sequence[OutboxMessage]) -> None:
+        self._tasks.start(self._surviving(partial(self._given_back, tuple(effects))), name="give back")
+
+    async def _given_back(self, effects: Sequence[OutboxMessage]) -> int:
+        ids, tokens = [row.outbox_id for row in effects], [row.claim_token or "" for row in effects]
+
+        def change(tx: Transaction) -> int:
+            tx.lock(*sorted({line_lock(row.kind, row.target) for row in effects}))
+            back = tx.outbox.nack(ids, tokens, error="it was not its turn", untried=True)
+            tx.tell(OUTBOX)
+            return len(back)
+
+        return await self._store.write(change)
 
     async def drain(self) -> int:
         """Perform everything that is due and not at rest; return how many effects have happened.
@@ -175,14 +222,14 @@ class Relay:
         """Claim what is due and begin to perform it; return how many effects that is."""
         kinds = tuple(self.handlers)
         due, now = await self._store.read(lambda tx: (tx.outbox.due(kinds), tx.now()))
+        if now >= self._purge_at:
+            await self._purge(now)
         wanted = {place: free for place in due if (free := self._free(place, now, gathers=gathers)) > 0}
         if not wanted:
             return 0
 
         def claim(tx: Transaction) -> list[OutboxMessage]:
             tx.lock(*sorted(line_lock(*place) for place in wanted))
-            if now >= self._purge_at:
-                tx.outbox.purge(tx.now() - milliseconds(KEPT), 1_000)
             return [
                 row
                 for (kind, target), free in wanted.items()
@@ -193,10 +240,15 @@ class Relay:
 
         async with self._claiming:
             rows = await self._store.write(claim, key="outbox")
-            if now >= self._purge_at:
-                self._purge_at = now + milliseconds(PURGED_EVERY)
             self._begin(rows)
         return len(rows)
+
+    async def _purge(self, now: int) -> None:
+        """Forget the keys of what was performed long ago, the rest of very many in the next round."""
+        until = now - milliseconds(KEPT)
+        gone = await self._store.write(lambda tx: tx.outbox.purge(until, _PURGED_AT_ONCE))
+        if gone < _PURGED_AT_ONCE:
+            self._purge_at = now + milliseconds(PURGED_EVERY)
 
     def _free(self, place: Place, now: int, *, gathers: bool) -> int:
         """Return how many effects may be begun for a target."""
@@ -239,16 +291,18 @@ class Relay:
     async def _serve(self, place: Place, rows: Sequence[OutboxMessage]) -> None:
         """Perform effects; what their end makes room for is looked for, what waits behind one is told of."""
         handler, is_looked_for = self.handlers[place[0]], True
+        room = self._rooms.setdefault(place, asyncio.Semaphore(handler.at_once))
         try:
             batches = [rows] if handler.together else [[row] for row in rows]
-            performed = [await self._perform(place, handler, batch) for batch in batches]
+            async with room:  # one commit may have stored more than that
+                performed = [await self._perform(place, handler, batch) for batch in batches]
             is_looked_for = not all(performed) or self._under_way[place] >= handler.at_once
         finally:
             for row in rows:
                 self._tokens.pop(row.outbox_id, None)
             self._under_way[place] -= len(rows)
             if not self._under_way[place]:
-                del self._under_way[place]
+                del self._under_way[place], self._rooms[place]
             if is_looked_for or handler.together:
                 self.hint()
 

@@ -31,6 +31,8 @@ class FakeGateway:
         self.forgotten: list[tuple[str, str]] = []
         self.failure: Exception | None = None
         self.reply: Reply | None = None
+        self.answers: dict[str, str] = {}
+        """By text of a message: what the store has as its answer."""
         self.arrived = asyncio.Event()
 
     async def accept(self, event: MessageEvent) -> None:
@@ -65,7 +67,8 @@ class FakeGateway:
         found = next((e for e in self.accepted if (e.source.chat_id, e.message_id) == names), None)
         if found is None:
             return None
-        return KnownMessage(event=found, received_at=found.timestamp, is_forgotten=names in self.forgotten)
+        forgotten, answer = names in self.forgotten, self.answers.get(found.text)
+        return KnownMessage(event=found, received_at=found.timestamp, is_forgotten=forgotten, answer=answer)
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
         self.forgotten.append((source.chat_id, message_id))

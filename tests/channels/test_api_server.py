@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import logging
+from datetime import timedelta
 
 import pytest
 
@@ -141,6 +142,32 @@ async def test_drafts_become_pieces_that_only_ever_grow(adapter, gateway, client
     assert text == "Look:\n```py\na = 1\nb = 2\n```\nDone."
     assert pieces[-1]["choices"][0]["finish_reason"] == "stop"
     assert pieces[-1]["usage"]["total_tokens"] == 0
+
+
+async def test_an_answer_that_another_server_gave_is_found_in_the_store(
+    adapter, gateway, client, clock: ManualClock
+) -> None:
+    """Also where a draft was shown here, and while the store does not answer for a moment."""
+    adapter.is_shared = True
+
+    async def reply(event: MessageEvent) -> None:
+        if event.text == "drafted":
+            told = {"answers": [event.message_id]}
+            await adapter.send(event.source.chat_id, "Half", None, told)
+
+    gateway.reply = reply
+    for number, text in enumerate(("plain", "drafted"), start=1):
+        asked = asyncio.create_task(client.post("/v1/chat/completions", json=said(text)))
+        await gateway.inbound(number)
+        await until(lambda: clock.sleeping >= 3)
+        gateway.failure = unavailable()
+        clock.advance(timedelta(seconds=1))
+        await until(lambda: clock.sleeping >= 3)
+        gateway.failure = None
+        gateway.answers[text] = "Half and whole."
+        clock.advance(timedelta(seconds=1))
+        answer = await asked
+        assert answer.json()["choices"][0]["message"]["content"] == "Half and whole."
 
 
 async def test_usage_comes_behind_the_last_piece_when_it_is_asked_for(adapter, gateway, client) -> None:

@@ -26,6 +26,7 @@ from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import DeliveryConfig, GatewayConfig, PlatformConfig
+from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
 from postroom.gateway.replies import ChatEffects
@@ -59,6 +60,9 @@ class Agent(RunDispatchExecutor):
         texts = [message.text() for message in activation.messages]
         self._note("start", activation, texts)
         await self._timer.sleep(self._random.randint(self._turn_ms // 2, self._turn_ms))
+        if texts[-1].startswith("files: "):  # names of files to leave, which are written here
+            for name in texts[-1].removeprefix("files: ").split():
+                await activation.control.files.leave_text(name, f"the words of {name}")
         self._note("end", activation, texts)
         return AgentRunResult(run_id=activation.run_id or "", response="re: " + " | ".join(texts))
 
@@ -90,7 +94,8 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
     adapter = TelegramAdapter(config.platforms[Platform.TELEGRAM])
     sessions = Sessions(chat, config, runs.clock)
     presenter = StreamingPresenter(config.streaming, sessions, [adapter], runs.clock, timer)
-    agent = ChatExecutor(Agent(journal, turn_ms), presenter)
+    files = ChatFiles(config, chat.files, [adapter])
+    agent = ChatExecutor(Agent(journal, turn_ms), presenter, files.of_run)
     mailbox = Mailbox(agent, runs, effects=ChatEffects(), config=MAILBOX)
     made = Gateway(
         config,

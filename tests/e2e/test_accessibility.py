@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.test_page_in_a_browser import ADDRESSES, browser, site
+from e2e.test_page_in_a_browser import ADDRESSES, site
 
-__all__ = ["browser", "site"]
+__all__ = ["site"]
 
 TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")
 SEEN_AS = ((360, False), (1440, True))

@@ -1,24 +1,50 @@
-"""Every button of threads, control room and runs can be hit, and does what it says, with a script and without."""
+"""Every button can be hit, and does what it says: on a phone and a desk, light and dark, with a script and without."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from e2e.browser import Browser
 from e2e.running import RunningServer
 from e2e.test_accessibility import axe, examined
 from e2e.test_live_pages import log_in
-from e2e.test_page_in_a_browser import Browser, browser
-from e2e.test_work_in_a_browser import ASKER, agent, fill, press, soon
+from e2e.test_work_in_a_browser import agent, fill, press, soon
 
-__all__ = ["axe", "browser"]
+__all__ = ["axe"]
 
-LOOKS = ((1440, False, True), (1440, True, False), (390, True, True), (390, False, False))
-"""Width, whether dark, and whether scripts run: each value of one with each of the others in pairs."""
-FAILING = "cat > /dev/null; echo 'no such branch' >&2; exit 3"
+
+class Look(NamedTuple):
+    """How somebody sees the pages."""
+
+    width: int
+    dark: bool
+    script: bool
+
+
+LOOKS = [Look(*one) for one in product((1440, 390), (False, True), (True, False))]
+ASKING = """
+import http.client, json, os, sys, urllib.parse
+if "You asked a person" not in sys.stdin.read():
+    at = http.client.HTTPConnection(urllib.parse.urlsplit(os.environ["POSTROOM_URL"]).netloc)
+    said = {"project_key": os.getcwd(), "agent_name": os.environ["POSTROOM_AGENT"], "question": "May I go on?"}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask_person", "arguments": said}}
+    shown = {"Authorization": "Bearer " + os.environ["POSTROOM_TOKEN"], "Content-Type": "application/json",
+             "Accept": "application/json, text/event-stream"}
+    at.request("POST", "/mcp/full", json.dumps(call), shown)
+    assert at.getresponse().status == 200
+print("I have begun")
+"""
+RUNNERS = {
+    "Ask": [sys.executable, "-I", "-S", "-c", ASKING],
+    "Fail": ["sh", "-c", "cat > /dev/null; echo 'no such branch' >&2; exit 3"],
+    "Work": ["sh", "-c", "cat > /dev/null; echo 'I have begun'; exec sleep 300"],
+}
 COVERED = """
-[...document.querySelectorAll('main button, main summary, main select, main a.button')].filter(one => {
+[...document.querySelectorAll('main button, main summary, main select, main a.button, .menu summary')].filter(one => {
   if (!one.checkVisibility({visibilityProperty: true})) return false;
   one.scrollIntoView({block: 'center'});
   const {x, y, width, height} = one.getBoundingClientRect();
@@ -29,7 +55,7 @@ COVERED = """
 
 
 class Shop:
-    """A project in which something waits for a person in every way."""
+    """A project in which something waits for a person in every way, twice."""
 
     def __init__(self, server: RunningServer, folder: Path) -> None:
         folder.mkdir()
@@ -38,112 +64,252 @@ class Shop:
             self.slug = line.tool("ensure_project", human_key=str(folder))["slug"]
             for name in ("Bo", "Cy"):
                 line.tool("register_agent", **self.project, name=name, program="script", model="none")
-        agent(server, folder, "Ada", [sys.executable, "-c", ASKER])
-        agent(server, folder, "Fay", ["sh", "-c", FAILING])
+        for name, argv in RUNNERS.items():
+            for number in "12":
+                agent(server, folder, name + number, argv)
 
     @property
     def home(self) -> str:
         return f"{self.server.url}/p/{self.slug}"
 
     def stir(self, path: str) -> None:
-        """Have a question asked, a run fail, two agents hold the same file, and Ana written to."""
+        """Have runs ask, fail and work, files held by two agents, and Ana written to; `path` tells times apart."""
         with self.server.line() as line:
-            for name, held in (("Bo", f"{path}/**"), ("Cy", f"{path}/total.py")):
+            for name, held in product(("Bo", "Cy"), (f"{path}/a.py", f"{path}/b.py")):
                 line.tool("file_reservation_paths", **self.project, agent_name=name, paths=[held])
-            for to, thread in (("Ada", "ask"), ("Fay", "fail"), ("human:Ana", f"mail-{path}")):
-                written = {"subject": f"{thread} {path}", "body_md": "- [x] please", "thread_id": thread}
-                line.tool("send_message", **self.project, sender_name="Bo", to=[to], **written)
+            written = {**self.project, "sender_name": "Bo", "body_md": "- [x] please"}
+            for name, number in product(RUNNERS, "12"):
+                told = {"subject": f"{name} {path}", "thread_id": f"{name}-{number}"}
+                line.tool("send_message", **written, to=[name + number], **told)
+            for is_owed in (False, True):
+                told = {"subject": f"For Ana {path}", "thread_id": f"mail-{path}-{is_owed}".lower()}
+                line.tool("send_message", **written, to=["human:Ana"], ack_required=is_owed, **told)
+
+
+class Person:
+    """Ana at her browser, who sees the pages in one way."""
+
+    def __init__(self, browser: Browser, shop: Shop, look: Look) -> None:
+        self.browser, self.shop, self.look = browser, shop, look
+
+    def see(self, address: str) -> None:
+        self.browser.open(address, width=self.look.width, dark=self.look.dark)
+
+    def until(self, address: str, selector: str) -> None:
+        """Load a page until it has an element, within a bound."""
+
+        def there() -> bool:
+            self.see(address)
+            return bool(self.browser.see(f"document.querySelector({selector!r}) !== null"))
+
+        soon(there)
+
+    def press(self, address: str, selector: str, told: str) -> None:
+        """Press a button once a page has it; what comes then says that it was done."""
+        self.until(address, selector)
+        press(self.browser, selector)
+        assert told in self.text(), (address, selector, self.text()[:500])
+
+    def text(self) -> str:
+        return str(self.browser.see("document.querySelector('main').textContent"))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Shop]:
+    folder = tmp_path_factory.mktemp("shop")
+    with RunningServer(folder / "data") as running:
+        opened = Shop(running, folder / "shop")
+        log_in(running, browser, f"/p/{opened.slug}/write", 1440)
+        fill(browser, "input[name=name]", "Ana")
+        press(browser, "button[value=name]")
+        yield opened
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    with RunningServer(tmp_path / "data") as running:
-        yield Shop(running, tmp_path / "shop")
-
-
-def text(browser: Browser) -> str:
-    return str(browser.see("document.querySelector('main').textContent"))
-
-
-def has(browser: Browser, address: str, selector: str, *, width: int, dark: bool) -> None:
-    """Load a page until it has an element, within a bound."""
-
-    def there() -> bool:
-        browser.open(address, width=width, dark=dark)
-        return bool(browser.see(f"document.querySelector({selector!r}) !== null"))
-
-    soon(there)
-
-
-def test_every_button_can_be_hit_and_does_what_it_says(
-    shop: Shop, browser: Browser, axe: str, tmp_path: Path
-) -> None:
-    log_in(shop.server, browser, f"/p/{shop.slug}/write", 1440)
-    fill(browser, "input[name=name]", "Ana")
-    press(browser, "button[value=name]")
-    fill(browser, "input[name=others]", "Bo")
-    fill(browser, "input[name=subject]", "Hello")
-    fill(browser, "textarea", "From Ana.")
-    press(browser, ".write .choices button")
-    for number, (width, dark, script) in enumerate(LOOKS):
-        shop.stir(f"src{number}")
-        browser.ask("Emulation.setScriptExecutionDisabled", value=not script)
-        for needed in (
-            "button[value=yes]",
-            "button[value=replay]",
-            "button[value=share]",
-            "button[value=read]",
-        ):
-            has(browser, shop.home, needed, width=width, dark=dark)
-        run = str(browser.see("document.querySelector('[data-key^=\"dead\"] .run-link').href"))
-        pages = ("", "/threads", "/t/ask", f"/t/mail-src{number}", "/runs", "/questions")
-        for page in (*(f"{shop.home}{one}" for one in pages), run):
-            browser.open(page, width=width, dark=dark)
-            assert browser.see(COVERED % (43 if width == 390 else 23)) == [], (page, width, script)
-            assert browser.see("document.documentElement.scrollWidth") <= width, (page, width)
-            if script:
-                assert examined(browser, axe) == [], (page, width, dark)
-        browser.see("document.querySelector('#copy').focus()")
-        assert browser.see("document.activeElement.id === 'copy'") is script
-        if script:
-            browser.press("Enter", 13)
-            soon(lambda: browser.see("document.querySelector('#copy').textContent") == "copied")
-        for selector, told in (
-            (
-                "button[value=share]" if number % 2 else "button[value=end]",
-                "reservation" if not number % 2 else "share it",
-            ),
-            ("button[value=read]", "Ana"),
-            (
-                "[data-key^=dead] button[value=discard]"
-                if number % 2
-                else "[data-key^=dead] button[value=replay]",
-                "Run of",
-            ),
-            ("button[value=yes]", "Answered with"),
-        ):
-            has(browser, shop.home, selector, width=width, dark=dark)
-            press(browser, selector)
-            assert told in text(browser), (selector, text(browser)[:500])
-        answered_at_the_end_of_a_thread(shop, browser, f"mail-src{number}", width=width, dark=dark)
-        assert not browser.complaints()
+def ana(request: pytest.FixtureRequest, browser: Browser, shop: Shop) -> Iterator[Person]:
+    look = request.param
+    shop.stir(f"src{LOOKS.index(look)}")
+    log_in(shop.server, browser, f"/p/{shop.slug}", look.width)
+    browser.ask("Emulation.setScriptExecutionDisabled", value=not look.script)
+    yield Person(browser, shop, look)
     browser.ask("Emulation.setScriptExecutionDisabled", value=False)
 
 
-def answered_at_the_end_of_a_thread(
-    shop: Shop, browser: Browser, thread: str, *, width: int, dark: bool
-) -> None:
-    browser.open(f"{shop.home}/threads", width=width, dark=dark)
+@pytest.mark.parametrize("ana", LOOKS, indirect=True, ids=str)
+def test_every_button_can_be_hit_and_does_what_it_says(ana: Person, axe: str) -> None:
+    home, number = ana.shop.home, LOOKS.index(ana.look)
+    for needed in ("yes", "replay", "share", "read", "ack"):
+        ana.until(home, f"button[value={needed}]")
+    run, other = at_work(ana)
+    hit_everything(ana, run, axe)
+    copies_and_follows(ana, run)
+    for address, selector, told in (
+        (home, "button[value=end]", "The reservation was ended"),
+        (home, "button[value=share]", "They share it now"),
+        (home, "button[value=read]", "Ana"),
+        (home, "button[value=ack]", "Ana"),
+        (home, "[data-key^=dead] button[value=discard]", "It is left as it is"),
+        (home, "[data-key^=dead] button[value=replay]", "It is tried again"),
+        (f"{home}/runs", "button[value=replay]", "It is tried again"),
+        (f"{home}/runs", "button[value=discard]", "It is left as it is"),
+        (home, "button[value=yes]", "Answered with yes"),
+        (f"{home}/questions", "button[value=no]", "Answered with no"),
+        (run, "button[value=cancel]", "It was asked to end"),
+        (f"{home}/runs", f"[data-key='{other}'] button[value=cancel]", "It was asked to end"),
+    ):
+        ana.press(address, selector, told)
+    writes_and_answers(ana, f"mail-src{number}-false")
+    assert not ana.browser.complaints()
+    leaves(ana)
+
+
+def at_work(ana: Person) -> tuple[str, str]:
+    """Return the address of one run that can be cancelled, and the id of another."""
+    rows = (
+        "[...document.querySelectorAll('.row:has([value=cancel])')].filter(one => "
+        "one.querySelector('h3').textContent.startsWith('Work')).map(one => one.dataset.key)"
+    )
+
+    def both() -> list[str] | None:
+        ana.see(f"{ana.shop.home}/runs")
+        found: list[str] = ana.browser.see(rows)  # type: ignore[assignment]
+        return found if len(found) == 2 else None
+
+    first, second = soon(both)
+    return f"{ana.shop.home}/runs/{first}", second
+
+
+def hit_everything(ana: Person, run: str, axe: str) -> None:
+    """No page is wider than the window, nothing covers a button, and axe finds nothing where it can run."""
+    number = LOOKS.index(ana.look)
+    paths = ("", "/threads", "/t/ask-1", f"/t/mail-src{number}-true", "/runs", "/questions", "/reservations")
+    for address in (*(f"{ana.shop.home}{path}" for path in paths), f"{ana.shop.home}/write", run):
+        ana.see(address)
+        assert ana.browser.see(COVERED % (43 if ana.look.width == 390 else 23)) == [], address
+        assert ana.browser.see("document.documentElement.scrollWidth") <= ana.look.width, address
+        if ana.look.script and ana.look.dark is (ana.look.width == 390):
+            assert examined(ana.browser, axe) == [], address
+
+
+def copies_and_follows(ana: Person, run: str) -> None:
+    """Two buttons of a run's page are there where a script can do what they say."""
+    ana.see(run)
+    follows = "document.querySelector('#follows').checkVisibility()"
+    ana.browser.see("document.querySelector('#copy').focus()")
+    for is_there in ("document.activeElement.id === 'copy'", follows):
+        assert ana.browser.see(is_there) is ana.look.script
+    if ana.look.script:
+        ana.browser.press("Enter", 13)
+        soon(lambda: ana.browser.see("document.querySelector('#copy').textContent") == "copied")
+        for is_pressed in ("false", "true"):
+            ana.browser.see("document.querySelector('#follows').click()")
+            assert ana.browser.see("document.querySelector('#follows').ariaPressed") == is_pressed
+
+
+def writes_and_answers(ana: Person, thread: str) -> None:
+    browser, home = ana.browser, ana.shop.home
+    ana.see(f"{home}/threads")
     browser.see("document.querySelector('select[name=person]').value = 'Ana'")
     press(browser, ".threads-filter button")
     assert "person=Ana" in str(browser.see("location.search"))
-    assert thread in text(browser)
-    browser.open(f"{shop.home}/t/{thread}", width=width, dark=dark)
+    assert thread in str(browser.see("document.querySelector('main').innerHTML"))
+    ana.see(f"{home}/t/{thread}")
     fill(browser, ".reply textarea", "I see.")
     press(browser, ".reply button")
-    assert "Sent." in text(browser)
-    assert "I see." in text(browser)
+    assert "Sent." in ana.text()
+    assert "I see." in ana.text()
     assert browser.see("document.querySelectorAll('details.fold:not([open])').length") == 1
     browser.see("document.querySelector('details.fold:not([open]) summary').focus()")
     browser.press("Enter", 13)
     assert browser.see("document.querySelectorAll('details.fold:not([open])').length") == 0
+    ana.see(f"{home}/write")
+    fill(browser, "input[name=others]", "Bo")
+    fill(browser, "input[name=subject]", "Hello")
+    fill(browser, "textarea", "From Ana.")
+    press(browser, ".write .choices button")
+    assert "Sent." in ana.text()
+    fill(browser, "input[name=q]", "please")
+    browser.events.clear()
+    browser.press("Enter", 13)
+    browser.wait_for("Page.loadEventFired")
+    assert browser.see("document.querySelector('mark').textContent") == "please"
+
+
+def leaves(ana: Person) -> None:
+    browser = ana.browser
+    ana.see(ana.shop.home)
+    browser.see("document.querySelector('.menu summary').focus()")
+    browser.press("Enter", 13)
+    assert "You write as Ana" in str(browser.see("document.querySelector('.menu-body').innerText"))
+    press(browser, ".menu-body button")
+    assert browser.see("location.pathname") == "/login"
+
+
+def typed(browser: Browser, keys: str) -> None:
+    """Press keys that stand for themselves, one after another."""
+    for key in keys:
+        for kind in ("keyDown", "keyUp"):
+            text = {"text": key} if kind == "keyDown" else {}
+            browser.ask("Input.dispatchKeyEvent", type=kind, key=key, **text)
+
+
+@pytest.mark.parametrize("ana", LOOKS, indirect=True, ids=str)
+def test_keys_lead_everywhere_and_send_nothing(ana: Person) -> None:
+    browser, at = ana.browser, "document.activeElement.%s"
+    for needed in ("[data-need]:nth-of-type(2)", "button[value=yes]", "button[value=replay]"):
+        ana.until(ana.shop.home, needed)
+    if not ana.look.script:
+        typed(browser, "1jkyngh?")
+        assert browser.see("document.activeElement === document.body") is True
+        assert browser.see("location.href") == ana.shop.home
+        return
+    needs = browser.see("[...document.querySelectorAll('[data-need]')].map(one => one.dataset.key)")
+    goes: tuple[tuple[str, str, object], ...] = (
+        ("1", at % "dataset.key", needs[0]),
+        ("j", at % "dataset.key", needs[1]),
+        ("k", at % "dataset.key", needs[0]),
+        ("y", at % "value", "yes"),
+        ("n", at % "value", "no"),
+        ("r", at % "value", "replay"),
+        ("?", "document.querySelector('#help').open", True),
+    )
+    for key, seen, expected in goes:
+        typed(browser, key)
+        assert browser.see(seen) == expected, key
+    browser.press("Escape", 27)
+    assert browser.see("document.querySelector('#help').open") is False
+    typed(browser, "/gh?")
+    assert browser.see(f"[{at % 'name'}, {at % 'value'}]") == ["q", "gh?"]
+    browser.press("Escape", 27)
+    assert browser.see("document.activeElement === document.body") is True
+    pages = {
+        "t": "timeline",
+        "h": "threads",
+        "r": "runs",
+        "a": "agents",
+        "v": "reservations",
+        "s": "schedules",
+    }
+    follow: Callable[[str, str], None] = lambda keys, page: _leads(browser, keys, f"/p/{ana.shop.slug}{page}")  # noqa: E731
+    for key, page in pages.items():
+        follow(f"g{key}", f"/{page}")
+    follow("gc", "")
+    follow("w", "/write")
+    ana.until(f"{ana.shop.home}/runs", "button[value=cancel]")
+    typed(browser, "c")
+    assert browser.see(at % "value") == "cancel"
+    follow("", "/runs")
+    ana.see(f"{ana.shop.home}/t/mail-src0-true")
+    are_open = "[...document.querySelectorAll('main details')].every(one => one.open)"
+    is_all_open = browser.see(are_open)
+    typed(browser, "e")
+    assert browser.see(are_open) is not is_all_open
+    assert not browser.complaints()
+
+
+def _leads(browser: Browser, keys: str, path: str) -> None:
+    if keys:
+        browser.events.clear()
+        typed(browser, keys)
+        browser.wait_for("Page.loadEventFired")
+    assert browser.see("location.pathname") == path

@@ -3,19 +3,18 @@
 import asyncio
 import io
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 import uvicorn
 from PIL import Image, ImageOps
 from starlette.applications import Starlette
 
 from channels.fake_telegram import PRIVATE, TOKEN, FakeTelegram, message, update
-from e2e.test_page_in_a_browser import PATIENCE, Browser, program
+from e2e.browser import PATIENCE, Browser
 from e2e.test_web_chat_in_a_browser import picture, said, soon, write
 from executors.room import SERVER, OneRunner
 from gateway_room import settled
@@ -136,13 +135,6 @@ async def served(web: WebAdapter) -> AsyncIterator[str]:
         await tasks.close()
 
 
-@pytest.fixture
-def window(tmp_path) -> Iterator[Browser]:
-    opened = Browser(program(), str(tmp_path / "profile"))
-    yield opened
-    opened.close()
-
-
 def sent_by_telegram(fake: FakeTelegram, number: int, caption: str) -> None:
     fake.files[f"f{number}"] = {"file_path": f"photos/{number}.jpg"}
     fake.contents[f"photos/{number}.jpg"] = photo()
@@ -172,7 +164,7 @@ SHOWN = "[...document.querySelectorAll('#log .{kind} img')].filter(one => one.na
 
 
 async def test_a_photo_is_described_changed_and_sent_back_and_the_page_shows_both(
-    window: Browser, tmp_path: Path
+    browser: Browser, tmp_path: Path
 ) -> None:
     path = tmp_path / "light.jpg"
     path.write_bytes(photo())
@@ -194,12 +186,12 @@ async def test_a_photo_is_described_changed_and_sent_back_and_the_page_shows_bot
             async with harbour.answered_by(runtime):
                 sent_by_telegram(telegram, 1, "What is this?")
                 await settled(lambda: telegram.sent("sendMessage"))
-                await asyncio.to_thread(sign_in, window, address)
-                await asyncio.to_thread(choose, window, path)
-                await asyncio.to_thread(write, window, "What is this?")
-                await asyncio.to_thread(soon, window, SHOWN.format(kind="message", number=1))
+                await asyncio.to_thread(sign_in, browser, address)
+                await asyncio.to_thread(choose, browser, path)
+                await asyncio.to_thread(write, browser, "What is this?")
+                await asyncio.to_thread(soon, browser, SHOWN.format(kind="message", number=1))
                 await asyncio.to_thread(
-                    soon, window, "document.querySelectorAll('#log .answer').length === 1"
+                    soon, browser, "document.querySelectorAll('#log .answer').length === 1"
                 )
                 await harbour.all_answered(2)
             for body in endpoint.bodies:
@@ -209,19 +201,19 @@ async def test_a_photo_is_described_changed_and_sent_back_and_the_page_shows_bot
             async with harbour.answered_by(command):
                 sent_by_telegram(telegram, 2, "Invert it.")
                 await settled(lambda: any(call.files for call in telegram.calls))
-                await asyncio.to_thread(soon, window, "document.querySelector('#link.up') !== null")
-                await asyncio.to_thread(choose, window, path)
-                await asyncio.to_thread(write, window, "Invert it.")
-                await asyncio.to_thread(soon, window, SHOWN.format(kind="answer", number=1))
-                assert await asyncio.to_thread(said, window) == ["What is this?", "Invert it."]
-                answers = await asyncio.to_thread(said, window, "answer")
+                await asyncio.to_thread(soon, browser, "document.querySelector('#link.up') !== null")
+                await asyncio.to_thread(choose, browser, path)
+                await asyncio.to_thread(write, browser, "Invert it.")
+                await asyncio.to_thread(soon, browser, SHOWN.format(kind="answer", number=1))
+                assert await asyncio.to_thread(said, browser) == ["What is this?", "Invert it."]
+                answers = await asyncio.to_thread(said, browser, "answer")
                 assert [one for one in answers if one] == [words, "Here it is, inverted."]
                 for width in (1280, 390):
-                    await asyncio.to_thread(_fit, window, width)
-                    await asyncio.to_thread(picture, window, tmp_path / f"page-{width}.png")
-                    wide = await asyncio.to_thread(window.see, "document.documentElement.scrollWidth")
+                    await asyncio.to_thread(_fit, browser, width)
+                    await asyncio.to_thread(picture, browser, tmp_path / f"page-{width}.png")
+                    wide = await asyncio.to_thread(browser.see, "document.documentElement.scrollWidth")
                     assert wide == width
-                assert window.complaints() == []
+                assert browser.complaints() == []
         [(name, mime, back)] = next(call.files for call in telegram.calls if call.files).values()
         assert (name, mime) == ("inverted.png", "image/png")
         with Image.open(io.BytesIO(back)) as got, Image.open(io.BytesIO(photo())) as source:

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from channels.fake_telegram import FakeTelegram, message, shown_text, update
+from channels.fake_telegram import SILENCE, FakeTelegram, message, shown_text, update
 from postgres_server import running_postgres
 from postroom.contracts.chat import InboundStatus
 from postroom.gateway import wording
@@ -176,6 +176,45 @@ async def test_killed_again_and_again_each_message_is_answered_once(tmp_path: Pa
             assert await store.chat.intake_log.counts() == {InboundStatus.DONE: count}
         finally:
             await asyncio.to_thread(store.close)
+
+
+async def test_killed_between_two_files_the_text_and_the_first_file_are_not_sent_again(
+    tmp_path: Path,
+) -> None:
+    fake = FakeTelegram()
+    async with fake.serving():
+        fake.faults["sendDocument"].extend([None, SILENCE])  # the second is on its way when the process dies
+        processes = await asyncio.to_thread(
+            lambda: Processes(str(tmp_path / "p.db"), tmp_path, fake.url, turn_ms=2, ports=(None,))
+        )
+        try:
+            fake.feed(update(1, message=message(1, "files: one.txt two.txt three.txt")))
+            await _asked_for(fake, "sendDocument", 2)
+            await asyncio.to_thread(processes.kill, 0)
+            await _asked_for(fake, "sendDocument", 4)
+            assert await asyncio.to_thread(processes.stop, 0) == 0, processes.said()
+        finally:
+            await asyncio.to_thread(processes.end)
+    names = [call.files["document"][0] for call in fake.calls if call.method == "sendDocument"]
+    assert names == ["one.txt", "two.txt", "two.txt", "three.txt"]
+    assert [
+        shown_text(one.get("caption", "")) == wording.POSSIBLE_DUPLICATE for one in fake.sent("sendDocument")
+    ] == [
+        False,
+        False,
+        True,  # nobody knows whether it had arrived
+        False,
+    ]
+    assert [shown_text(one["text"]) for one in fake.sent("sendMessage")] == [
+        "re: files: one.txt two.txt three.txt"
+    ]
+
+
+async def _asked_for(fake: FakeTelegram, method: str, times: int) -> None:
+    """Wait until a method was called so often."""
+    async with asyncio.timeout(60):
+        while len(fake.sent(method)) < times:
+            await asyncio.wait([asyncio.ensure_future(fake._over.wait())], timeout=0.05)
 
 
 @pytest.fixture

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.browser import Browser
 from e2e.running import RunningServer
-from e2e.test_page_in_a_browser import Browser, browser
 from e2e.test_work_in_a_browser import agent, command, soon
-
-__all__ = ["browser"]
 
 OUTPUT = "document.querySelector('#log')"
 AT_END = f"(one => one.scrollTop > 0 && one.scrollTop + one.clientHeight >= one.scrollHeight - 4)({OUTPUT})"

@@ -1,14 +1,7 @@
-"""The pages in a real browser, spoken to over its debugging pipe: how they look, and that nothing acts."""
+"""The pages in a real browser: how they look, and that nothing acts."""
 
 import asyncio
-import json
-import os
-import select
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -22,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from e2e.browser import PATIENCE, Browser
 from postroom import sse
 from postroom.contracts.clock import SystemClock
 from postroom.stores.sqlite import SqliteStore
@@ -33,18 +27,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --remote-debugging-pipe"
-)
-# The browser reads commands from descriptor 3 and answers on 4; this puts the pipes there.
-LAUNCH = """
-import os, sys
-os.dup2(int(sys.argv[1]), 3)
-os.dup2(int(sys.argv[2]), 4)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-PATIENCE = 20
 WIDTHS = (360, 768, 1440)
 ADDRESSES = (
     "/",
@@ -73,145 +55,6 @@ ACTING = """
        || (['href', 'src', 'action', 'formaction'].includes(name) && !/^(https?:|mailto:|[/#]|$)/.test(value)))
 ).map(one => one.outerHTML.slice(0, 200))
 """
-
-
-def program() -> str:
-    """Return the browser; without one the test is skipped, and fails where the whole suite must run."""
-    found = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
-        None,
-    )
-    if found is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium is installed")
-    return found
-
-
-class Browser:
-    """One tab of a browser without a window."""
-
-    def __init__(self, executable: str, profile: str) -> None:
-        commands, self._commands = os.pipe()
-        self._answers, answers = os.pipe()
-        arguments = [executable, *FLAGS.split(), f"--user-data-dir={profile}", "about:blank"]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, str(commands), str(answers), *arguments],
-            pass_fds=(commands, answers),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        os.close(commands)
-        os.close(answers)
-        self._buffer = b""
-        self._number = 0
-        self._session: str | None = None
-        self._targets: dict[str, str] = {}
-        self.events: list[dict] = []
-        self.new_tab()
-
-    def new_tab(self) -> str:
-        """Open another tab, in a window of its own, and go to it; return its name, for `go_to`."""
-        self._session = None
-        target = self.ask("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
-        session = str(self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
-        self._targets[session] = target
-        self.go_to(session)
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
-        return session
-
-    @property
-    def tab(self) -> str:
-        """The tab that is spoken to."""
-        assert self._session is not None
-        return self._session
-
-    @property
-    def tabs(self) -> list[str]:
-        """Every tab that is open, in the order in which they were opened."""
-        return list(self._targets)
-
-    def close_tab(self, tab: str) -> None:
-        """Close a tab; another is gone to afterwards."""
-        self._session = None
-        self.ask("Target.closeTarget", targetId=self._targets.pop(tab))
-
-    def go_to(self, tab: str) -> None:
-        """Speak to another tab from now on."""
-        self._session = tab
-
-    def ask(self, method: str, **parameters: object) -> dict:
-        """Send one command and return its answer."""
-        self._number += 1
-        command = {"id": self._number, "method": method, "params": parameters}
-        if self._session:
-            command["sessionId"] = self._session
-        os.write(self._commands, json.dumps(command).encode() + b"\0")
-        while (message := self._receive()).get("id") != self._number:
-            self.events.append(message)
-        assert "error" not in message, message["error"]
-        return message["result"]
-
-    def wait_for(self, event: str) -> None:
-        """Return once the browser has told of an event."""
-        while not any(one["method"] == event for one in self.events):
-            self.events.append(self._receive())
-
-    def open(self, address: str, *, width: int = 1440, dark: bool = False) -> None:
-        """Load a page in a window of this width, for a reader who prefers light or dark."""
-        self.ask(
-            "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False
-        )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.ask("Emulation.setEmulatedMedia", features=[scheme])
-        self.events.clear()
-        self.ask("Page.navigate", url=address)
-        self.wait_for("Page.loadEventFired")
-
-    def see(self, expression: str) -> object:
-        """Return what an expression is in the page."""
-        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
-
-    def press(self, key: str, code: int) -> None:
-        """Press and release a key."""
-        text = {"text": "\r"} if key == "Enter" else {}
-        for kind in ("keyDown", "keyUp"):
-            pressed = text if kind == "keyDown" else {}
-            self.ask(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **pressed
-            )
-
-    def complaints(self) -> list[str]:
-        """Return what the browser refused or failed to do since the page was opened."""
-        told = {"Runtime.exceptionThrown", "Page.javascriptDialogOpening", "Runtime.consoleAPICalled"}
-        entries = [one["params"]["entry"] for one in self.events if one["method"] == "Log.entryAdded"]
-        wrong = [one["text"] for one in entries if one["level"] in ("error", "warning")]
-        return wrong + [str(one["params"]) for one in self.events if one["method"] in told]
-
-    def fetched(self) -> list[str]:
-        """Return every address that was asked for since the page was opened."""
-        asked = [one["params"] for one in self.events if one["method"] == "Network.requestWillBeSent"]
-        return [one["request"]["url"] for one in asked]
-
-    def close(self) -> None:
-        """End the browser and all its processes."""
-        os.close(self._commands)
-        os.close(self._answers)
-        try:
-            self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(PATIENCE)
-
-    def _receive(self) -> dict:
-        while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._answers], [], [], PATIENCE)
-            assert ready, "the browser does not answer"
-            piece = os.read(self._answers, 1 << 16)
-            assert piece, "the browser has ended"
-            self._buffer += piece
-        message, self._buffer = self._buffer.split(b"\0", 1)
-        return json.loads(message)
 
 
 @dataclass
@@ -313,18 +156,11 @@ def site(tmp_path_factory) -> Iterator[Site]:
     thread = threading.Thread(target=server.run, args=([listening],), name="pages")
     thread.start()
     yield Site(f"http://127.0.0.1:{listening.getsockname()[1]}", hostile, message)
-    server.should_exit = True
+    server.should_exit = server.force_exit = True  # a page that is still open has its stream
     thread.join(PATIENCE)
     listening.close()
     store.close()
     assert not thread.is_alive()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory) -> Iterator[Browser]:
-    opened = Browser(program(), str(tmp_path_factory.mktemp("profile")))
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

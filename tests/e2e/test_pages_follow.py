@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from e2e.browser import Browser
 from e2e.running import RunningServer
 from e2e.test_live_pages import log_in
-from e2e.test_page_in_a_browser import Browser, browser
 from e2e.test_work_in_a_browser import soon
-
-__all__ = ["browser"]
 
 SOON_MS = 1_000
 """Milliseconds from a change to the page that shows it, on a machine that has nothing else to do."""

@@ -10,8 +10,9 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from e2e.browser import PATIENCE
 from e2e.test_accessibility import axe, examined
-from e2e.test_page_in_a_browser import ACTING, PATIENCE, Guarded, browser, silence
+from e2e.test_page_in_a_browser import ACTING, Guarded, silence
 from e2e.test_work_in_a_browser import soon
 from postroom.contracts.clock import SystemClock
 from postroom.stores.sqlite import SqliteStore
@@ -19,7 +20,7 @@ from postroom.web.pages import page_routes
 from still_room import StillRoom, still_room
 from timeline_room import a_shop
 
-__all__ = ["axe", "browser"]
+__all__ = ["axe"]
 
 MARKS = (
     "[...document.querySelectorAll('.tl-drawing [data-mark]')].map(one => one.dataset.mark).sort().join(' ')"
@@ -46,7 +47,7 @@ def address(tmp_path_factory) -> Iterator[str]:
     thread = threading.Thread(target=server.run, args=([listening],), name="timeline")
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/p/orchard"
-    server.should_exit = True
+    server.should_exit = server.force_exit = True  # a page that is still open has its stream
     thread.join(PATIENCE)
     listening.close()
     store.close()

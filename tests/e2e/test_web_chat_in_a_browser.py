@@ -14,7 +14,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from e2e.test_page_in_a_browser import ACTING, PATIENCE, Browser, program
+from e2e.browser import PATIENCE, Browser
+from e2e.test_page_in_a_browser import ACTING
 from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
@@ -122,20 +123,13 @@ def harbour() -> Iterator[Harbour]:
     made.close()
 
 
-@pytest.fixture(scope="module")
-def window(tmp_path_factory) -> Iterator[Browser]:
-    opened = Browser(program(), str(tmp_path_factory.mktemp("profile")))
-    yield opened
-    opened.close()
-
-
 @pytest.fixture
-def page(window: Browser, harbour: Harbour) -> Browser:
+def page(browser: Browser, harbour: Harbour) -> Browser:
     """The chat, opened by somebody who has signed in."""
-    window.ask("Network.clearBrowserCookies")
-    window.open(harbour.address)
-    sign_in(window)
-    return window
+    browser.ask("Network.clearBrowserCookies")
+    browser.open(harbour.address)
+    sign_in(browser)
+    return browser
 
 
 def sign_in(window: Browser) -> None:
@@ -346,16 +340,16 @@ def test_it_can_be_used_by_ear_and_by_keyboard(page: Browser) -> None:
     ("name", "width", "dark"), [("light", 1440, False), ("dark", 1440, True), ("narrow", 390, False)]
 )
 def test_it_fits_light_dark_and_narrow(
-    window: Browser, harbour: Harbour, tmp_path: Path, name: str, width: int, dark: bool
+    browser: Browser, harbour: Harbour, tmp_path: Path, name: str, width: int, dark: bool
 ) -> None:
-    window.ask("Network.clearBrowserCookies")
-    window.open(harbour.address, width=width, dark=dark)
-    picture(window, tmp_path / f"sign-in-{name}.png")
-    assert window.see("document.documentElement.scrollWidth") <= width
-    sign_in(window)
-    picture(window, tmp_path / f"empty-{name}.png")
-    write(window, "Good evening. Is the north light on?")
-    soon(window, f"{STATE} === 'kept'")
+    browser.ask("Network.clearBrowserCookies")
+    browser.open(harbour.address, width=width, dark=dark)
+    picture(browser, tmp_path / f"sign-in-{name}.png")
+    assert browser.see("document.documentElement.scrollWidth") <= width
+    sign_in(browser)
+    picture(browser, tmp_path / f"empty-{name}.png")
+    write(browser, "Good evening. Is the north light on?")
+    soon(browser, f"{STATE} === 'kept'")
     message_id = harbour.agent.accepted[0].message_id
     assert message_id is not None
     harbour.answer(ANSWER, to=message_id)
@@ -364,15 +358,15 @@ def test_it_fits_light_dark_and_narrow(
         buttons=(Button(label="Allow", value="approve 1"), Button(label="Refuse", value="deny 1")),
     )
     harbour.run(harbour.adapter.send_card("Ada", card))
-    soon(window, "document.querySelectorAll('.card .choices button').length === 2")
-    write(window, "Wait, first tell me", "how long the reserve of the south one lasts")
-    soon(window, f"{STATE} === 'kept'")
+    soon(browser, "document.querySelectorAll('.card .choices button').length === 2")
+    write(browser, "Wait, first tell me", "how long the reserve of the south one lasts")
+    soon(browser, f"{STATE} === 'kept'")
     harbour.agent.is_away = True
-    write(window, "And who is on duty?")
-    soon(window, "document.querySelector('.message.failed') !== null")
+    write(browser, "And who is on duty?")
+    soon(browser, "document.querySelector('.message.failed') !== null")
     harbour.run(harbour.adapter.send_typing("Ada"))
-    soon(window, "!document.querySelector('#typing').hidden")
-    assert window.see("document.documentElement.scrollWidth") <= width
-    picture(window, tmp_path / f"chat-{name}.png")
-    ground = str(window.see("getComputedStyle(document.body).backgroundColor"))
+    soon(browser, "!document.querySelector('#typing').hidden")
+    assert browser.see("document.documentElement.scrollWidth") <= width
+    picture(browser, tmp_path / f"chat-{name}.png")
+    ground = str(browser.see("getComputedStyle(document.body).backgroundColor"))
     assert (sum(int(one) for one in ground.removeprefix("rgb(").removesuffix(")").split(",")) < 200) is dark

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import pytest
 
+from e2e.browser import Browser
 from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment
 from e2e.test_accessibility import axe, examined
-from e2e.test_page_in_a_browser import Browser, browser
 
-__all__ = ["axe", "browser"]
+__all__ = ["axe"]
 
 T = TypeVar("T")
 

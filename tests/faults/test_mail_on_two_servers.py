@@ -5,11 +5,18 @@ from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
 
+import mcp.server.subscriptions  # noqa: F401 - loaded before an event loop runs
 import pytest
 
 from mail_room import HARBOR, SHORE, Room, a_room
+from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.transactions import SharedChanges
+from postroom.mail.context import Caller
 from postroom.mail.merging import merge
+from postroom.mail.named_tokens import NamedTokens
+from postroom.mail.operations import ALL_OPERATIONS
+from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import Following
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
@@ -121,3 +128,50 @@ async def test_what_waits_for_a_project_that_another_server_merges_is_done_in_th
     assert home is not None
     assert {one.project_id for one in found.values()} == {home.id}
     assert len(await second.inbox("Zoe", limit=50)) == 30
+
+
+async def test_who_listens_at_one_server_has_news_of_what_was_done_at_another(rooms: list[Room]) -> None:
+    here, there = (
+        Subscriptions(shared=SharedChanges(room.store.store.changes, room.store.store.engine.share))  # type: ignore[attr-defined]
+        for room in rooms
+    )
+    uri, heard = f"mail://inbox/{await rooms[0].mail.slug(HARBOR)}/Ben", asyncio.Queue[str]()
+    with here.heard_by(None, [uri]):
+        stop = here.subscribe(lambda event: heard.put_nowait(event.uri))
+    calls = Calls(rooms[1].mail, ALL_OPERATIONS, news=there)
+    message = {"project_key": HARBOR, "sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
+    async with asyncio.timeout(PATIENCE):
+        await until_heard(rooms)
+        while not heard.empty():
+            heard.get_nowait()
+        await calls.perform("send_message", message, caller=Caller(operator=True))
+        assert await heard.get() == uri
+    stop()
+
+
+async def test_a_token_that_is_revoked_at_one_server_ends_what_another_tells_by_it(rooms: list[Room]) -> None:
+    here, there = (
+        NamedTokens(
+            room.store,
+            room.clock,
+            shared=SharedChanges(room.store.store.changes, room.store.store.engine.share),  # type: ignore[attr-defined]
+        )
+        for room in rooms
+    )
+    token = new_named_token()
+    await here.create("ci", token.id, token.hash, ["mail:read"])
+    grant = await here.recognise(token.token)
+    here.start()
+    await until_heard(rooms)
+    assert here.holds(grant)
+    await there.revoke("ci")
+    async with asyncio.timeout(PATIENCE):
+        while here.holds(grant):
+            await asyncio.sleep(0)
+    await here.stop()
+
+
+async def until_heard(rooms: list[Room]) -> None:
+    """Wait until each server hears the other."""
+    for room in rooms:
+        await asyncio.to_thread(room.store.store.engine.notifications.is_listening.wait)  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.run_backends import Prepared, prepared_stores, run_place
-from postroom.contracts.errors import StoreFull, StoreUnavailable
+from postroom.contracts.errors import CommitUnknown, StoreFull, StoreUnavailable
 from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
 from postroom.contracts.transactions import Joined, Store, Transaction
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
@@ -536,3 +536,129 @@ async def test_an_end_with_nothing_behind_it_causes_no_look_and_one_in_line_is_b
             asyncio.get_running_loop().time() - began < 8
         )  # each waits for no poll, which comes once a second
     assert handler.given == list(range(20))
+
+
+async def test_what_is_stored_where_it_is_performed_needs_no_look_and_no_claim(store: Store) -> None:
+    """It is stored as claimed: two changes for each effect, and no read behind the first."""
+    changes, looks, handler = Changes(store), Looks(store), FakeHandler()
+    looks.write = changes.write  # type: ignore[method-assign]
+    async with serving(Relay(looks, {KIND: handler})):  # type: ignore[arg-type]
+        await until(lambda: changes.count > 0)  # it has looked after old ones
+        before = looks.count, changes.count
+        for number in range(10):
+            await put(store, number, order_key=str(number))
+            await until(lambda: len(handler.given) > number)  # noqa: B023 - awaited at once
+            while (await backlog(store)).waiting:
+                await asyncio.sleep(0)
+        assert changes.count - before[1] == 10  # each end
+        assert looks.count - before[0] <= 2  # a poll may come
+    assert (handler.given, handler.marked) == (list(range(10)), [])
+
+
+class Changes:
+    """A store that counts what is changed through it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.count = store, 0
+
+    async def write(self, change: Any, *, key: str = "") -> Any:
+        self.count += 1
+        return await self._store.write(change, key=key)
+
+
+async def test_what_was_begun_as_it_was_stored_survives_its_process_and_is_marked(
+    store: Store, clock: ManualClock
+) -> None:
+    begun = asyncio.Event()
+
+    async def hangs(row: OutboxMessage) -> Outcome:
+        begun.set()
+        await asyncio.Event().wait()
+        return Performed()
+
+    relay = asyncio.ensure_future(Relay(store, {KIND: FakeHandler(act=hangs)}).serve(asyncio.Event()))
+    await asyncio.sleep(0)
+    await put(store, 1, order_key="a")
+    await put(store, 2, order_key="a")
+    await begun.wait()
+    relay.cancel()  # as a process ends that is killed: nothing more is written
+    await asyncio.gather(relay, return_exceptions=True)
+    again = FakeHandler()
+    assert await Relay(store, {KIND: again}).drain() == 0  # its lease runs, and 2 waits behind it
+    clock.advance(LEASE)
+    assert await Relay(store, {KIND: again}).drain() == 2
+    assert (again.given, again.marked) == ([1, 2], [1])
+
+
+async def test_what_was_stored_without_an_answer_is_given_back_and_performed_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = store.engine  # type: ignore[attr-defined]
+    durable, handler = engine.write, FakeHandler()
+
+    async def lost(change: Any, *, key: str = "", committed: Any = None) -> Any:
+        monkeypatch.setattr(engine, "write", durable)
+        await durable(change, key=key)
+        raise CommitUnknown("the connection broke before the answer")
+
+    async with serving(Relay(store, {KIND: handler})):
+        await asyncio.sleep(0)
+        monkeypatch.setattr(engine, "write", lost)
+        with pytest.raises(CommitUnknown):
+            await put(store, 1)
+        while (await backlog(store)).waiting:
+            await asyncio.sleep(0)
+    assert (handler.given, handler.marked) == ([1], [])
+
+
+async def test_what_is_stored_as_its_relay_stops_waits_unmarked_for_the_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = store.engine  # type: ignore[attr-defined]
+    relay, stopping, durable = Relay(store, {KIND: FakeHandler()}), asyncio.Event(), engine.write
+
+    async def stops(change: Any, *, key: str = "", committed: Any = None) -> Any:
+        def stop_and_tell() -> None:
+            stopping.set()
+            committed()
+
+        monkeypatch.setattr(engine, "write", durable)
+        return await durable(change, key=key, committed=stop_and_tell)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(relay.serve(stopping))
+        await until(lambda: store.changes.performer is relay)
+        await relay.idle(KIND)  # it has looked after old ones
+        monkeypatch.setattr(engine, "write", stops)
+        await put(store, 1)
+        relay.hint()
+        while [row.status for row in await rows(store)] != [OutboxStatus.PENDING]:
+            await asyncio.sleep(0)
+    again = FakeHandler()
+    assert await Relay(store, {KIND: again}).drain() == 1
+    assert again.marked == []
+
+
+async def test_no_more_are_performed_at_once_than_a_handler_takes_however_many_are_stored_together(
+    store: Store,
+) -> None:
+    free, most = asyncio.Event(), 0
+    at_work: set[int] = set()
+
+    async def waits(row: OutboxMessage) -> Outcome:
+        nonlocal most
+        at_work.add(row.payload["n"])
+        most = max(most, len(at_work))
+        await free.wait()
+        at_work.discard(row.payload["n"])
+        return Performed()
+
+    handler = FakeHandler(act=waits, at_once=3)
+    async with serving(Relay(store, {KIND: handler})):
+        await asyncio.sleep(0)
+        await put(store, *range(9))
+        await until(lambda: len(at_work) == 3)
+        free.set()
+        await until(lambda: len(handler.given) == 9)
+    assert most == 3
+    assert (await backlog(store)).waiting == 0

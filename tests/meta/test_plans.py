@@ -13,7 +13,15 @@ from postroom.stores.statements import statements
 
 Session = psycopg.Connection[Any]
 ROWS = 20_000
-ONLY_THESE = {"projects": 20, "agents": 400, "runners": 400, "chat_addresses": 400, "agent_nudges": 400}
+ONLY_THESE = {
+    "projects": 20,
+    "login_codes": 20,
+    "leases": 20,
+    "agents": 400,
+    "runners": 400,
+    "chat_addresses": 400,
+    "agent_nudges": 400,
+}
 """Tables that stay small; a column that is not named below has another value in each row."""
 VALUES = {
     **dict.fromkeys(("project_id",), "i % 20 + 1"),

@@ -33,7 +33,7 @@ BROAD_EXCEPTS = {
     "postroom/schedules/firing.py:Schedules._moved_on": "the worker around one schedule",
     "postroom/mcp_server/answers.py:answer_call": "the edge around one tool call",
     "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
-    "postroom/services/calls.py:Subscriptions.publish": "the edge around one listener",
+    "postroom/services/calls.py:Subscriptions._tell": "the edge around one listener",
     "postroom/stores/pending_changes.py:PendingChange.perform": "hands whatever a caller's function raised to that caller",
     "postroom/stores/postgres/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
     "postroom/dispatch/completion.py:_told_by": "an exception of foreign code that cannot tell its text: the kind is told",

@@ -451,7 +451,7 @@ CREATE TABLE outbox (
   claim_token      TEXT,
   lease_until      INTEGER,
   last_error       TEXT,
-  may_have_arrived INTEGER NOT NULL DEFAULT 0 CHECK (may_have_arrived IN (0, 1)),
+  may_have_arrived INTEGER NOT NULL DEFAULT 0 CHECK (may_have_arrived IN (0, 1)), steps_done INTEGER NOT NULL DEFAULT 0 CHECK (steps_done >= 0),
   CHECK ((status = 'claimed') = (claim_token IS NOT NULL)
          AND (status = 'claimed') = (lease_until IS NOT NULL))
 ) STRICT;

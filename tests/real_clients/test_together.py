@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from e2e.test_page_in_a_browser import Browser, browser
+from e2e.browser import Browser
 from e2e.test_work_in_a_browser import fill, log_in, press, sees
 from real_clients.asked import Asked, CallTool, Say, Step
 from real_clients.clients import CLIENTS
 from real_clients.home import PATIENCE, PROXIES, Home
 from real_clients.model_server import ModelServer
 from real_clients.test_setup import trust_hooks
-
-__all__ = ["browser"]
 
 pytestmark = pytest.mark.timeout(300)
 PATCH = "*** Begin Patch\n*** Update File: quay.txt\n@@\n-{old}\n+{new}\n*** End Patch\n"

@@ -1,15 +1,15 @@
-"""The gateway as its operator sees it: health, people, notices, and what could not be delivered."""
+"""The gateway as its operator sees it: health, people, notices."""
 
 from collections.abc import Mapping
 from secrets import token_hex
 from typing import Final
 
 from postroom.app.gateway_wiring import ChatService
+from postroom.app.undelivered import MOST_DEAD, UndeliveredService
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.chat_people import MAX_PEOPLE, Person, PersonRole
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
-from postroom.contracts.outbox import OutboxMessage
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
@@ -19,13 +19,13 @@ from postroom.http_api.chat_routes import Notice
 from postroom.http_api.operations import Check, channels_check
 
 LONGEST_NOTICE: Final = 100_000
-_MOST_DEAD: Final = 500
 
 
-class GatewayService:
+class GatewayService(UndeliveredService):
     """Answers the operator's questions about one gateway."""
 
     def __init__(self, chats: ChatService) -> None:
+        super().__init__(chats.gateway.outbox)
         self._chats = chats
         self._gateway = chats.gateway
 
@@ -50,7 +50,7 @@ class GatewayService:
             "adds_up": counts.adds_up,
         }
         dispatches = await self._chats.runs.stores.dispatches.count_by_status()
-        dead = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
+        dead = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
         return {
             "state": self._chats.state,
             "channels": {
@@ -65,9 +65,7 @@ class GatewayService:
 
     async def _held(self) -> int:
         """Count the messages of agents that wait for the end of quiet hours, of the oldest 500 that wait."""
-        rows = await self._chats.runs.stores.store.read(
-            lambda tx: tx.outbox.open(CHAT_KIND, limit=_MOST_DEAD)
-        )
+        rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MOST_DEAD))
         return sum(row.last_error == QUIET for row in rows)
 
     async def refresh_metrics(self) -> None:
@@ -157,27 +155,6 @@ class GatewayService:
         state = self._gateway.liveness()[adapter.platform.value]
         return {"platform": adapter.platform.value, **state, **_instants(state)}
 
-    async def dead(self) -> Mapping[str, object]:
-        """Return what could not be delivered, up to 500 rows."""
-        rows = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
-        return {"undelivered": [_undelivered(row) for row in rows]}
-
-    async def revive(self, outbox_id: str) -> Mapping[str, object]:
-        """Have it tried again; the beginning of its id will do where no other begins so."""
-        rows = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
-        named = [one.outbox_id for one in rows if outbox_id and one.outbox_id.startswith(outbox_id)]
-        row = await self._gateway.outbox.revive(named[0] if len(named) == 1 else outbox_id)
-        if row is None:
-            raise _not_dead(outbox_id)
-        self._gateway.wake()
-        return {"outbox_id": row.outbox_id, "status": row.status.value}
-
-    async def discard(self, outbox_id: str) -> Mapping[str, object]:
-        """Have it delivered by nobody."""
-        if not await self._gateway.outbox.discard(outbox_id):
-            raise _not_dead(outbox_id)
-        return {"outbox_id": outbox_id, "discarded": True}
-
     async def _destination(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
         """Return where a notice goes: the chat it names, else the one that was made home, else the file's."""
         platform, account = adapter.platform, adapter.account
@@ -208,14 +185,6 @@ class GatewayService:
         )
 
 
-def _not_dead(outbox_id: str) -> InvalidArgument:
-    return InvalidArgument(
-        "this is not among what could not be delivered",
-        value=outbox_id[:200],
-        remedy="take the id from `postroom gateway dead`",
-    )
-
-
 def _role(text: str) -> PersonRole:
     try:
         return PersonRole(text)
@@ -232,20 +201,6 @@ def _person(person: Person, origin: str) -> dict[str, object]:
         "name": person.name,
         "from": origin,
         "added_at": iso(person.added_at) if person.added_at else None,
-    }
-
-
-def _undelivered(row: OutboxMessage) -> dict[str, object]:
-    source = row.payload.get("source", row.payload.get("place"))  # as earlier versions named it
-    return {
-        "outbox_id": row.outbox_id,
-        "target": row.target,
-        "kind": row.payload.get("kind"),
-        "chat_id": source.get("chat_id") if isinstance(source, Mapping) else None,
-        "thread_id": row.payload.get("thread_id"),
-        "text": row.payload.get("text"),
-        "error": row.last_error,
-        "created_at": iso(row.created_at),
     }
 
 

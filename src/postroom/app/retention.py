@@ -9,6 +9,7 @@ Each step is a change of its own, after which others have their turn. What a kil
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -56,6 +57,8 @@ UNUSED: Final = timedelta(days=7)
 _PAGE: Final = 500
 _REST: Final = 4
 """How many times as long as a step took others have writer and processor for themselves."""
+_IS_TIMED: Final = ContextVar("is_timed", default=False)
+"""Whether it is done by itself, and not because somebody asked this server for it."""
 _LOG = get_logger(__name__)
 T = TypeVar("T")
 
@@ -254,7 +257,7 @@ class Retention:
         return await self._rested(self._runs.write(self._guarded(lambda tx: change(tx.mail))))
 
     def _guarded(self, change: Callable[[Transaction], int]) -> Callable[[Transaction], int]:
-        return change if self._leases is None else self._leases.guarded(RETENTION, change)
+        return self._leases.guarded(RETENTION, change) if self._leases and _IS_TIMED.get() else change
 
     async def _rested(self, step: Awaitable[T]) -> T:
         """Do a step, then leave the writer to others for longer than it took."""
@@ -265,6 +268,7 @@ class Retention:
         return done
 
     async def _serve(self) -> None:
+        _IS_TIMED.set(True)
         minutes = 0
         while True:
             await self._timer.sleep(milliseconds(INTERVAL))

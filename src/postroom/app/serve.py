@@ -29,6 +29,7 @@ from postroom.app.keep_config import load_keep_rules
 from postroom.app.logs import configure_logs
 from postroom.app.privacy import keep_private
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
+from postroom.app.undelivered import UndeliveredService
 from postroom.app.wiring import Application, Declared
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
@@ -133,6 +134,7 @@ class Site:
                 mcp_path=settings.mcp_path,
                 refresh=self._operator.refresh_metrics,
                 chats=self._operator.chats,
+                undelivered=self._operator.chats or UndeliveredService(application.store.runs.outbox),
                 runners=RunnerService(application.mail, application.executors.check),
                 questions=questions,
                 runs=runs,

@@ -26,6 +26,7 @@ from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.retention import KeepRule
 from postroom.contracts.tracing import OFF, Tracing
+from postroom.contracts.transactions import SharedChanges
 from postroom.executors.processes.servers import is_gone, own_process
 from postroom.leases import Leases
 from postroom.mail.archive.archive import Archive, Author
@@ -92,8 +93,9 @@ class Application:
             tracing=tracing,
             waker=lambda: self.waker if self.agents.is_waking else None,
         )
-        self.tokens = NamedTokens(store, clock)
-        self.news = Subscriptions(holds=self.tokens.holds)
+        shared = None if store.is_exclusive else SharedChanges(store.store.changes, store.store.engine.share)
+        self.tokens = NamedTokens(store, clock, shared=shared)
+        self.news = Subscriptions(holds=self.tokens.holds, shared=shared)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.leases = self._leases()
         self.archive = self._archive()

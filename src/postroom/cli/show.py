@@ -114,10 +114,16 @@ def _word(value: object) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:
-    """Return rows as a table on a terminal, with tabs between the cells in a pipe; without rows, `none`."""
+    """Return rows as a table on a terminal, with tabs between the cells in a pipe; without rows, `none`.
+
+    In a pipe that is said on stderr: a program reads no row.
+    """
     cells = [[line("" if cell is None else cell) for cell in row] for row in rows]
     if not cells:
-        return none if sys.stdout.isatty() else ""
+        if sys.stdout.isatty():
+            return none
+        print(none, file=sys.stderr)
+        return ""
     if not sys.stdout.isatty():
         return "\n".join("\t".join(row) for row in [list(heads), *cells])
     return _drawn(heads, cells)

@@ -389,3 +389,7 @@ class ChatStores(Protocol):
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
         """Return in one look the messages that have their answer, as `messages` does, and its run's files."""
         ...
+
+    async def note_sent(self, outbox_id: str, steps: int) -> None:
+        """Keep how many steps of a reply have arrived: after a crash they are not repeated."""
+        ...

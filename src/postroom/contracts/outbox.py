@@ -74,6 +74,24 @@ class OutboxMessage:
     order_key: str | None = None
     may_have_arrived: bool = False
     """Whether an earlier claim may have performed it: that claim's lease ended, or nobody knows."""
+    steps_done: int = 0
+    """How many of the steps that its handler has for it are known to have happened."""
+
+
+class EffectPerformer(Protocol):
+    """Who performs effects in this process: what it has room for is stored as claimed by it."""
+
+    def lease_ms(self, kind: str, target: str) -> int | None:
+        """Return how long an effect that is stored now is claimed for; None: it waits. Any thread may ask."""
+        ...
+
+    def begin(self, effects: Sequence[OutboxMessage]) -> None:
+        """Perform effects that were stored as claimed, once they are committed."""
+        ...
+
+    def give_back(self, effects: Sequence[OutboxMessage]) -> None:
+        """Have effects due for anybody of which nobody knows whether they were committed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +145,10 @@ class OutboxTables(Protocol):
 
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str]) -> int:
         """Record that effects were performed by who has these tokens; return how many still were theirs."""
+        ...
+
+    def note_steps(self, outbox_id: str, steps_done: int) -> None:
+        """Keep how many steps of an effect have happened; fewer than are known change nothing."""
         ...
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:

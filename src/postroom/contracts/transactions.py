@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim
 from postroom.contracts.events import EventTables
 from postroom.contracts.leases import LeaseTables
-from postroom.contracts.outbox import OutboxTables
+from postroom.contracts.outbox import EffectPerformer, OutboxTables
 from postroom.contracts.run_tables import RunTables
 from postroom.contracts.schedules import ScheduleTables
 from postroom.contracts.store import MailWrites
@@ -126,6 +126,9 @@ class Listener(Protocol):
 class Changes(Protocol):
     """Hints that something was committed. One may be lost, so a waiter looks again now and then."""
 
+    performer: EffectPerformer | None
+    """Who performs effects in this process; it hears at once of those that are stored here."""
+
     def listen(self, topic: str) -> Listener:
         """Hear a topic from now on: `WORK`, `MAIL`, or the key of an event scope."""
         ...
@@ -133,6 +136,14 @@ class Changes(Protocol):
     def tell(self, topics: Iterable[str]) -> None:
         """Wake those who listen to these topics."""
         ...
+
+
+class SharedChanges(NamedTuple):
+    """Passes hints between the servers of one database: what they tell, and how they are told."""
+
+    changes: Changes
+    share: Callable[[Iterable[str]], None]
+    """Tells the others of topics, and nobody here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

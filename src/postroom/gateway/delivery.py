@@ -47,6 +47,8 @@ from postroom.relay import NotPerformed, Outcome, Performed
 
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4
+_TEXT = 1
+"""The text is the first step of a reply, and each of its files one more."""
 _LOOKED_AGAIN_MS = 300_000
 """How often it is looked whether quiet hours are still set as they were."""
 
@@ -80,7 +82,9 @@ class OutgoingMessage:
     stale_id: str | None = None
     """A draft that could not be kept up: it is taken back when the text is there."""
     files_sent: int = 0
-    """How many of the files that the run has left are known to have arrived."""
+    """How many of the files behind the text are known to have arrived."""
+    marks_file: bool = False
+    """Whether nobody knows if the file that is next has arrived."""
     details: Mapping[str, Json] = field(default_factory=dict)
     """What the channel is told with the last part."""
     is_under_way: bool = False
@@ -274,26 +278,41 @@ class Delivery:
     async def _send_files(
         self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
     ) -> SendResult:
-        """Send the files behind a text; of one that is not taken the chat is told."""
-        source, files = outgoing.address.source, outgoing.address.files or await self._files_of(reply)
+        """Send the files behind a text; of one that is not taken the chat is told.
+
+        What has arrived is kept before the next is sent: a process that dies here repeats one at most.
+        """
+        files = outgoing.address.files or await self._files_of(reply)
+        if files and not outgoing.files_sent:
+            await self._stores.note_sent(outgoing.key, _TEXT)
         for file in files[outgoing.files_sent :]:
-            told = {"dedupe_key": f"{outgoing.key}/file/{file.position}", "final": True}
-            metadata = send_metadata(source, **told)
-            result = SendResult.failed(SendErrorKind.NOT_FOUND, file.missing or "")
-            if file.missing is None:
-                content = content_of(file, self._stores.files)
-                result = await adapter.send_media(
-                    source.chat_id, attachment_of(file), content, None, metadata
-                )
-            if not result.success and (result.error_kind or SendErrorKind.UNKNOWN).may_pass:
-                return result
+            result = await self._send_file(adapter, outgoing, file)
             if not result.success:
-                text = wording.file_not_sent(file.name, result.error or "the chat does not take it")
-                result = await adapter.send(source.chat_id, text, None, metadata)
-                if not result.success:
-                    return result
+                return result
             outgoing.files_sent += 1
+            if outgoing.files_sent < len(files):
+                await self._stores.note_sent(outgoing.key, _TEXT + outgoing.files_sent)
         return SendResult.sent()
+
+    async def _send_file(
+        self, adapter: BasePlatformAdapter, outgoing: OutgoingMessage, file: ChatFile
+    ) -> SendResult:
+        source = outgoing.address.source
+        metadata = send_metadata(source, dedupe_key=f"{outgoing.key}/file/{file.position}", final=True)
+        result = SendResult.failed(SendErrorKind.NOT_FOUND, file.missing or "")
+        if file.missing is None:
+            content = content_of(file, self._stores.files)
+            mark = wording.POSSIBLE_DUPLICATE if outgoing.marks_file else None
+            result = await adapter.send_media(source.chat_id, attachment_of(file), content, mark, metadata)
+        kind = None if result.success else result.error_kind or SendErrorKind.UNKNOWN
+        if kind is not None and kind.may_pass:
+            outgoing.marks_file |= kind.may_have_arrived
+            return result
+        outgoing.marks_file = False
+        if not result.success:
+            text = wording.file_not_sent(file.name, result.error or "the chat does not take it")
+            return await adapter.send(source.chat_id, text, None, metadata)
+        return result
 
     async def _files_of(self, reply: Reply) -> tuple[ChatFile, ...]:
         """Return what came with a mail message, to be sent behind its text."""
@@ -308,6 +327,10 @@ class Delivery:
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
         """Return the text as it is to be sent, in the place of its draft where one is shown here."""
+        if row.steps_done:  # a process that died has sent the text
+            return OutgoingMessage(
+                row.outbox_id, address, files_sent=row.steps_done - _TEXT, marks_file=row.may_have_arrived
+            )
         text = reply.text.strip() or wording.NO_ANSWER
         if reply.kind is ReplyKind.ANSWER:
             text = self._sessions.label(address.source) + text

@@ -159,6 +159,7 @@ class Gateway:
                 adapter.set_message_handler(self.intake)
                 adapter.files = self.stores.files
                 adapter.is_ours = partial(self._is_ours, adapter)
+                adapter.is_shared = self._leases is not None
                 await self._connect(adapter)
             await self.intake.recover()
         except BaseException:

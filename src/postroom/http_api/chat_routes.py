@@ -12,6 +12,30 @@ from postroom.http_api.operations import Operations
 from postroom.http_api.operators import Asked, operators, read_body
 
 
+class UndeliveredOperations(Protocol):
+    """What no chat took. Answers are plain JSON data."""
+
+    async def dead(self) -> Mapping[str, object]:
+        """Return what could not be delivered."""
+        ...
+
+    async def revive(self, outbox_id: str) -> Mapping[str, object]:
+        """Have it tried again.
+
+        Raises:
+            InvalidArgument: it is not among what could not be delivered.
+        """
+        ...
+
+    async def discard(self, outbox_id: str) -> Mapping[str, object]:
+        """Take it off the list, for good.
+
+        Raises:
+            InvalidArgument: it is not among what could not be delivered.
+        """
+        ...
+
+
 class ChatOperations(Protocol):
     """The gateway as its operator sees it. Answers are plain JSON data."""
 
@@ -59,26 +83,6 @@ class ChatOperations(Protocol):
         """
         ...
 
-    async def dead(self) -> Mapping[str, object]:
-        """Return what could not be delivered."""
-        ...
-
-    async def revive(self, outbox_id: str) -> Mapping[str, object]:
-        """Have it tried again.
-
-        Raises:
-            InvalidArgument: it is not among what could not be delivered.
-        """
-        ...
-
-    async def discard(self, outbox_id: str) -> Mapping[str, object]:
-        """Take it off the list, for good.
-
-        Raises:
-            InvalidArgument: it is not among what could not be delivered.
-        """
-        ...
-
 
 class Pairing(Asked, frozen=True):
     """A code that a stranger was given."""
@@ -117,7 +121,9 @@ class Undelivered(Asked, frozen=True):
     outbox_id: str
 
 
-def chat_routes(operations: Operations, chats: ChatOperations | None) -> list[Route]:
+def chat_routes(
+    operations: Operations, chats: ChatOperations | None, undelivered: UndeliveredOperations
+) -> list[Route]:
     """Return the routes; without a gateway they say that there is none."""
 
     async def detailed(_: Request) -> Response:
@@ -149,23 +155,23 @@ def chat_routes(operations: Operations, chats: ChatOperations | None) -> list[Ro
         operators("/admin/gateway/people", {"GET": people, "DELETE": shut_out}),
         operators("/admin/gateway/send", {"POST": send}),
         operators("/admin/gateway/reconnect", {"POST": reconnect}),
-        _undelivered(chats),
+        _undelivered(undelivered),
     ]
 
 
-def _undelivered(chats: ChatOperations | None) -> Route:
+def _undelivered(undelivered: UndeliveredOperations) -> Route:
     """Return the route to what could not be delivered."""
 
     async def dead(_: Request) -> Response:
-        return JSONResponse(dict(await _there(chats).dead()))
+        return JSONResponse(dict(await undelivered.dead()))
 
     async def revive(request: Request) -> Response:
         asked = await read_body(request, Undelivered)
-        return JSONResponse(dict(await _there(chats).revive(asked.outbox_id)))
+        return JSONResponse(dict(await undelivered.revive(asked.outbox_id)))
 
     async def discard(request: Request) -> Response:
         asked = await read_body(request, Undelivered)
-        return JSONResponse(dict(await _there(chats).discard(asked.outbox_id)))
+        return JSONResponse(dict(await undelivered.discard(asked.outbox_id)))
 
     return operators("/admin/gateway/dead", {"GET": dead, "POST": revive, "DELETE": discard})
 

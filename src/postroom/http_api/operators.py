@@ -154,14 +154,16 @@ async def _merge(operations: Operations, request: Request) -> Response:
     return JSONResponse(dict(await done))
 
 
+async def _status(operations: Operations, _: Request) -> Response:
+    return JSONResponse(dict(await operations.status()))
+
+
+async def _cluster(operations: Operations, _: Request) -> Response:
+    return JSONResponse(dict(await operations.cluster()))
+
+
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     """Return the routes to the server itself."""
-
-    async def status(_: Request) -> Response:
-        return JSONResponse(dict(await operations.status()))
-
-    async def cluster(_: Request) -> Response:
-        return JSONResponse(dict(await operations.cluster()))
 
     async def doctor(request: Request) -> Response:
         return JSONResponse(dict(await operations.doctor(full=request.query_params.get("full") == "yes")))
@@ -188,8 +190,8 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         return JSONResponse(dict(await operations.rebuild_archive(wanted.project)))
 
     return [
-        operators("/admin/status", {"GET": status}),
-        operators("/admin/cluster", {"GET": cluster}),
+        operators("/admin/status", {"GET": partial(_status, operations)}),
+        operators("/admin/cluster", {"GET": partial(_cluster, operations)}),
         operators("/admin/projects", {"GET": _told_as("projects", operations.projects)}),
         operators("/admin/doctor", {"GET": doctor, "POST": partial(_repair, operations)}),
         operators("/admin/support-bundle", {"GET": _told_as("files", operations.support_bundle)}),

@@ -14,7 +14,7 @@ from starlette.types import Lifespan
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import PostroomError
 from postroom.executors.remote import RemoteExecutor
-from postroom.http_api.chat_routes import ChatOperations, chat_routes
+from postroom.http_api.chat_routes import ChatOperations, UndeliveredOperations, chat_routes
 from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.operations import FreshReadiness, Operations
 from postroom.http_api.operators import (
@@ -51,6 +51,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     mcp_path: str = "/mcp",
     refresh: Callable[[], Awaitable[None]] | None = None,
     chats: ChatOperations | None = None,
+    undelivered: UndeliveredOperations | None = None,
     runners: RunnerService | None = None,
     questions: QuestionService | None = None,
     runs: WorkService | None = None,
@@ -63,6 +64,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
 
     Whom each answers is said in `permissions`, as far as `Guard` marked who calls. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
+    `undelivered` for what no chat took,
     `runners` for the agents that are run here, `runs` for what they were asked, `questions` for what they
     wait to be told, `schedules` for what is sent again and again, `tokens` for named tokens, `calls` for the
     mail room, `events` for what happens in it.
@@ -71,7 +73,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
         *_health_routes(operations, registry, clock, refresh),
         *login.routes(),
         *admin_routes(operations, login),
-        *chat_routes(operations, chats),
+        *([] if undelivered is None else chat_routes(operations, chats, undelivered)),
         *([] if runners is None else runner_routes(runners)),
         *([] if questions is None else question_routes(questions)),
         *([] if runs is None else run_routes(runs)),

@@ -7,6 +7,7 @@ time: a token that was revoked opens nothing once the call that revoked it has r
 
 import hmac
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -25,6 +26,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tokens import RUN_PREFIX, SCOPES, TOKEN_FORM, TOKEN_ID, Grant, KeptToken, Scope
+from postroom.contracts.transactions import SharedChanges
 from postroom.log import get_logger
 from postroom.mail.context import token_hash
 from postroom.mail.names import shown
@@ -41,17 +43,31 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _NOBODYS: Final = "0" * 64
 _PAGE: Final = 500
+_TOKENS: Final = "tokens"
+"""The topic on which servers tell each other that a token was ended."""
+_MOST_RECOGNISED: Final = 1_000
 
 
 class NamedTokens:
     """The named tokens of one installation."""
 
-    def __init__(self, store: MailStore, clock: Clock, *, timer: Timer | None = None) -> None:
+    def __init__(
+        self,
+        store: MailStore,
+        clock: Clock,
+        *,
+        timer: Timer | None = None,
+        shared: SharedChanges | None = None,
+    ) -> None:
+        """Keep what it works with; by `shared` the servers of one database tell each other what was ended."""
         self._store = store
         self._clock = clock
         self._timer = timer or SystemTimer()
         self._used: dict[str, int] = {}
         self._ends: dict[str, int] = {}
+        self._recognised: OrderedDict[str, None] = OrderedDict()
+        """Ids of tokens that came, and that streams may go on by; the newest."""
+        self._shared = shared
         self._tasks = Tasks("tokens")
         self.runs = RunTokens()
         """Those of the runs at work here."""
@@ -75,6 +91,10 @@ class NamedTokens:
             how = "was revoked" if kept.revoked_at is not None else f"expired at {iso(kept.expires_at or 0)}"
             raise WrongToken(f"the token `{kept.name}` {how}", remedy="ask the operator for a new one")
         self._used[kept.id] = now
+        self._recognised[kept.id] = None
+        self._recognised.move_to_end(kept.id)
+        while len(self._recognised) > _MOST_RECOGNISED:
+            self._recognised.popitem(last=False)
         return Grant(
             token_id=kept.id,
             name=kept.name,
@@ -172,7 +192,7 @@ class NamedTokens:
             return _view(tx, fresh, now), ends
 
         answer, ends = await self._store.write(change)
-        self._ends.update(ends)
+        self._ended(ends)
         return answer
 
     async def revoke(self, name: str) -> int:
@@ -192,8 +212,13 @@ class NamedTokens:
             return [one.id for one in named], sum(one.lives(now) for one in named)
 
         ended, living = await self._store.write(change)
-        self._ends.update(dict.fromkeys(ended, 0))
+        self._ended(dict.fromkeys(ended, 0))
         return living
+
+    def _ended(self, ends: Mapping[str, int]) -> None:
+        self._ends.update(ends)
+        if self._shared is not None:
+            self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[Mapping[str, object]]:
         """Return the tokens that are good, and with `ended` the others too, by name, the oldest first."""
@@ -209,6 +234,8 @@ class NamedTokens:
     def start(self) -> None:
         """Begin to write last uses now and then."""
         self._tasks.start(self._serve(), name="last uses")
+        if self._shared is not None:
+            self._tasks.start(self._follow(self._shared), name="ended tokens")
 
     async def stop(self) -> None:
         """Write what is left, and end it; harmless when it never started."""
@@ -225,6 +252,30 @@ class NamedTokens:
         except StoreError as error:
             self._used = {**used, **self._used}
             _LOG.warning("tokens.uses_not_written", code=error.code, reason=error.message)
+
+    async def _follow(self, shared: SharedChanges) -> None:
+        """Learn which tokens that came here another server has ended."""
+        with shared.changes.listen(_TOKENS) as news:
+            while True:
+                await news.wait(WRITTEN_EVERY)
+                try:
+                    await self.look_again()
+                except StoreError as error:
+                    _LOG.warning("tokens.not_looked_at", code=error.code, reason=error.message)
+
+    async def look_again(self) -> None:
+        """Look when the tokens that came here end.
+
+        Raises:
+            StoreError: they could not be looked at.
+        """
+        ids = list(self._recognised)
+        found = await self._store.read(lambda tx: {one: tx.token(one) for one in ids})
+        for token_id, token in found.items():
+            if token is None or token.revoked_at is not None:
+                self._ends[token_id] = 0
+            elif token.expires_at is not None:
+                self._ends[token_id] = token.expires_at
 
     async def _serve(self) -> None:
         while True:

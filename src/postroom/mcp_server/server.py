@@ -139,7 +139,8 @@ class PostroomMcpServer(MCPServer[Any]):
     async def _listen(
         self, context: ServerRequestContext[Any, Any], asked: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        with self.news.heard_by(_caller_of(context.request).grant):
+        uris = asked.notifications.resource_subscriptions or ()
+        with self.news.heard_by(_caller_of(context.request).grant, list(map(str, uris))):
             return await self._listening(context, asked)
 
     async def _list_tools(

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import anyio.lowlevel
 
+from postroom.concurrency import Tasks
 from postroom.contracts.errors import InvalidArgument, PostroomError, ToolNotListed
 from postroom.contracts.tokens import Grant
+from postroom.contracts.transactions import SharedChanges
 from postroom.log import get_logger
 from postroom.mail.commands import Command, ReplyMessage, read_command
 from postroom.mail.context import Caller
@@ -26,45 +29,77 @@ if TYPE_CHECKING:
     from mcp.server.subscriptions import ServerEvent
 
 _LOG = get_logger(__name__)
-_LISTENER: ContextVar[Grant | None] = ContextVar("listener", default=None)
-"""By which named token the stream came that is being opened."""
+_LISTENER: ContextVar[tuple[Grant | None, Sequence[str]]] = ContextVar("listener", default=(None, ()))
+"""By which named token the stream came that is being opened, and what it listens to."""
+_HEARD_AGAIN: Final = timedelta(hours=1)
+
+
+def _topic(uri: str) -> str:
+    """Return the topic on which other servers tell that a resource changed."""
+    return f"resource:{uri}"
 
 
 class Subscriptions:
-    """The listening clients of this process."""
+    """The listening clients of this process, which hear what changed here and, by hints, at other servers."""
 
-    def __init__(self, *, holds: Callable[[Grant], bool] | None = None) -> None:
+    def __init__(
+        self, *, holds: Callable[[Grant], bool] | None = None, shared: SharedChanges | None = None
+    ) -> None:
         """`holds` says whether a named token is still good: one that is not is told nothing more."""
         self._holds = holds or (lambda _: True)
+        self._shared = shared
         self._listeners: dict[object, tuple[Callable[[ServerEvent], None], Grant | None]] = {}
+        self._tasks = Tasks("news of other servers")
 
     @property
     def heard(self) -> bool:
-        """Whether anybody listens."""
-        return bool(self._listeners)
+        """Whether anybody may listen."""
+        return bool(self._listeners) or self._shared is not None
 
     async def publish(self, event: "ServerEvent") -> None:
         """Tell every listener; one that fails does not keep the news from the others."""
-        for listener, grant in list(self._listeners.values()):
-            if grant is not None and not self._holds(grant):
-                continue
-            try:
-                listener(event)
-            except Exception:  # the edge around one listener (style: three places); logged, the rest go on
-                _LOG.exception("subscription.listener_failed")
+        for ticket in list(self._listeners):
+            self._tell(ticket, event)
         await anyio.lowlevel.checkpoint()
+
+    def _tell(self, ticket: object, event: "ServerEvent") -> None:
+        listener, grant = self._listeners.get(ticket, (None, None))
+        if listener is None or (grant is not None and not self._holds(grant)):
+            return
+        try:
+            listener(event)
+        except Exception:  # the edge around one listener (style: three places); logged, the rest go on
+            _LOG.exception("subscription.listener_failed")
 
     def subscribe(self, listener: Callable[["ServerEvent"], None]) -> Callable[[], None]:
         """Add a listener and return what removes it; removing twice is harmless."""
         ticket = object()
-        self._listeners[ticket] = listener, _LISTENER.get()
-        return lambda: self._listeners.pop(ticket, None) and None
+        grant, uris = _LISTENER.get()
+        self._listeners[ticket] = listener, grant
+        tasks = [self._tasks.start(self._hear(ticket, uri), name=uri) for uri in uris if self._shared]
+
+        def unsubscribe() -> None:
+            self._listeners.pop(ticket, None)
+            for task in tasks:
+                task.cancel()
+
+        return unsubscribe
+
+    async def _hear(self, ticket: object, uri: str) -> None:
+        """Tell a listener whenever another server says that a resource changed."""
+        from mcp.server.subscriptions import ResourceUpdated  # loaded already where anybody listens
+
+        assert self._shared is not None  # noqa: S101 - who subscribes has asked
+        with self._shared.changes.listen(_topic(uri)) as news:
+            while ticket in self._listeners:
+                if await news.wait(_HEARD_AGAIN):
+                    self._tell(ticket, ResourceUpdated(uri=uri))
 
     @staticmethod
     @contextmanager
-    def heard_by(grant: Grant | None) -> Iterator[None]:
-        """Have what subscribes inside listen by this token."""
-        before = _LISTENER.set(grant)
+    def heard_by(grant: Grant | None, uris: Sequence[str] = ()) -> Iterator[None]:
+        """Have what subscribes inside listen to these resources, by this token."""
+        before = _LISTENER.set((grant, uris))
         try:
             yield
         finally:
@@ -72,6 +107,10 @@ class Subscriptions:
 
     async def announce(self, uris: Sequence[str]) -> None:
         """Tell listeners that these resources changed."""
+        if self._shared is not None:
+            self._shared.share(map(_topic, uris))
+        if not self._listeners:
+            return
         from mcp.server.subscriptions import ResourceUpdated  # loaded already where anybody listens
 
         for uri in uris:

@@ -25,6 +25,7 @@ STEPS: Final = 400
 _LOOKED_AT: Final = 5_000
 """Entries of a run's log that are looked through for its steps: the newest ones."""
 _SENT: Final = 60
+_HELD: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class _Mail:
     wrote: Sequence[Message]
     attempts: Sequence[Attempt]
     held: Sequence[Reservation]
+    """What the agent holds while its run is open; afterwards what the run has left reserved."""
 
 
 def _mail_of(reads: MailReads, run: RunRecord, wanted: Sequence[int], now: int) -> _Mail:
@@ -129,7 +131,9 @@ def _mail_of(reads: MailReads, run: RunRecord, wanted: Sequence[int], now: int) 
         came=came,
         wrote=_wrote(reads, project, agent, attempts, now),
         attempts=attempts,
-        held=reads.reserved_in(in_run(run.run_id), now=now),
+        held=reads.live_reservations(project.id, now=now, agent_id=agent.id, limit=_HELD)
+        if run.is_open
+        else reads.reserved_in(in_run(run.run_id), now=now),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from typing import Final
 
+from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownDispatch, UnknownRun
@@ -65,6 +66,23 @@ class WorkService:
     async def dead(self) -> Sequence[Mapping[str, object]]:
         """Return what was given up, also in chats, oldest first, up to 500."""
         return [_shown(one) for one in await self._dead("")]
+
+    async def dead_in_chats(self) -> Sequence[tuple[Work, str]]:
+        """Return the runs of chats that were given up, the newest first, each with what it was asked."""
+        threads, found = self._runs.stores.threads, list[tuple[Work, str]]()
+        for row in reversed(await self._dead(CHAT_THREAD)):
+            run = await threads.load_run(row.run_id)
+            if run is not None:
+                ids = run.input.trigger_message_ids if run.input else ()
+                records = await threads.load_message_records(run.thread_id, ids)
+                found.append((await self._of(run), " · ".join(one.message.text() for one in records)))
+        return found
+
+    async def count_dead_in_chats(self) -> int:
+        """Count the runs of chats that were given up, up to 500."""
+        return await self._runs.stores.store.read(
+            lambda tx: tx.runs.dispatches.count_dead(CHAT_THREAD, _MOST)
+        )
 
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents, or with "" of all agents and chats.

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from typing_extensions import override
 
+from postroom.contracts.outbox import EffectPerformer
 from postroom.contracts.transactions import Changes, Listener
 
 _LONGEST: Final = 100
@@ -77,6 +78,8 @@ class TopicListener(Listener):
 
 class ChangeNotifier(Changes):
     """Tells listeners of this process."""
+
+    performer: EffectPerformer | None = None
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

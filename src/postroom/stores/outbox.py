@@ -2,16 +2,32 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from typing_extensions import override
 
 from postroom.contracts import outbox
 from postroom.contracts.errors import IdempotencyConflict, StoreCorrupt
-from postroom.contracts.outbox import OUTBOX, Backlog, OutboxDraft, OutboxMessage, OutboxStatus
+from postroom.contracts.outbox import (
+    OUTBOX,
+    Backlog,
+    EffectPerformer,
+    OutboxDraft,
+    OutboxMessage,
+    OutboxStatus,
+)
 from postroom.contracts.records import replace
 from postroom.stores.codec import decode_json, encode, kept, told, unreadable
-from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
+from postroom.stores.sql_transaction import Found, Look, Row, SqlTransaction, Tables
+
+_LINE: Final = ("kind", "target", "order_key")
+_WAITS: Final = {
+    "status": OutboxStatus.PENDING.value,
+    "attempt_count": 0,
+    "claim_token": None,
+    "lease_until": None,
+}
+"""What an effect begins with that nobody has claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,49 +37,82 @@ class WrittenEffect:
     outbox_id: str
     draft: OutboxDraft
     payload: str
-
-    @classmethod
-    def of(cls, draft: OutboxDraft, new_id: Callable[[], str]) -> "WrittenEffect":
-        """Write a draft down."""
-        return cls(f"out_{new_id()}", draft, encode(draft.payload))
+    lease_ms: int | None
+    """How long this process claims it for as it is stored; None: it waits for whoever comes."""
 
     @property
     def key(self) -> tuple[str, str, str | None]:
         """What is stored once: a dedupe key of a kind and a target."""
         return self.draft.kind, self.draft.target, self.draft.dedupe_key
 
-
-def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
-    """Return what is asked before effects are stored: what stands under their keys."""
-    looks: list[Look] = []
-    for one in written:
-        if one.draft.dedupe_key is not None:
-            values = dict(zip(("kind", "target", "dedupe_key"), one.key, strict=True))
-            looks.append(("outbox.first_of_key", values))
-    return looks
+    @property
+    def line(self) -> tuple[str, str, str] | None:
+        """Of what one is performed after another: an order key of a kind and a target."""
+        draft = self.draft
+        return None if draft.order_key is None else (draft.kind, draft.target, draft.order_key)
 
 
 class OutboxTables(Tables, outbox.OutboxTables):
     """The rows of the outbox."""
 
+    def __init__(
+        self,
+        sql: SqlTransaction,
+        now: Callable[[], int],
+        tell: Callable[..., None],
+        new_id: Callable[[], str],
+        performer: EffectPerformer | None = None,
+    ) -> None:
+        super().__init__(sql, now, tell, new_id)
+        self._performer = performer
+        self.claimed: list[OutboxMessage] = []
+        """What was stored as claimed: the performer begins it after the commit."""
+
     @override
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        written = [WrittenEffect.of(draft, self._new_id) for draft in drafts]
-        stored = storing(written, self._asked(effect_looks(written)), self._now())
+        written = self.written(drafts)
+        stored = self.decided(written, self._asked(effect_looks(written)), self._now())
         self.write(stored)
         return stored.effects
 
     @override
     def put(self, draft: OutboxDraft, *, now: int) -> None:
         values = _columns(draft, f"out_{self._new_id()}", now)
-        self._sql.run("outbox.enqueue", {**values, "payload": encode(draft.payload)})
+        self._sql.run("outbox.enqueue", {**values, **_WAITS, "payload": encode(draft.payload)})
         self._tell(OUTBOX)
+
+    def written(self, drafts: Sequence[OutboxDraft]) -> list[WrittenEffect]:
+        """Write drafts down, and with each whether this process performs it at once."""
+        ask = None if self._performer is None else self._performer.lease_ms
+        return [
+            WrittenEffect(
+                outbox_id=f"out_{self._new_id()}",
+                draft=draft,
+                payload=encode(draft.payload),
+                lease_ms=None if ask is None else ask(draft.kind, draft.target),
+            )
+            for draft in drafts
+        ]
+
+    def decided(self, written: Sequence[WrittenEffect], found: Found, now: int) -> "Stored":
+        """Decide what is stored of effects; see `storing`."""
+        return storing(written, found, now, self._new_id)
 
     def write(self, stored: "Stored") -> None:
         """Write what was decided to be new."""
-        for values in stored.new:
+        for effect, payload in stored.new:
+            values = {
+                **_columns(effect, effect.outbox_id, effect.created_at),
+                "payload": payload,
+                "status": effect.status.value,
+                "attempt_count": effect.attempt_count,
+                "claim_token": effect.claim_token,
+                "lease_until": effect.lease_until,
+            }
             self._sql.run("outbox.enqueue", values)
-        if stored.new:
+        claimed = [effect for effect, _ in stored.new if effect.status is OutboxStatus.CLAIMED]
+        self.claimed += claimed
+        if len(claimed) < len(stored.new):
             self._tell(OUTBOX)
 
     @override
@@ -103,13 +152,19 @@ class OutboxTables(Tables, outbox.OutboxTables):
     @override
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str]) -> int:
         values = {"ids": outbox_ids, "tokens": tokens}
-        removed = self._sql.changed("outbox.remove_performed", values)
-        return removed + self._sql.changed("outbox.keep_performed", values)
+        done = self._sql.changed("outbox.keep_performed", values)
+        if done < len(outbox_ids):
+            done += self._sql.changed("outbox.remove_performed", values)
+        return done
+
+    @override
+    def note_steps(self, outbox_id: str, steps_done: int) -> None:
+        self._sql.run("outbox.note_steps", {"outbox_id": outbox_id, "steps_done": steps_done})
 
     @override
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
         lines = sorted({(one.kind, one.target, one.order_key) for one in performed if one.order_key})
-        named = [dict(zip(("kind", "target", "order_key"), line, strict=True)) for line in lines]
+        named = [dict(zip(_LINE, line, strict=True)) for line in lines]
         if any(self._sql.ask(*(("outbox.next_in_line", one) for one in named))):
             self._tell(OUTBOX)
 
@@ -167,32 +222,52 @@ class OutboxTables(Tables, outbox.OutboxTables):
         return gone
 
 
+def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
+    """Return what is asked before effects are stored: what stands under their keys, and before them."""
+    looks: list[Look] = []
+    for one in written:
+        if one.draft.dedupe_key is not None:
+            values = dict(zip(("kind", "target", "dedupe_key"), one.key, strict=True))
+            looks.append(("outbox.first_of_key", values))
+        if one.lease_ms is not None and one.line is not None:
+            looks.append(("outbox.next_in_line", dict(zip(_LINE, one.line, strict=True))))
+    return looks
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What storing effects gives back, and the rows that are new."""
+    """What storing effects gives back, and those that are new, with their payload as text."""
 
     effects: tuple[OutboxMessage, ...]
-    new: tuple[Values, ...]
+    new: tuple[tuple[OutboxMessage, str], ...]
 
 
-def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
+def storing(written: Sequence[WrittenEffect], found: Found, now: int, new_id: Callable[[], str]) -> Stored:
     """Decide what is stored of effects; a key under which `effect_looks` found one gives that one back.
+
+    What this process performs at once is stored as claimed, unless another stands before it in its line.
 
     Raises:
         IdempotencyConflict: the key was used with another payload.
     """
-    firsts = dict[tuple[str, str, str | None], OutboxMessage]()
+    firsts, taken_lines = dict[tuple[str, str, str | None], OutboxMessage](), set[tuple[Any, ...]]()
     for what, seen in found.items():
-        if what[0] == "outbox.first_of_key" and seen:
+        if seen and what[0] == "outbox.first_of_key":
             firsts[what[1], what[2], what[3]] = _effect(seen[0])
-    effects, new = list[OutboxMessage](), list[Values]()
+        elif seen and what[0] == "outbox.next_in_line":
+            taken_lines.add(what[1:])
+    effects, new = list[OutboxMessage](), list[tuple[OutboxMessage, str]]()
     for one in written:
         draft, payload = one.draft, decode_json(one.payload, where="payload")
         effect = firsts.get(one.key) if firsts else None
         if effect is None:
             values = _columns(draft, one.outbox_id, now)
             effect = OutboxMessage(**values, payload=payload, status=OutboxStatus.PENDING)
-            new.append({**values, "payload": one.payload})
+            if one.lease_ms is not None and draft.available_at <= now and one.line not in taken_lines:
+                effect = _claimed(effect, new_id(), now + one.lease_ms)
+            new.append((effect, one.payload))
+            if one.line is not None:
+                taken_lines.add(one.line)
             if draft.dedupe_key is not None:
                 firsts[one.key] = effect
         elif effect.payload != payload:
@@ -201,7 +276,7 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
     return Stored(tuple(effects), tuple(new))
 
 
-def _columns(draft: OutboxDraft, outbox_id: str, now: int) -> dict[str, Any]:
+def _columns(draft: OutboxDraft | OutboxMessage, outbox_id: str, now: int) -> dict[str, Any]:
     """Return what an effect and its row have in common."""
     return {
         "outbox_id": outbox_id,
@@ -249,6 +324,7 @@ def _effect(row: Row) -> OutboxMessage:
             last_error=told(row[12]),
             order_key=row[13],
             may_have_arrived=bool(row[14]),
+            steps_done=row[15],
         )
     except (ValueError, StoreCorrupt) as error:
         raise unreadable("effect", row[0], error) from error

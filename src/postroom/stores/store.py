@@ -5,7 +5,7 @@ again without it. Whoever asked for that very row learns it.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StaleClaim, StoreCorrupt, WrongStore
+from postroom.contracts.errors import CommitUnknown, StaleClaim, StoreCorrupt, WrongStore
+from postroom.contracts.outbox import EffectPerformer, OutboxMessage
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.transactions import MAIL, Outline, Store, Transaction
 from postroom.log import get_logger
@@ -43,8 +44,15 @@ class OpenTransaction(Transaction):
     `seed` is what its ids are made from; a look makes none.
     """
 
-    def __init__(self, sql: SqlTransaction, clock: Clock, seed: bytes = b"") -> None:
+    def __init__(
+        self,
+        sql: SqlTransaction,
+        clock: Clock,
+        seed: bytes = b"",
+        performer: EffectPerformer | None = None,
+    ) -> None:
         self.sql = sql
+        self._performer = performer
         self.topics: set[str] = set()
         self._clock = clock
         self._now: int | None = None
@@ -60,7 +68,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def runs(self) -> RunTables:
         """Threads, runs, messages, dispatches and what waits for them."""
-        return RunTables(self.sql, self.now, self.tell, self.new_id)
+        return RunTables(self.sql, self.now, self.tell, self.new_id, self.outbox)
 
     @cached_property
     def chats(self) -> SqlChatTables:
@@ -75,7 +83,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def outbox(self) -> OutboxTables:
         """Effects outside the database."""
-        return OutboxTables(self.sql, self.now, self.tell, self.new_id)
+        return OutboxTables(self.sql, self.now, self.tell, self.new_id, self._performer)
 
     @cached_property
     def schedules(self) -> ScheduleTables:
@@ -86,6 +94,11 @@ class OpenTransaction(Transaction):
     def leases(self) -> LeaseTables:
         """Who does what one server does at a time."""
         return LeaseTables(self.sql, self.now, self.tell, self.new_id)
+
+    @property
+    def claimed_effects(self) -> Sequence[OutboxMessage]:
+        """The effects that were stored as claimed by this process."""
+        return self.outbox.claimed if "outbox" in self.__dict__ else ()
 
     @override
     def now(self) -> int:
@@ -146,25 +159,36 @@ class SqlStore(Store):
 
     @override
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
-        clock, topics = self.engine.clock, set[str]()
+        clock, topics, effects = self.engine.clock, set[str](), list[OutboxMessage]()
+        performer = self._changes.performer
         # Once for all its runs: ids that it makes are the same each time. Random bytes are asked for once a
         # process: that call lets another thread go first, which costs more than the whole change.
         seed = b"%s%d" % (self._seed, next(self._writes))
         aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> T | StaleClaim:
-            tx = OpenTransaction(sql, clock, seed)
+            tx = OpenTransaction(sql, clock, seed, performer)
             done = change(tx)
             topics.clear()  # what an earlier run of it told was undone with it
             topics.update(tx.topics)
+            effects[:] = tx.claimed_effects
             return done
+
+        def committed() -> None:
+            self._tell(topics)
+            if performer is not None and effects:
+                performer.begin(effects)
 
         while True:
             try:
-                done = await self.engine.write(run, key=key, committed=partial(self._tell, topics))
+                done = await self.engine.write(run, key=key, committed=committed)
             except StoreCorrupt as error:
                 await self._set_aside(error, aside)
                 continue
+            except CommitUnknown:
+                if performer is not None and effects:
+                    performer.give_back(effects)
+                raise
             if isinstance(done, StaleClaim):
                 raise done
             return done

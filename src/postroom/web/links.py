@@ -152,6 +152,11 @@ def _part(text: str) -> str:
     return quote(text, safe="", errors="replace")
 
 
+def chats(run_id: str = "", *, done: str | None = None) -> str:
+    """Return the address of the runs of chats that were given up, or of one; after one was decided on."""
+    return _with(f"/chats/{_part(run_id)}" if run_id else "/chats", done=done)
+
+
 def _with(address: str, /, **parameters: object) -> str:
     given = {name: value for name, value in parameters.items() if value is not None}
     return f"{address}?{urlencode(given, errors='replace')}" if given else address

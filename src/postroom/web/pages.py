@@ -23,6 +23,7 @@ from postroom.contracts.work import Floor, Waiting
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.web import files, links, presence, reading, wording
+from postroom.web.chat_pages import ChatPages
 from postroom.web.control import control
 from postroom.web.files import asset_routes
 from postroom.web.forms import PageContext, PageServices, Site, following, project_page, remembered_name
@@ -55,8 +56,8 @@ def page_routes(
 ) -> list[BaseRoute]:
     """Return the routes of the pages and of what they fetch; with services, people can work on them.
 
-    No request reads a file: templates and assets are in memory. Every path is `/` itself or lies under `/p`,
-    `/attachments`, `/previews` or `/static`.
+    No request reads a file: templates and assets are in memory. Every path is `/` itself or
+    lies under `/chats`, `/p`, `/attachments`, `/previews` or `/static`.
     """
     pages = Pages(mail, clock=clock, services=services)
     looks: Sequence[tuple[str, Endpoint]] = (
@@ -82,11 +83,20 @@ def page_routes(
 
 def _work_routes(working: PageContext) -> list[Route]:
     """Return the routes of the pages that have forms; each is sent to the address at which it is shown."""
-    pages = (QuestionPages(working), MessagePages(working), RunPages(working), SchedulePages(working))
+    pages = (
+        QuestionPages(working),
+        MessagePages(working),
+        RunPages(working),
+        SchedulePages(working),
+        ChatPages(working),
+    )
     return [
-        Route(path, guarded(following(working.mail, endpoint)), methods=["GET", "POST"])
-        for one in pages
-        for path, endpoint in one.endpoints()
+        Route("/chats", guarded(following(working.mail, ChatPages(working).chats))),
+        *(
+            Route(path, guarded(following(working.mail, endpoint)), methods=["GET", "POST"])
+            for one in pages
+            for path, endpoint in one.endpoints()
+        ),
     ]
 
 
@@ -109,7 +119,9 @@ class Pages:
         """Show every project."""
         after = number(request, "after") or 0
         page = await self._settled(lambda reads: reading.projects(reads, after=after))
-        return await self._html(request, "projects", page=page, after=after, address=_address(request))
+        dead = 0 if self._services is None else await self._services.runs.count_dead_in_chats()
+        shown = {"after": after, "address": _address(request), "dead_in_chats": dead}
+        return await self._html(request, "projects", page=page, project=None, **shown)
 
     async def project(self, request: Request) -> Response:
         """Show a project's control room."""

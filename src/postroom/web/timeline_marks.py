@@ -12,7 +12,7 @@ from postroom.web.timeline import COUNTED, Sent, Window, joined, nearness, reach
 from postroom.web.timeline_axis import Axis, lasts
 from postroom.web.wording import one_line
 
-Shape = Literal["at-work", "done", "cancelled", "failed", "dead", "asks", "queued"]
+Shape = Literal["at-work", "done", "cancelled", "failed", "dead", "asked", "asks", "queued"]
 GROUPS: Final = (
     ("needs", "Needs you"),
     ("work", "At work"),
@@ -38,6 +38,7 @@ _WORDS: Final[Mapping[Shape, str]] = {
     "cancelled": "was cancelled",
     "failed": "failed",
     "dead": "was given up",
+    "asked": "was at work until it asked",
     "asks": "asks a person",
     "queued": "waits to begin",
 }
@@ -299,7 +300,9 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
     yield from _queued(one.id, one, lane, axis)
     is_dead = one.run_id in standing.given_up
     shape: Shape = "at-work" if one.ended_at is None else "done"
-    if one.outcome in ("failed", "cut_off"):
+    if one.outcome == "waiting":
+        shape = "asked"
+    elif one.outcome in ("failed", "cut_off"):
         shape = "dead" if is_dead else "failed"
     key, text = f"attempt:{one.id}", one_line(one.error)
     if one.outcome == "cut_off" and not text:

@@ -125,11 +125,9 @@ class ApiServerAdapter(HttpAdapter):
         self._created = self._clock.now() // 1000
         self._exchanges = Exchanges()
         self._repeats = Repeats(self._exchanges, self._look_up, self._clock)
-        self._deadlines: dict[Wait, asyncio.Task[None]] = {}
+        self._while_waiting: dict[Wait, list[asyncio.Task[None]]] = {}
 
-    @property
-    def lease(self) -> None:
-        """Each server answers its own requests."""
+    lease = None  # each server answers its own requests
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the protocol's routes; a client's base URL ends with `/v1`."""
@@ -267,7 +265,10 @@ class ApiServerAdapter(HttpAdapter):
             if wait.exchange.is_final:
                 self._leave(wait)
             else:
-                self._deadlines[wait] = self._tasks.start(self._expire(wait), name="deadline")
+                self._while_waiting[wait] = [self._tasks.start(self._expire(wait), name="deadline")]
+                if self.is_shared:
+                    look = self._tasks.start(self._repeats.follow(wait.exchange, self._timer), name="look")
+                    self._while_waiting[wait].append(look)
         except BaseException:
             self._leave(wait)
             self._exchanges.forget(wait.exchange)
@@ -349,9 +350,8 @@ class ApiServerAdapter(HttpAdapter):
         wait.end(Refused(504, "timeout", message, param=key))
 
     def _leave(self, wait: Wait) -> None:
-        deadline = self._deadlines.pop(wait, None)
-        if deadline is not None:
-            deadline.cancel()
+        for task in self._while_waiting.pop(wait, ()):
+            task.cancel()
         self._exchanges.leave(wait)
 
     def _beat(self) -> None:

@@ -4,12 +4,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Final
 
-from postroom.contracts.clock import Clock
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import StoreError
 from postroom.gateway.platforms.api_server_answers import Exchange, Exchanges
 from postroom.gateway.platforms.api_server_ids import own_session
 from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.platforms.refused import Refused
+from postroom.log import get_logger
 
+_LOG = get_logger(__name__)
+
+_LOOK_EVERY_MS: Final = 1_000
+"""How long an answer that another server gave goes unnoticed."""
 RETRIED_WITHIN_MS: Final = 3_600_000
 """How long a request without a key may be one that is asked again; clients wait for ten minutes and more."""
 
@@ -49,9 +55,16 @@ class Repeats:
             return False
         if known.event.metadata.get("fingerprint") not in (None, fingerprint):
             raise Refused(409, "idempotency_conflict", "this Idempotency-Key was used with another message")
-        if known.answer is not None:
-            exchange.add("kept", known.answer, final=True, details=known.details)
-        return exchange.is_final
+        return _is_answered(exchange, known)
+
+    async def follow(self, exchange: Exchange, timer: Timer) -> None:
+        """Look again and again whether another server has given the answer, until it is there."""
+        while not exchange.is_final:
+            await timer.sleep(_LOOK_EVERY_MS)
+            try:
+                _is_answered(exchange, await self._look_up(exchange.chat_id, exchange.message_id))
+            except StoreError as error:
+                _LOG.warning("answer.not_looked_for", reason=error.describe())
 
     async def key_of(self, session: str | None, told: str, *, is_again: bool) -> str:
         """Return the key of a request that brings none: that of one like it whose caller has no answer yet.
@@ -79,3 +92,10 @@ class Repeats:
         if exchange is None:
             return since < self._began
         return not exchange.is_collected and (is_again or not exchange.waits)
+
+
+def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:
+    """Give an exchange the answer that is kept, and say whether it has one."""
+    if known is not None and known.answer is not None:
+        exchange.add("kept", known.answer, final=True, details=known.details)
+    return exchange.is_final

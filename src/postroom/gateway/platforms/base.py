@@ -254,6 +254,8 @@ class BasePlatformAdapter(ABC):
         self._inbound: Inbound | None = None
         self.is_ours: Callable[[], bool] = lambda: True
         """Whether this server has the channel, of all on one database; the gateway sets it."""
+        self.is_shared = False
+        """Whether other servers of the same database may answer what was asked here; the gateway sets it."""
         self.may_react = True
         """False once the platform has said that this bot lacks the right to mark messages."""
         self.files: FileStore | None = None

@@ -104,7 +104,7 @@ class Archive:
         deletions = [one for one in payloads if one["record"] == DELETION]
         records = [record for one in payloads for record in records_of(one)]
         if project is not None and (records or deletions):
-            await self._write(project, records, deletions)
+            await self._write(project, records, deletions, may_write=self._may_write)
         for former in (one for one in payloads if one["record"] == MOVED):
             await asyncio.to_thread(self._empty, **{name: str(former[name]) for name in _OF_MOVED})
         return Performed()
@@ -118,7 +118,12 @@ class Archive:
         repository.write({layout.PROJECT_FILE: told}, removed=removed, subject=subject, now=self._clock.now())
 
     async def _write(
-        self, project: Project, records: Sequence[str], deletions: Sequence[dict[str, Json]] = ()
+        self,
+        project: Project,
+        records: Sequence[str],
+        deletions: Sequence[dict[str, Json]] = (),
+        *,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         """Write records, named `<kind>:<id>`, and take files out, as all stands now, in one view."""
 
@@ -128,7 +133,7 @@ class Archive:
             return batch
 
         batch = await self._store.read(look)
-        if not self._may_write():  # it stood still: what it has seen may be old
+        if not may_write():  # it stood still: what it has seen may be old
             raise ArchiveUnavailable("another server writes the archive now", value=project.slug)
         await asyncio.to_thread(self._commit, batch)
 

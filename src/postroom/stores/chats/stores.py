@@ -67,3 +67,7 @@ class StoredChats(ChatStores):
             return tuple(tx.chats.inbound_by_id(asked, readable=True)), tuple(files)
 
         return await self._store.read(look)
+
+    @override
+    async def note_sent(self, outbox_id: str, steps: int) -> None:
+        await self._store.write(lambda tx: tx.outbox.note_steps(outbox_id, steps))

@@ -17,7 +17,7 @@ from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.codec import encode
 from postroom.stores.events import EventTables, WrittenEvent, appending, event_looks
-from postroom.stores.outbox import OutboxTables, WrittenEffect, effect_looks, storing
+from postroom.stores.outbox import OutboxTables, effect_looks
 from postroom.stores.runs.commits import (
     commit_looks,
     delivered,
@@ -29,7 +29,7 @@ from postroom.stores.runs.dispatches import Dispatches, commands_look, queue_loo
 from postroom.stores.runs.messages import Messages
 from postroom.stores.runs.threads import Threads
 from postroom.stores.runs.together import Together
-from postroom.stores.sql_transaction import Found, Look, SqlTransaction, Tables
+from postroom.stores.sql_transaction import Found, SqlTransaction, Tables
 
 
 class RunTables(Tables, run_tables.RunTables):
@@ -45,8 +45,10 @@ class RunTables(Tables, run_tables.RunTables):
         now: Callable[[], int],
         tell: Callable[..., None],
         new_id: Callable[[], str],
+        outbox: OutboxTables | None = None,
     ) -> None:
         super().__init__(sql, now, tell, new_id)
+        self._outbox = outbox or OutboxTables(sql, now, tell, new_id)
         self.dispatches = Dispatches(sql, now, tell, new_id)
         self.threads = Threads(sql, now, tell, new_id)
         self.messages = Messages(sql, now, tell, new_id)
@@ -87,14 +89,12 @@ class RunTables(Tables, run_tables.RunTables):
         step.refuse_unclaimed_move()
         now, thread_id, delivery = self._now(), step.thread_id, step.delivery
         message_ids = refuse_broken_delta(step.messages) if step.messages else ()
-        drafts = None
-        if step.events or step.outbox:
-            drafts = _Drafts(self._sql, self._now, self._tell, self._new_id)
+        drafts = self._drafts(step) if step.events or step.outbox else None
         looks = commit_looks(step, message_ids)
         if delivery is not None:
             looks += delivery_looks(delivery, now)
         if drafts is not None:
-            looks += drafts.looks(step)
+            looks += drafts.looks
         found = self._asked(looks)
         moved = claimed = interrupt = None
         if step.claim is not None:
@@ -132,6 +132,10 @@ class RunTables(Tables, run_tables.RunTables):
         added = self.messages.append_waiting(thread_id, messages, mode)
         self.threads.made(thread_id)
         return added
+
+    def _drafts(self, step: ThreadCommit) -> "_Drafts":
+        events = EventTables(self._sql, self._now, self._tell, self._new_id)
+        return _Drafts(events, self._outbox, step, self._new_id)
 
     def _owned(self, claim: Claim, thread_id: str, found: Found) -> RunDispatch | StaleClaim:
         """Return the dispatch that the writer owns, or why it does not."""
@@ -187,14 +191,17 @@ def _left(found: Found, thread_id: str) -> tuple[int, int]:
     return queued, waiting
 
 
-class _Drafts(Tables):
+class _Drafts:
     """The events and effects of a commit."""
 
-    def looks(self, step: ThreadCommit) -> list[Look]:
-        """Write them down and return what they are decided on."""
-        self._events = tuple(WrittenEvent.of(draft, self._new_id) for draft in step.events)
-        self._effects = tuple(WrittenEffect.of(draft, self._new_id) for draft in step.outbox)
-        return event_looks(self._events) + effect_looks(self._effects)
+    def __init__(
+        self, events: EventTables, outbox: OutboxTables, step: ThreadCommit, new_id: Callable[[], str]
+    ) -> None:
+        self._tables = events, outbox
+        self._events = tuple(WrittenEvent.of(draft, new_id) for draft in step.events)
+        self._effects = outbox.written(step.outbox)
+        self.looks = event_looks(self._events) + effect_looks(self._effects)
+        """What they are decided on."""
 
     def decide(self, found: Found, now: int) -> None:
         """Decide which of them are new.
@@ -203,10 +210,11 @@ class _Drafts(Tables):
             IdempotencyConflict, VersionConflict: as `EventTables.append` and `OutboxTables.enqueue` say.
         """
         self._appended = appending(self._events, found, now)
-        self._stored = storing(self._effects, found, now)
+        self._stored = self._tables[1].decided(self._effects, found, now)
 
     def written(self, done: Committed) -> Committed:
         """Write what is new, and return what was committed with all of them."""
-        EventTables(self._sql, self._now, self._tell, self._new_id).write(self._appended)
-        OutboxTables(self._sql, self._now, self._tell, self._new_id).write(self._stored)
+        events, outbox = self._tables
+        events.write(self._appended)
+        outbox.write(self._stored)
         return replace(done, events=self._appended.events, outbox=self._stored.effects)

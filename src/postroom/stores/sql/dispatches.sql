@@ -175,8 +175,8 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
  WHERE status = 'Queued' AND available_at <= :now
    AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
-   AND (CAST(:is_anywhere AS bigint) = 1 OR NOT EXISTS (
-       SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id AND NOT (p.place IN {texts :places})))
+   AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
+                      AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
@@ -189,8 +189,8 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
  WHERE status = 'Queued' AND available_at <= :now AND tenant = :tenant AND tenant <> ''
    AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
-   AND (CAST(:is_anywhere AS bigint) = 1 OR NOT EXISTS (
-       SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id AND NOT (p.place IN {texts :places})))
+   AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
+                      AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
@@ -203,8 +203,8 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
  WHERE status = 'Queued' AND available_at <= :now AND tenant = ''
    AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
-   AND (CAST(:is_anywhere AS bigint) = 1 OR NOT EXISTS (
-       SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id AND NOT (p.place IN {texts :places})))
+   AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
+                      AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
@@ -224,8 +224,8 @@ SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT :limit;
 -- next_due_at
 SELECT available_at FROM run_dispatches
  WHERE status = 'Queued'
-   AND (CAST(:is_anywhere AS bigint) = 1 OR NOT EXISTS (
-       SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id AND NOT (p.place IN {texts :places})))
+   AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
+                      AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
    AND held_until <= :now
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'

@@ -4,19 +4,19 @@
 
 -- enqueue
 INSERT INTO outbox (outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
-                    max_attempts, order_key)
-VALUES (:outbox_id, :kind, :target, :payload, 'pending', :available_at, :created_at, :dedupe_key, 0, :max_attempts,
-        :order_key);
+                    max_attempts, order_key, claim_token, lease_until)
+VALUES (:outbox_id, :kind, :target, :payload, :status, :available_at, :created_at, :dedupe_key, :attempt_count,
+        :max_attempts, :order_key, :claim_token, :lease_until);
 
 -- first_of_key
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key, may_have_arrived
+       claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
   FROM outbox
  WHERE kind = :kind AND target = :target AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL;
 
 -- open
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key, may_have_arrived
+       claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
   FROM outbox
  WHERE kind = :kind AND status IN ('pending', 'claimed')
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
@@ -49,7 +49,7 @@ SELECT target FROM targets t
 
 -- due
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key, may_have_arrived
+       claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
   FROM outbox
  WHERE kind = :kind AND target = :target AND status IN ('pending', 'claimed')
    AND coalesce(lease_until, available_at) <= :now
@@ -75,7 +75,10 @@ DELETE FROM outbox WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :to
 
 -- keep_performed
 UPDATE outbox SET status = 'delivered', claim_token = NULL, lease_until = NULL
- WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens};
+ WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens} AND dedupe_key IS NOT NULL;
+
+-- note_steps
+UPDATE outbox SET steps_done = :steps_done WHERE outbox_id = :outbox_id AND steps_done < :steps_done;
 
 -- next_in_line
 SELECT 1 FROM outbox
@@ -105,14 +108,14 @@ UPDATE outbox SET status = 'pending', claim_token = NULL, lease_until = NULL, ma
 UPDATE outbox SET status = 'pending', available_at = :now, attempt_count = 0, may_have_arrived = 0
  WHERE outbox_id = :outbox_id AND status = 'dead_letter'
 RETURNING outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
-          max_attempts, claim_token, lease_until, last_error, order_key, may_have_arrived;
+          max_attempts, claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done;
 
 -- discard
 UPDATE outbox SET status = 'delivered' WHERE outbox_id = :outbox_id AND status = 'dead_letter';
 
 -- dead_letters
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key, may_have_arrived
+       claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
   FROM outbox
  WHERE status = 'dead_letter' AND outbox_id > :after AND (CAST(:kind AS text) IS NULL OR kind = :kind)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)

@@ -216,6 +216,16 @@ async def the_payload_of_an_effect_is_the_stores_own(stores: RunStores, clock: M
     assert found.payload == {"n": [1]}
 
 
+async def steps_of_an_effect_are_kept_and_never_fewer(stores: RunStores, clock: ManualClock) -> None:
+    """What has happened of an effect is told with its next claim."""
+    stored = await stores.outbox.enqueue(effect())
+    assert stored.steps_done == 0
+    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 2))
+    await stores.store.write(lambda tx: tx.outbox.note_steps(stored.outbox_id, 1))
+    found, _ = await claim_one(stores)
+    assert found.steps_done == 2
+
+
 PROMISES: tuple[Promise, ...] = (
     *run_outbox_ended.PROMISES,
     *run_outbox_order.PROMISES,
@@ -233,4 +243,5 @@ PROMISES: tuple[Promise, ...] = (
     storing_under_a_key_at_the_same_time_stores_once,
     an_instant_may_be_given,
     the_payload_of_an_effect_is_the_stores_own,
+    steps_of_an_effect_are_kept_and_never_fewer,
 )

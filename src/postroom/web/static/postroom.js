@@ -116,7 +116,7 @@ function letGo(isAsked) {
   tellHeld();
   settled();
 }
-document.addEventListener("focusout", () => setTimeout(letGo));
+addEventListener("focusout", () => setTimeout(letGo));
 document.addEventListener("selectionchange", () => held.size && letGo());
 
 // Fetching what is stale.
@@ -214,7 +214,6 @@ function heard(told) {
   show("live", false);
   if (told.at > after) soil();
   else if (told.seq > after && told.kind) soil(told.kind.split(".")[0]);
-  if (told.kind) document.dispatchEvent(new CustomEvent("postroom:heard", { detail: told }));
   after = Math.max(after, told.at ?? 0, told.seq ?? 0);
 }
 
@@ -227,7 +226,7 @@ function listen() {
   source = new EventSource(`/v1/events?${new URLSearchParams({ project_key: project, after })}`);
   const take = (event) => {
     backoff = RETRY;
-    tell({ kind: event.type === "beat" ? "" : event.type, seq: Number(event.lastEventId), data: event.data });
+    tell({ kind: event.type === "beat" ? "" : event.type, seq: Number(event.lastEventId) });
   };
   for (const kind of [...body.dataset.kinds.split(" "), "beat"]) source.addEventListener(kind, take);
   source.addEventListener("refused", again);
@@ -283,7 +282,7 @@ if (channel) {
     if (data.hello === undefined) heard(data);
     else if (source && after >= data.hello) channel.postMessage({ at: after });
   };
-  document.addEventListener("visibilitychange", () => {
+  addEventListener("visibilitychange", () => {
     if (!document.hidden) return come();
     sleepy = setTimeout(leave, HIDDEN);
   });
@@ -295,12 +294,12 @@ if (channel) {
 // Times, by the server's clock.
 
 const skew = Number(body.dataset.now) - Date.now();
-const UNITS = [[86_400_000, "day"], [3_600_000, "hour"], [60_000, "minute"]];
+const UNITS = [[864e5, "day"], [36e5, "hour"], [6e4, "minute"]];
 
 function ago(instant) {
   const passed = Date.now() + skew - instant, distance = Math.abs(passed);
   if (distance < 45_000) return passed >= 0 ? "just now" : "in a moment";
-  if (distance >= 30 * 86_400_000) return null;
+  if (distance >= 30 * 864e5) return null;
   const [unit, word] = UNITS.find(([size]) => distance >= size) ?? [1000, "second"];
   const count = Math.floor(distance / unit), span = `${count} ${word}${count === 1 ? "" : "s"}`;
   return passed >= 0 ? `${span} ago` : `in ${span}`;
@@ -333,9 +332,8 @@ switched.checked = kept(KEYS) !== "off";
 switched.addEventListener("change", () => kept(KEYS, switched.checked ? "on" : "off"));
 one("#keys").hidden = false;
 one("#keys").addEventListener("click", () => help.showModal());
-one("#keys-close").addEventListener("click", () => help.close());
 
-const isShown = (node) => node.getClientRects().length > 0;
+const isShown = (node) => node.checkVisibility();
 const handle = (item) => (item.hasAttribute("tabindex") ? item : one("h3 a, th a, a", item) ?? item);
 
 function focus(node) {
@@ -380,7 +378,7 @@ function press(key) {
   return true;
 }
 
-document.addEventListener("keydown", (event) => {
+addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing || help.open) return;
   const at = document.activeElement, isTyping = at.matches("input:not([type=checkbox]), textarea, select");
   if (event.key === "Escape") {

@@ -40,7 +40,7 @@ async function more() {
   if (!isOver) setTimeout(more, 1000);
 }
 
-document.addEventListener("click", ({ target }) => {
+addEventListener("click", ({ target }) => {
   if (target.id === "copy")
     navigator.clipboard.writeText(target.value).then(() => (target.textContent = "copied"));
 });

@@ -1,0 +1,104 @@
+"""The page of chats' runs that were given up: seen, tried again and left by a person."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from dispatch_room import done
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.chat import CHAT_THREAD
+from postroom.contracts.errors import Unauthorized
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.messages import Message
+from postroom.gateway.replies import ChatEffects
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
+from work_room import WorkRoom, hidden, post
+
+THREAD = f"{CHAT_THREAD}telegram/bot/s1"
+
+
+class Locked(RunDispatchExecutor):
+    """A fake for tests: has no key for its model until it is told."""
+
+    has_key = False
+
+    async def run(self, activation: RunActivation, sink: Any) -> AgentRunResult:
+        if not self.has_key:
+            raise Unauthorized("the key is <not> known")
+        return done(activation, "there are 12 bees")
+
+
+@pytest.fixture
+def locked() -> Locked:
+    return Locked()
+
+
+@pytest_asyncio.fixture
+async def room(clock: ManualClock, locked: Locked) -> AsyncIterator[WorkRoom]:
+    held = SqliteStore.in_memory(clock)
+    made = WorkRoom(held, held.runs, clock)
+    made.runs.serve(CHAT_THREAD, locked, ChatEffects())
+    await made.people("Ada")
+    yield made
+    await made.close()
+    held.close()
+
+
+async def given_up(room: WorkRoom) -> str:
+    """Have a message of a chat fail; return the id of its run."""
+    message = Message.user("count the <bees>")
+    sent = await room.runs.mailbox.submit_background(RunActivation.new(THREAD, [message]))
+    await room.turn()
+    return sent.run_id
+
+
+async def test_what_was_given_up_in_chats_is_shown_and_found_from_the_first_page(room: WorkRoom) -> None:
+    browser = room.browser()
+    assert "/chats" not in (await browser.get("/")).text
+    run_id = await given_up(room)
+    assert '1 run of chats failed and was given up: <a href="/chats">' in (await browser.get("/")).text
+    page = (await browser.get("/chats")).text
+    for shown in (run_id, "telegram/bot", "count the &lt;bees&gt;", "the key is &lt;not&gt; known"):
+        assert shown in page
+
+
+async def test_a_run_of_a_chat_is_tried_again_on_the_page_and_its_answer_goes_to_its_chat(
+    room: WorkRoom, locked: Locked
+) -> None:
+    run_id, browser = await given_up(room), room.browser()
+    page, locked.has_key = (await browser.get("/chats")).text, True
+    assert f'action="/chats/{run_id}"' in page
+    fields = ("form_token", hidden(page, "form_token")), ("do", "replay")
+    answer = await post(browser, f"/chats/{run_id}", *fields)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/chats?done=replay")
+    await room.turn()
+    replies = await room.stores.store.read(lambda tx: tx.outbox.open("chat", limit=9))
+    assert replies[-1].payload["text"] == "there are 12 bees"
+    page = (await browser.get("/chats?done=replay")).text
+    assert "It is tried again" in page
+    assert "Nothing was given up" in page
+
+
+async def test_a_run_of_a_chat_is_left_once_and_a_run_of_an_agent_is_none_of_this_page(
+    room: WorkRoom,
+) -> None:
+    run_id, browser = await given_up(room), room.browser()
+    token = ("form_token", hidden((await browser.get(f"/chats/{run_id}")).text, "form_token"))
+    address = f"/chats/{run_id}"
+    assert (await post(browser, address, token, ("do", "burn"))).status_code == 400
+    assert (await post(browser, address, ("do", "discard"))).status_code == 403
+    left = await post(browser, address, token, ("do", "discard"))
+    assert left.headers["location"] == "/chats?done=discard"
+    assert await room.operator.dead_in_chats() == []
+    assert (await post(browser, address, token, ("do", "discard"))).status_code == 404
+    await room.people("Fay", runners=("Fay",))
+    await room.send("Ada", "Fay")
+    await room.turn()
+    [dead] = await room.operator.dead()
+    other = await post(browser, f"/chats/{dead['run_id']}", token, ("do", "discard"))
+    assert other.status_code == 404
+    stranger = await post(room.browser(logged_in=False), address, token, ("do", "replay"))
+    assert stranger.headers["location"].startswith("/login")
