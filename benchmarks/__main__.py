@@ -20,6 +20,7 @@ ALL = (
     "pages",
     "timeline",
     "sending",
+    "servers",
     "reading",
     "globs",
     "archive",

@@ -14,14 +14,14 @@ import stat
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-READY = "database system is ready to accept connections"
+READY = "database system is ready to accept"
 STARTED_WITHIN = 30
 STOPPED_WITHIN = 30
 SETTINGS = {
@@ -68,7 +68,10 @@ def running_postgres() -> Iterator[str]:
 class PostgresServer:
     """One server with its folder; it may be killed and started again on what it had."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, settings: Mapping[str, str] | None = None, standby_of: "PostgresServer | None" = None
+    ) -> None:
+        """Keep how to start it; a standby begins as a copy of another that runs, and follows it."""
         programs = _installed()
         if programs is None:
             raise RuntimeError(missing_postgres())
@@ -78,7 +81,10 @@ class PostgresServer:
             if not _readable_by_all(programs / "bin" / "postgres"):
                 programs = shutil.copytree(programs, self._folder / "pginstall", symlinks=True)
             os.chown(self._folder, self._user["user"], self._user["group"])
-        self._bin = programs / "bin"
+        self.programs = programs / "bin"
+        """The folder of PostgreSQL's own programs."""
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._primary = standby_of
         self._data = self._folder / "data"
         self._process: subprocess.Popen[str] | None = None
         self._reader: Thread | None = None
@@ -111,8 +117,8 @@ class PostgresServer:
         """Start on the folder, which is made at first, and return when the server takes connections."""
         if not self._data.exists():
             self._make()
-        words = [str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port)]
-        for name, value in SETTINGS.items():
+        words = [str(self.programs / "postgres"), "-D", str(self._data), "-p", str(self.port)]
+        for name, value in self._settings.items():
             words += ["-c", f"{name}={value}"]
         self._process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **self._surroundings()
@@ -133,11 +139,25 @@ class PostgresServer:
         self._end(signal.SIGKILL)
 
     def _make(self) -> None:
-        words = [str(self._bin / "initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust"]
-        words += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        if self._primary is None:
+            words = [
+                "initdb",
+                "-U",
+                "postgres",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "--no-instructions",
+            ]
+        else:
+            words = ["pg_basebackup", "--dbname", self._primary.dsn, "--write-recovery-conf"]
+            words += ["--checkpoint", "fast"]
+        words = [str(self.programs / words[0]), *words[1:], "-D", str(self._data), "--no-sync"]
         made = subprocess.run(words, capture_output=True, text=True, check=False, **self._surroundings())
         if made.returncode:
-            raise RuntimeError(f"initdb failed: {made.stdout}{made.stderr}")
+            raise RuntimeError(f"the folder of a server was not made: {made.stdout}{made.stderr}")
 
     def _surroundings(self) -> dict[str, Any]:
         environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"}

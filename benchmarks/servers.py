@@ -1,0 +1,157 @@
+"""Mail on PostgreSQL: one process against bare inserts over the same connections, and several processes."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from benchmarks.application import BODY
+from benchmarks.figures import Table, size
+
+CALLERS = 64
+PROJECTS = 8
+SECONDS = size(5.0, 0.1)
+PROCESSES = size(4, 2)
+_READY = "ready\n"
+
+
+def main() -> None:
+    """Print the table."""
+    from postgres_server import running_postgres
+
+    table = Table("Mail of many servers on one PostgreSQL")
+    with running_postgres() as dsn:
+        bare, alone = sum(_rates(dsn, "bare", 1)), sum(_rates(dsn, "mail", 1))
+        table.add(
+            f"messages of {CALLERS} callers over {PROJECTS} projects, one process",
+            f"{alone:,.0f} messages/s",
+            f"{bare:,.0f} messages/s of the same rows by the bare writer",
+            alone / bare,
+            "at least 0.50",
+        )
+        for number in sorted({2, PROCESSES}):
+            together = sum(_rates(dsn, "mail", number))
+            table.add(
+                f"the same with {number} processes, the server's beside them on {os.cpu_count()} cores",
+                f"{together:,.0f} messages/s",
+                f"one process {alone:,.0f} messages/s",
+                together / alone,
+                "at least 2.5 with four processes and four cores" if number == PROCESSES else "",
+            )
+
+
+def _rates(dsn: str, what: str, processes: int) -> list[float]:
+    """Have processes send side by side, and return what each reached a second."""
+    words = [sys.executable, "-m", "benchmarks.servers", what, dsn]
+    workers = [
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(processes)
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        if worker.stdout.readline() != _READY:
+            raise RuntimeError("a process did not start")
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    return [float(worker.communicate()[0]) for worker in workers]
+
+
+async def _work(what: str, dsn: str) -> None:
+    """Send until the time is over, when told to begin; print what was reached a second."""
+    from postroom.contracts.clock import SystemClock
+    from postroom.mail.service import Mail
+    from postroom.stores.postgres import PostgresStore
+
+    stores = await asyncio.to_thread(PostgresStore.open, dsn)
+    try:
+        mail = Mail(stores, SystemClock())
+        calls = await _calls(mail, what)
+        await calls[0]()
+        print(_READY, end="", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        print(await _rate(calls))
+    finally:
+        await asyncio.to_thread(stores.close)
+
+
+async def _calls(mail: Any, what: str) -> list[Callable[[], Awaitable[object]]]:
+    """Return what each caller does, again and again."""
+    calls = []
+    for number in range(PROJECTS):
+        home = f"/bench/project-{number}"
+        await mail.call("ensure_project", {"human_key": home})
+        for name in ("Sender", "Reader"):
+            agent = {"project_key": home, "program": "bench", "model": "none", "name": name}
+            await mail.call("register_agent", agent)
+        calls.append(_sending(mail, home) if what == "mail" else await _bare(mail, home))
+    return calls
+
+
+def _sending(mail: Any, home: str) -> Callable[[], Awaitable[object]]:
+    message = {
+        "project_key": home,
+        "sender_name": "Sender",
+        "to": ["Reader"],
+        "subject": "The build of module seven",
+        "body_md": BODY,
+    }
+    return lambda: mail.call("send_message", dict(message))
+
+
+async def _bare(mail: Any, home: str) -> Callable[[], Awaitable[object]]:
+    """Return what writes a message, its recipient and the row for the archive, and does nothing else."""
+    from postroom.mail.context import Caller
+    from postroom.mail.outgoing import to_archive
+
+    project, sender, reader = await mail.store.read(
+        lambda tx: (
+            (found := tx.project(home)),
+            tx.agent(found.id, "Sender"),
+            tx.agent(found.id, "Reader"),
+        )
+    )
+
+    def rows(tx: Any) -> None:
+        message = tx.insert_message(
+            project_id=project.id,
+            sender=sender,
+            thread_id=None,
+            subject="The build of module seven",
+            body_md=BODY,
+            importance="normal",
+            ack_required=False,
+            topic="",
+            broadcast=False,
+            reply_to=None,
+            now=1,
+        )
+        tx.insert_recipient(message.id, reader, "to")
+        to_archive(mail.context(tx, Caller()), "message", message.id, project.id)
+
+    return lambda: mail.store.write(rows)
+
+
+async def _rate(calls: list[Callable[[], Awaitable[object]]]) -> float:
+    done = 0
+    began = time.perf_counter()
+    end = began + SECONDS
+
+    async def caller(call: Callable[[], Awaitable[object]]) -> None:
+        nonlocal done
+        while time.perf_counter() < end:
+            await call()
+            done += 1
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(CALLERS):
+            group.create_task(caller(calls[number % len(calls)]))
+    return done / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    asyncio.run(_work(*sys.argv[1:]))
