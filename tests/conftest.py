@@ -115,10 +115,10 @@ def one_browser(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Browser]"
 
 
 @pytest.fixture(scope="module")
-def browser(one_browser: "Browser") -> "Browser":
-    """A browser that nobody has logged in with."""
+def browser(one_browser: "Browser") -> "Iterator[Browser]":
+    """A browser that nobody has logged in with; no page stays open, whose stream a server would wait for."""
+    yield one_browser
     one_browser.begin_anew()
-    return one_browser
 
 
 _SCHEMAS = count(1)

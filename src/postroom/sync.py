@@ -278,7 +278,7 @@ class Mailbox(_Twin):
 
     @property
     def dead_letters(self) -> _Operators:
-        """Runs that were given up."""
+        """The dead letters: failed runs that wait for somebody."""
         return _Operators(self._loop, self._twin.dead_letters)
 
     @property

@@ -40,7 +40,26 @@ def test_what_a_trial_says_is_what_happens_and_clients_go_on(tmp_path: Path) -> 
     folder = tmp_path / "data"
     with RunningServer(folder) as server:
         furnished(server)
+        with server.line() as line:
+            for project, name, pattern in (
+                (MAIN, "Ada", "src/**"),
+                (TREE, "Cyd", "src/a.py"),
+                (TREE, "Dan", "docs"),
+            ):
+                line.tool(
+                    "file_reservation_paths",
+                    project_key=project,
+                    agent_name=name,
+                    paths=[pattern],
+                    exclusive=True,
+                )
         plan = postroom(folder, "projects", "merge", TREE, MAIN, "--dry-run")
+        [[first, second]] = plan["conflicts"]
+        assert first == {"agent": "Ada", "pattern": "src/**"}
+        assert second == {"agent": "Cyd", "pattern": "src/a.py"}
+        told = run_here("projects", "merge", TREE, MAIN, "--dry-run", environment=environment(folder)).stdout
+        assert "2 agents, 1 message, 2 reservations, 0 tokens" in told
+        assert "overlap: Ada: src/** and Cyd: src/a.py" in told
         assert (plan["dry_run"], plan["agents"], plan["messages"]) == (True, 2, 1)
         assert (plan["threads_joined"], plan["refusals"]) == (["deploy"], [])
         assert len(postroom(folder, "projects", "list")["projects"]) == 2

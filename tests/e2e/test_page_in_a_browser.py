@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import uvicorn
@@ -48,6 +49,7 @@ ADDRESSES = (
     "/p/orchard/write?reply=2",
     "/p/none",
 )
+DIFF = "```diff\n@@ -1,2 +1,2 @@\n kept\n-old\n+new\n\n```"
 ACTING = """
 [...document.querySelectorAll('*')].filter(one =>
   one.matches('script:not([src^="/static/"]:empty), style, iframe, object, embed, base, svg:not(.tl-svg), math')
@@ -113,6 +115,7 @@ def fill(writes) -> tuple[int, int]:
         picture(size=(1200, 500)),
         picture(size=(320, 130), kind="WEBP"),
     )
+    write.send(agents[1], "Diff", DIFF, to=(lake,), thread="diff", at=now)
     write.send(agents[1], "مراجعة", "مرحبا بالبحيرة\n\n- واحد", to=(lake,), thread="plain", at=now)
     for agent in agents:
         write.reserve(agent, "src/" + "deep/" * 30 + agent.name + "/**", reason="because " * 30, at=now)
@@ -156,7 +159,7 @@ def site(tmp_path_factory) -> Iterator[Site]:
     thread = threading.Thread(target=server.run, args=([listening],), name="pages")
     thread.start()
     yield Site(f"http://127.0.0.1:{listening.getsockname()[1]}", hostile, message)
-    server.should_exit = server.force_exit = True  # a page that is still open has its stream
+    server.should_exit = True
     thread.join(PATIENCE)
     listening.close()
     store.close()
@@ -202,6 +205,16 @@ def test_long_code_and_wide_tables_scroll_within_their_message(site, browser):
             browser.see(f"(one => one.scrollWidth > one.clientWidth)(document.querySelector('{part}'))")
             is True
         )
+
+
+def test_a_diff_has_a_line_for_each_of_its_lines(site, browser):
+    browser.open(f"{site.address}/p/orchard/t/diff")
+    tops = """(code => { const range = document.createRange(), texts = document.createTreeWalker(code, 4), tops = [];
+      while (texts.nextNode()) { range.selectNodeContents(texts.currentNode); tops.push(Math.round(range.getBoundingClientRect().top)) }
+      return tops; })(document.querySelector('.prose pre code'))"""
+    lines = [later - sooner for sooner, later in pairwise(browser.see(tops))]
+    assert len(lines) >= 3
+    assert all(15 < one < 30 for one in lines)
 
 
 def test_a_table_becomes_cards_where_it_has_no_room(site, browser):

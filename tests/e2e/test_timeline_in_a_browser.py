@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from e2e.browser import PATIENCE
 from e2e.test_accessibility import axe, examined
+from e2e.test_buttons_in_a_browser import LOOKS
 from e2e.test_page_in_a_browser import ACTING, Guarded, silence
 from e2e.test_work_in_a_browser import soon
 from postroom.contracts.clock import SystemClock
@@ -31,6 +32,24 @@ SPAN = "(one => Number(one.dataset.end) - Number(one.dataset.begin))(document.qu
 PLOT = (
     "(box => [box.x + box.width / 2, box.y + 60])(document.querySelector('.tl-plot').getBoundingClientRect())"
 )
+WIDEN = """
+(async () => {
+  const plot = document.querySelector('.tl-plot'), moved = document.querySelector('.tl-moved');
+  const frame = () => new Promise(requestAnimationFrame), widths = [];
+  const {x, y, width} = plot.getBoundingClientRect();
+  plot.dispatchEvent(new WheelEvent('wheel', {bubbles: true, cancelable: true, ctrlKey: true, deltaY: -200, clientX: x + width / 2, clientY: y}));
+  await frame(); await frame();
+  widths.push(moved.getBoundingClientRect().width > 1.5 * width);
+  while (moved.getBoundingClientRect().width > width) await frame();
+  window.widths = [...widths, moved.getBoundingClientRect().width > width];
+})()
+"""
+"""A wheel widens the picture at the next frame, and what is fetched then has its own width again."""
+BEGIN = "Number(document.querySelector('.tl-picture')?.dataset.begin)"
+HIT = """
+(one => { one.scrollIntoView({block: 'center', inline: 'center'}); const {x, y, width, height} = one.getClientRects()[0];
+  return one.contains(document.elementFromPoint(x + width / 2, y + height / 2)); })(document.querySelector(%r))
+"""
 LOG = "document.querySelector('#log')"
 HOUR = 3_600_000
 
@@ -47,7 +66,7 @@ def address(tmp_path_factory) -> Iterator[str]:
     thread = threading.Thread(target=server.run, args=([listening],), name="timeline")
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/p/orchard"
-    server.should_exit = server.force_exit = True  # a page that is still open has its stream
+    server.should_exit = True
     thread.join(PATIENCE)
     listening.close()
     store.close()
@@ -92,6 +111,8 @@ def test_wheel_drag_and_keys_move_the_picture_and_the_address_says_where(address
     wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -200, "modifiers": 2}
     browser.ask("Input.dispatchMouseEvent", **wheel)
     soon(lambda: browser.see(SPAN) < 6 * HOUR)
+    browser.see(WIDEN)
+    assert soon(lambda: browser.see("window.widths")) == [True, False]
     assert browser.see("location.search").startswith("?from=")
     begin = browser.see("Number(document.querySelector('.tl-picture').dataset.begin)")
     for kind, at in (
@@ -111,15 +132,35 @@ def test_wheel_drag_and_keys_move_the_picture_and_the_address_says_where(address
     assert not browser.complaints()
 
 
-def test_without_a_script_zoom_and_choice_are_links(address, browser):
-    browser.ask("Emulation.setScriptExecutionDisabled", value=True)
-    browser.open(f"{address}/timeline")
-    zoom = browser.see("document.querySelector('[aria-label=\"Zoom in\"]').getAttribute('href')")
-    browser.open(address.removesuffix("/p/orchard") + zoom)
-    assert browser.see(SPAN) == 4 * HOUR
-    mark = browser.see("document.querySelector('.tl-drawing [data-mark^=attempt]').getAttribute('href')")
-    browser.open(address.removesuffix("/p/orchard") + mark)
-    assert browser.see("document.querySelector('.tl-panel').hidden") is False
+@pytest.mark.parametrize("look", LOOKS, ids=str)
+def test_lengths_zoom_and_choice_are_links_of_which_a_script_makes_changes_in_place(address, browser, look):
+    browser.ask("Emulation.setScriptExecutionDisabled", value=not look.script)
+    browser.open(f"{address}/timeline", width=look.width, dark=look.dark)
+    browser.see("window.untouched = true")
+
+    def follows(link: str, seen: str, expected: object) -> None:
+        """A link can be hit, and leads to what is expected."""
+        assert browser.see(HIT % link) is True, link
+        browser.see(f"document.querySelector({link!r}).click()")
+        soon(lambda: browser.see("document.readyState === 'complete'") and browser.see(seen) == expected)
+
+    for name, length in (
+        ("1h", HOUR),
+        ("2s", 2000),
+        ("8h", 8 * HOUR),
+        ("15m", HOUR // 4),
+        ("1m", HOUR // 60),
+    ):
+        follows(f".tl-presets a[href*='span={name}']", SPAN, length)
+    follows('[aria-label="Zoom in"]', SPAN, HOUR // 120)
+    follows('[aria-label="Zoom out"]', SPAN, HOUR // 60)
+    browser.open(f"{address}/timeline?span=all", width=look.width, dark=look.dark)
+    begin = browser.see(BEGIN)
+    browser.see("document.querySelector('[aria-label=Earlier]').click()")
+    soon(lambda: (browser.see(BEGIN) or begin) < begin)
+    follows(".tl-tools a.button.quiet", "document.querySelector('.tl-follows') !== null", True)
+    follows(".tl-row [data-pick^=message]", "document.querySelector('.tl-panel').hidden", False)
+    follows("[data-close]", "document.querySelector('.tl-panel').hidden", True)
     browser.ask("Emulation.setScriptExecutionDisabled", value=False)
     assert not browser.complaints()
 

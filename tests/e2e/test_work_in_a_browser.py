@@ -219,3 +219,12 @@ def test_the_command_line_sees_and_does_the_same(server: RunningServer, tmp_path
     unknown = command(server, "runs", "show", "none")
     assert (unknown.returncode, "there is no run 'none'" in unknown.stderr) == (2, True)
     assert soon(lambda: runs("dead")["dead"])[0]["run_id"] == again["run_id"]
+    seen = command(server, "runs", "overview", "--project", str(folder))
+    assert f"\n  {again['run_id']}  Cy: command failed" in seen.stdout.partition("DEAD LETTERS")[2], (
+        seen.stdout
+    )
+    assert runs("discard", again["run_id"][:24]) == {"discarded": [again["run_id"][:24]]}
+    for listed in (runs("dead")["dead"], runs("overview", "--project", str(folder))["given_up"]):
+        assert again["run_id"] not in [one["run_id"] for one in listed]
+    late = command(server, "runs", "hasten", again["run_id"])
+    assert (late.returncode, "is not to be tried again later" in late.stderr) == (2, True), late.stderr

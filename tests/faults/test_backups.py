@@ -7,16 +7,19 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable, WrongStore
 from postroom.stores.sqlite import SqliteStore, page_backups
+from postroom.stores.sqlite.packing import keep_apart
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import an_office, put_message
 
@@ -81,6 +84,77 @@ async def test_the_first_one_is_made_a_minute_after_the_start_and_then_one_a_day
     await asyncio.to_thread(copy.close)
 
 
+async def packing(made: "asyncio.Task[object]") -> psutil.Process:
+    """Return the process that keeps the pages, when it has begun."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            assert not made.done()
+            for child in psutil.Process().children():
+                with suppress(psutil.NoSuchProcess):
+                    if "postroom.stores.sqlite.packing" in child.cmdline():
+                        return child
+            await asyncio.sleep(0)
+
+
+async def test_pages_are_kept_by_a_process_for_which_others_go_first_and_whose_end_changes_nothing(
+    sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    timed = backups(tmp_path, sqlite_store, clock)
+    await grow(sqlite_store)
+    first = await timed.make("first")
+    made = asyncio.create_task(timed.make("second"))
+    child = await packing(made)
+    async with asyncio.timeout(PATIENCE):
+        while child.nice() != 19:
+            await asyncio.sleep(0)
+    child.kill()
+    with pytest.raises(StoreUnavailable, match="ended with -9"):
+        await made
+    assert files(tmp_path) == [first.path.name]
+    made = asyncio.create_task(timed.make("second"))
+    child = await packing(made)
+    made.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await made
+    assert (child.is_running(), files(tmp_path)) == (False, [first.path.name])
+    assert (await timed.make("second")).added < first.added
+
+
+def test_a_folder_in_which_another_process_works_is_tried_again(
+    sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    timed = backups(tmp_path, sqlite_store, clock)
+    with page_backups.folder_lock(tmp_path / "backups"):
+        assert asyncio.run(timed.round()) == milliseconds(timedelta(minutes=5))
+    assert type(asyncio.run(timed.state()).failure) is StateError
+    asyncio.run(timed.round())
+    assert len(files(tmp_path)) == 1
+
+
+def test_the_process_that_keeps_pages_ends_with_the_server(sqlite_store: SqliteStore, tmp_path: Path) -> None:
+    copy, folder = tmp_path / "copy.db", tmp_path / "backups"
+    asyncio.run(sqlite_store.back_up(copy))
+    folder.mkdir()
+    os.mkfifo(folder / "a.backup")  # it waits for what never comes
+    words = ("-m", "postroom.stores.sqlite.packing", str(copy), str(folder / "b.backup"), "1")
+    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(PATIENCE) == 1
+
+
+async def test_a_copy_that_is_damaged_is_told_as_it_was_found(
+    sqlite_store: SqliteStore, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.db"
+    await sqlite_store.back_up(copy)
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[:4096] + bytes(4096) + whole[8192:])
+    with pytest.raises(StoreCorrupt, match="does not read back"):
+        await keep_apart(copy, tmp_path / "b.backup", now=1)
+    assert files(tmp_path) == []
+
+
 async def test_after_a_restart_the_next_one_comes_when_the_newest_is_a_day_old(
     sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -121,6 +195,14 @@ async def test_a_timer_that_is_off_does_nothing(
     assert clock.sleeping == 0
     assert (await timed.state()).interval_ms == 0
     await timed.stop()
+
+
+async def test_a_database_that_is_gone_is_told_as_gone(
+    sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    (tmp_path / "postroom.db").unlink()
+    with pytest.raises(WrongStore, match=r"postroom.db is missing"):
+        await backups(tmp_path, sqlite_store, clock).make("first")
 
 
 async def test_without_room_for_twice_the_database_nothing_is_written(

@@ -177,3 +177,23 @@ def test_a_real_database_comes_back_as_it_was_with_what_is_said_of_it(tmp_path: 
     assert page_backups.about(copy, 5) == About(5, 33, "")
     found = backed_up(copy, tmp_path / "backups", 1)
     assert (found.size, held(found)) == (copy.stat().st_size, copy.read_bytes())
+
+
+@pytest.mark.parametrize("entry", ["link", "folder"])
+def test_what_cannot_be_read_keeps_everything_and_a_folder_is_no_backup(tmp_path: Path, entry: str) -> None:
+    """Nobody knows which pages a link needs that leads to nothing; it is noticed before anything is removed."""
+    folder, copy = tmp_path / "backups", a_copy(tmp_path / "copy")
+    first = backed_up(copy, folder, 1)
+    change(copy, 5)
+    second = backed_up(copy, folder, 2)
+    odd = folder / "odd.backup"
+    if entry == "folder":
+        odd.mkdir()
+        page_backups.sweep(folder, [first.path])
+        assert not first.path.exists()
+    else:
+        odd.symlink_to(tmp_path / "gone")
+        with pytest.raises(StoreCorrupt, match=r"odd.backup cannot be read, so nothing was removed"):
+            page_backups.sweep(folder, [first.path])
+        assert first.path.exists()
+    assert held(second)

@@ -478,3 +478,27 @@ def test_two_restores_at_once_do_not_mix(tmp_path: Path, saved: Path) -> None:
     assert len(outcomes) == 4
     assert "done" in outcomes
     assert mark_of(database) == "saved"
+
+
+def test_a_backup_that_is_not_there_is_told_with_where_to_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["restore", "monday", "--data-dir", str(tmp_path / "data")]) != 0
+    assert "there is no backup" in (said := capsys.readouterr().err)
+    assert "postroom backup list" in said
+
+
+def test_a_restore_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "odd.db").write_bytes(b"no database")
+    with pytest.raises(errors.PostroomError):
+        restore(
+            RestoreOptions(source=tmp_path / "odd.db", database=tmp_path / "to" / "b.db"),
+            now=NOW,
+            progress=quiet,
+        )
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def test_a_trial_without_a_repair_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--dry-run"]) == 2
+    assert "--repair" in capsys.readouterr().err

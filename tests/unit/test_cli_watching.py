@@ -271,3 +271,16 @@ def test_every_group_of_commands_has_examples() -> None:
         words: command for words, command in TREE.items() if len(words) == 1 and hasattr(command, "commands")
     }
     assert [words for words, command in groups.items() if not examples(command)] == []
+
+
+def test_a_run_that_is_tried_again_later_is_tried_now(
+    fake: FakePostroom, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.admin["POST", "/admin/runs/hasten"] = lambda seen: {
+        **RUN,
+        "run_id": seen.body["run"],
+        "state": "queued",
+    }
+    assert main(["runs", "hasten", "01a2179b"]) == 0
+    assert capsys.readouterr().out == "run 01a2179b is queued\n"
+    assert fake.seen[-1].body == {"run": "01a2179b"}

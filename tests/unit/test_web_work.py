@@ -61,7 +61,7 @@ async def asked(room: WorkRoom):
 
 
 async def dead(room: WorkRoom):
-    """Have a run given up, and return a browser with the fields by which it is tried again."""
+    """Have a run become a dead letter, and return a browser with the fields by which it is tried again."""
     await room.send("Ada", "Fay", subject="Count the bees")
     await room.turn()
     browser = room.browser()

@@ -111,6 +111,10 @@ class AdminService:
             "into": {"slug": plan.target.slug, "human_key": plan.target.human_key},
             **to_builtins(plan.size),
             "threads_joined": list(plan.threads),
+            "conflicts": [
+                [{"agent": side.holder, "pattern": side.pattern} for side in (one.first, one.second)]
+                for one in plan.conflicts
+            ],
             "refusals": list(plan.refusals),
         }
 

@@ -10,7 +10,6 @@ Backups of older releases are whole databases, `*.db`.
 
 import asyncio
 import re
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,12 +20,14 @@ from postroom.app.check_results import CheckResult, free_bytes, span
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
-from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreError, StoreFull
+from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreFull
 from postroom.http_api.operations import CheckState
 from postroom.log import get_logger
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import file_error
-from postroom.stores.sqlite.copying import PARTIAL, remove_with_companions
+from postroom.stores.sqlite.copying import PARTIAL
+from postroom.stores.sqlite.engine import refuse_missing
+from postroom.stores.sqlite.packing import keep_apart
 from postroom.stores.store import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
@@ -69,7 +70,7 @@ class BackupState:
     age_ms: int | None
     damaged: tuple[str, ...]
     """Names of those whose list of pages does not read."""
-    failure: StoreError | None
+    failure: PostroomError | None
     """Why the last try failed; None when it did not."""
     tries: int
     """How many tries have failed since one went well."""
@@ -100,9 +101,8 @@ class Backups:
         self._clock = clock
         self._timer = timer or SystemTimer()
         self._free = free
-        self._failure: StoreError | None = None
+        self._failure: PostroomError | None = None
         self._tries = 0
-        self._stopping = threading.Event()
         self._one_at_a_time = asyncio.Lock()
         self._tasks = Tasks("backups")
 
@@ -116,7 +116,6 @@ class Backups:
 
     async def stop(self) -> None:
         """End it; a copy that is being made is broken off when the store closes."""
-        self._stopping.set()
         await self._tasks.close()
 
     async def make(self, name: str) -> Backup:
@@ -131,9 +130,8 @@ class Backups:
             await asyncio.to_thread(self._prepare)
             try:
                 await self._store.back_up(copy, is_kept=False)
-                return await asyncio.to_thread(
-                    keep_pages, copy, target, now=self._clock.now(), stop=self._stopping
-                )
+                await keep_apart(copy, target, now=self._clock.now())
+                return await asyncio.to_thread(_backup, target)
             finally:
                 await asyncio.to_thread(copy.unlink, missing_ok=True)
 
@@ -159,7 +157,7 @@ class Backups:
         """Make a backup if one is due, and return after how many milliseconds to look again."""
         try:
             wait = await self._look()
-        except StoreError as error:
+        except PostroomError as error:  # a StateError: somebody else works in the folder
             self._failure, self._tries = error, self._tries + 1
             _LOG.error("backup.failed", code=error.code, reason=error.message, tries=self._tries)
             pause = milliseconds(FIRST_PAUSE) << min(self._tries - 1, 10)
@@ -192,6 +190,7 @@ class Backups:
 
     def _prepare(self) -> None:
         """Make the folder, remove what a server that was killed left half written, and look for room."""
+        refuse_missing(self._database)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for left in (*self.folder.glob(f"daily-*.db{PARTIAL}*"), *self.folder.glob(f"*{_COPY}*")):
@@ -214,35 +213,16 @@ class Backups:
             _LOG.warning("backup.not_removed", reason=str(error))
 
 
-def keep_pages(copy: Path, target: Path, *, now: int, stop: threading.Event | None = None) -> Backup:
-    """Keep a whole copy of a database as a backup that shares pages with those before it. Blocks.
-
-    Raises:
-        StoreError: it cannot be written; nothing changed.
-        StateError: another process makes or removes backups.
-    """
-    try:
-        with page_backups.folder_lock(target.parent):
-            page_backups.add(copy, target, page_backups.about(copy, now), stop=stop)
-            return _backup(target)
-    except OSError as error:
-        raise file_error(error, target) from error
-
-
 def remove(folder: Path, chosen: Sequence[Backup]) -> int:
     """Remove backups and the pages that no other needs, and return how many bytes were freed. Blocks.
 
     Raises:
-        StoreCorrupt: a backup does not read, so that nobody knows which pages it needs: they all stay.
+        StoreCorrupt: another does not read, so that nobody knows which pages it needs; nothing was removed.
         StateError: another process makes or removes backups.
         OSError: a file cannot be removed.
     """
-    freed = 0
     with page_backups.folder_lock(folder):
-        for one in chosen:
-            freed += one.path.stat().st_size
-            remove_with_companions(one.path)
-        return freed + page_backups.sweep(folder)
+        return page_backups.sweep(folder, [one.path for one in chosen])
 
 
 def folder_of(settings: Settings) -> Path:

@@ -197,7 +197,7 @@ class Doctor:
         return [told_of_backups(await self._application.backups.state())]
 
     async def _runs(self) -> list[CheckResult]:
-        """Look at the queue: what is given up needs somebody, and what nothing holds back must not wait."""
+        """Look at the queue: a dead letter needs somebody, and what nothing holds back must not wait."""
         counts = await self._application.runs.counts()
         told = ", ".join(f"{counts.get(one, 0)} {one.label}" for one in RunDispatchStatus)
         state: CheckState = "ok"
@@ -209,15 +209,16 @@ class Doctor:
         if dead > untold:
             told += f", of which {dead - untold} in chats, which have the reason"
         if untold:
-            state, remedy = "failed", f"`postroom runs dead` shows the {dead} that were given up, and why"
+            state, remedy = "failed", f"`postroom runs dead` shows the {dead} dead letters, and why"
         facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
         return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
 
     async def _outbox(self) -> list[CheckResult]:
-        """Look at the effects outside the database: what was given up needs somebody."""
+        """Look at the effects outside the database: a dead letter needs somebody."""
         backlogs = await self._application.backlogs()
         told = "; ".join(
-            f"{kind}: {one.waiting} waiting, {one.dead} given up" for kind, one in sorted(backlogs.items())
+            f"{kind}: {one.waiting} waiting, {one.dead} dead letters"
+            for kind, one in sorted(backlogs.items())
         )
         is_dead = any(one.dead for one in backlogs.values())
         remedy = "`postroom gateway dead` shows what no chat took, and why" if is_dead else ""

@@ -18,7 +18,7 @@ from postroom.version import __version__
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 SERVER: Final = {
-    "dead_letters": "Runs that were given up and wait for somebody; a chat is told of its own.",
+    "dead_letters": "Dead letters: failed runs that wait for somebody; a chat is told of its own.",
     "oldest_waiting_run_age_seconds": "How long the run waits that has been due for longest; 0 when none is.",
     "agents_with_runner": "Agents that the server runs when mail comes for them.",
     "agents_executing": "Agents whose program runs now.",
@@ -30,7 +30,7 @@ SERVER: Final = {
 """Gauges without a label, by name."""
 OUTBOX: Final = {
     "waiting": "Effects that wait, by kind.",
-    "dead_letters": "Effects that were given up and wait for somebody, by kind.",
+    "dead_letters": "Dead letters of the outbox: effects that wait for somebody, by kind.",
 }
 """Gauges of the outbox, by name."""
 

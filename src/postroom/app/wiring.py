@@ -204,7 +204,7 @@ class Application:
         return made
 
     async def backlogs(self) -> dict[str, Backlog]:
-        """Return how much of the outbox waits and was given up, by kind."""
+        """Return how much of the outbox waits and how much are dead letters, by kind."""
         kinds = {ARCHIVE, *self.relay.handlers}
         return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 

@@ -56,8 +56,10 @@ def register(  # noqa: PLR0913 - the options of the command
     """Register or update an agent. Its folder becomes a project by it."""
     key = project_key(project)
     server = Server.find()
+    home = key
     if Path(key).is_absolute():
-        server.call_tool("ensure_project", {"human_key": key})
+        made = show.fields(server.call_tool("ensure_project", {"human_key": key}))
+        home = f"{made['slug']} ({made['human_key']})"
     found = show.fields(
         server.call_tool(
             "register_agent",
@@ -71,7 +73,9 @@ def register(  # noqa: PLR0913 - the options of the command
             },
         )
     )
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(found['name'])} is registered")
+    show.answer(
+        found, as_json=as_json, text=lambda: f"{show.line(found['name'])} is registered in {show.line(home)}"
+    )
 
 
 @app.command("show")

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from postroom.app import places
-from postroom.app.backups import folder_of, keep_pages, newest_backup, stamp
+from postroom.app.backups import folder_of, newest_backup, stamp
 from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span, told_of_disk
 from postroom.app.config import Settings, load_settings
 from postroom.app.privacy import told_of_folders
@@ -52,7 +52,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         try:
             checked_schema(copy, chosen)
             if target is None:
-                made = keep_pages(copy, chosen, now=now)
+                made = page_backups.keep(copy, chosen, now=now)
                 return {"path": str(chosen), "bytes": made.size, "added": made.added}
         finally:
             if target is None:

@@ -64,7 +64,7 @@ def _told(found: Mapping[str, Any]) -> str:
     if found["refusals"]:
         reasons = [f"  {show.line(reason)}" for reason in found["refusals"]]
         return "\n".join([f"{source} cannot be merged into {target}:", *reasons])
-    moved = ", ".join(f"{found[name]} {name}" for name in _MOVED)
+    moved = ", ".join(f"{found[name]} {name if found[name] != 1 else name[:-1]}" for name in _MOVED)
     lines = [f"{source} {'would become' if found['dry_run'] else 'is now'} {target}: {moved}"]
     if found["tokens"]:
         lines.append(f"  tokens that were bound to {source} reach all of {target}")
@@ -73,4 +73,7 @@ def _told(found: Mapping[str, Any]) -> str:
         lines.append(
             f"  threads that both have become one: {', '.join(map(show.line, threads[:_NAMED]))}{more}"
         )
+    for one in found["conflicts"]:
+        first, second = (f"{show.line(side['agent'])}: {show.line(side['pattern'])}" for side in one)
+        lines.append(f"  reservations that overlap: {first} and {second}")
     return "\n".join(lines)

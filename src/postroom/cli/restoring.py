@@ -85,7 +85,8 @@ def restore(wish: RestoreOptions, *, now: int, progress: Progress) -> Restored:
         _refuse_live(wish.source)
     with _writing(wish.database):
         wish.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = OwnerLock(wish.database)
+    lock, file = OwnerLock(wish.database), wish.database.with_name(f"{wish.database.name}.lock")
+    is_known = file.exists()
     lock.acquire(now=now, purpose="restore")
     try:
         if wish.database.exists() and not (wish.force or wish.dry_run):
@@ -97,6 +98,8 @@ def restore(wish: RestoreOptions, *, now: int, progress: Progress) -> Restored:
         return _restored(wish, now, progress)
     finally:
         lock.release()
+        if not is_known and not wish.database.exists():  # nothing was restored: nothing is left
+            file.unlink(missing_ok=True)
 
 
 def _restored(wish: RestoreOptions, now: int, progress: Progress) -> Restored:
@@ -171,13 +174,20 @@ def _assembled(source: Path, target: Path, progress: Progress) -> int:
 
 
 def named(source: Path, settings: Settings) -> Path:
-    """Return the file of a backup that is told by its path, or by its name in the folder of backups."""
-    if source.exists():
-        return source
-    for name in (source.name, f"{source.name}{page_backups.SUFFIX}"):
-        if (inside := folder_of(settings) / name).exists():
-            return inside
-    return source
+    """Return the file of a backup that is told by its path, or by its name in the folder of backups.
+
+    Raises:
+        InvalidPath: there is none.
+    """
+    inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{page_backups.SUFFIX}")]
+    found = next((one for one in (source, *inside) if one.exists()), None)
+    if found is None:
+        raise InvalidPath(
+            f"there is no backup {str(source)!r}",
+            value=str(source),
+            remedy="see `postroom backup list` for those that are there, or name a file",
+        )
+    return found
 
 
 def examined(folder: Path, *, check: bool, progress: Progress) -> list[dict[str, object]]:

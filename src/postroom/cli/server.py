@@ -13,7 +13,7 @@ from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.clock import SystemClock
-from postroom.contracts.errors import PostroomError, ServerUnavailable
+from postroom.contracts.errors import InvalidArgument, PostroomError, ServerUnavailable
 from postroom.version import __version__
 
 app = typer.Typer(rich_markup_mode=None)
@@ -115,6 +115,12 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Examine the installation; exit code 1 when something is wrong. Only --repair needs a server."""
+    if dry_run and not repair:
+        raise InvalidArgument(
+            "--dry-run says what a repair would do: alone it has no meaning",
+            value="--dry-run",
+            remedy="add --repair; without both nothing is changed anyway",
+        )
     try:
         server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
         with show.progress() as tell:

@@ -56,7 +56,7 @@ class Mailbox:
         self.questions = Questions(self)
         """What runs wait to be told."""
         self.dead_letters = DeadLetters(self)
-        """Runs that were given up."""
+        """The dead letters: failed runs that wait for somebody."""
         self.schedules = RunSchedules(queue, stores, lambda thread, run: RunHandle(self, thread, run))
         """Work that is enqueued again and again."""
 

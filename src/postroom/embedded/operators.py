@@ -1,4 +1,4 @@
-"""What operators look at and change: messages not read yet, open questions, and runs that were given up."""
+"""What operators look at and change: messages not read yet, open questions, and dead letters."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ class Questions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A run that was given up: after so many attempts, for its last error. `at` is in milliseconds."""
+    """A dead letter: a run that failed so many times, with its last error. `at` is in milliseconds."""
 
     run_id: str
     thread_id: str
@@ -103,7 +103,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The runs that were given up: each waits until somebody has it tried again, or discards it."""
+    """The dead letters: each waits until somebody has it tried again, or discards it."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._mailbox = mailbox

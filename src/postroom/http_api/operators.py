@@ -270,7 +270,7 @@ def _done_to_a_run(act: Callable[[str], Awaitable[Work]]) -> Endpoint:
 
 
 def run_routes(runs: WorkService) -> list[Route]:
-    """Return the routes to runs: what agents are at, what waits and why, what was given up."""
+    """Return the routes to runs: what agents are at, what waits and why, and dead letters."""
 
     async def listed(request: Request) -> Response:
         project = request.query_params.get("project")

@@ -14,6 +14,7 @@ from postroom.contracts.merging import ProjectSize
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import NO_END, OutboxDraft
 from postroom.contracts.store import MailReads, MailWrites
+from postroom.mail.conflicts import Conflict, conflicts
 from postroom.mail.names import shown
 from postroom.mail.outgoing import ARCHIVE, MOVED, RECORDS
 from postroom.mail.projects import PEOPLE_KEY, find_project
@@ -21,6 +22,8 @@ from postroom.mail.waking.prompts import agent_thread
 
 _RECORDS_A_ROW: Final = 20
 """The archive takes some 200 rows for one commit."""
+_LIVE: Final = 1_000
+"""Live reservations of each that are compared."""
 _NAMED: Final = 20
 """Names that a refusal lists."""
 
@@ -35,6 +38,8 @@ class MergePlan:
     """What moves."""
     threads: tuple[str, ...]
     """Threads that both have: each is one afterwards."""
+    conflicts: tuple[Conflict, ...]
+    """Reservations of both that overlap: nobody was told, for they were of two projects."""
     refusals: tuple[str, ...]
     """Why it cannot be; empty where it can."""
 
@@ -58,8 +63,16 @@ def plan_of(tx: MailReads, source_key: str, target_key: str) -> MergePlan:
         target=target,
         size=tx.project_size(source.id),
         threads=tuple(tx.shared_threads(source.id, target.id)),
+        conflicts=_conflicts(tx, source, target),
         refusals=tuple(_refusals(tx, source, target)),
     )
+
+
+def _conflicts(tx: MailReads, source: Project, target: Project) -> tuple[Conflict, ...]:
+    live = [
+        one for home in (source, target) for one in tx.live_reservations(home.id, now=tx.now(), limit=_LIVE)
+    ]
+    return tuple(one for one in conflicts(live) if one.first.project_id != one.second.project_id)
 
 
 def merge(tx: MailWrites, source_key: str, target_key: str) -> MergePlan:

@@ -92,7 +92,7 @@ class RunService:
         return await self.stores.dispatches.count_by_status()
 
     async def dead_letters(self) -> AsyncIterator[RunDispatch]:
-        """Yield what was given up, oldest first.
+        """Yield the dead letters, oldest first.
 
         Raises:
             StoreError: it could not be read.
@@ -104,7 +104,7 @@ class RunService:
             after = page[-1]
 
     async def untold_dead_letters(self) -> int:
-        """Count what was given up and waits for somebody.
+        """Count the dead letters that wait for somebody.
 
         Of a run that failed in a chat, whoever wrote there has the reason as its answer: what no chat took is
         a dead letter of the outbox.

@@ -64,7 +64,7 @@ class WorkService:
         return await self._mail.slug(project)
 
     async def dead(self) -> Sequence[Mapping[str, object]]:
-        """Return what was given up, also in chats, oldest first, up to 500."""
+        """Return the dead letters, also those of chats, oldest first, up to 500."""
         return [_shown(one) for one in await self._dead("")]
 
     async def dead_in_chats(self) -> Sequence[tuple[Work, str]]:
@@ -87,7 +87,7 @@ class WorkService:
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents, or with "" of all agents and chats.
 
-        Those not done come first, then the last ended, of agents alone; whatever was given up is there,
+        Those not done come first, then the last ended, of agents alone; every dead letter is there,
         however long ago.
         """
         stores = self._runs.stores
@@ -107,7 +107,7 @@ class WorkService:
         ]
 
     async def counts(self, slug: str) -> WorkCounts:
-        """Return how many runs of a project's agents are open, ask, and were given up."""
+        """Return how many runs of a project's agents are open, ask, and are dead letters."""
         prefix = project_threads(slug)
 
         def counted(tx: Transaction) -> tuple[int, int]:
@@ -169,7 +169,7 @@ class WorkService:
         return await story_of(self._runs, self._mail, run, now=self._runs.stores.clock.now())
 
     async def standing(self, slug: str) -> QueueState:
-        """Return which runs of a project's agents wait to be executed, and which were given up."""
+        """Return which runs of a project's agents wait to be executed, and which are dead letters."""
         prefix, queued = project_threads(slug), list[QueuedRun]()
         async for row in self._of_status(RunDispatchStatus.QUEUED, prefix):
             _, name = whose(row.thread_id)
@@ -223,14 +223,14 @@ class WorkService:
             )
 
     async def replay(self, run_id: str) -> Work:
-        """Have a run that was given up tried again, as a new run on the same messages; return the new one.
+        """Have a dead letter tried again, as a new run on the same messages; return the new one.
 
         It may be named by its dispatch. Done twice, it is tried again once. Of a chat's run the chat has the
         answer.
 
         Raises:
             UnknownRun: there is none.
-            IllegalTransition: it is not among those that were given up.
+            IllegalTransition: it is no dead letter.
         """
         work, dispatch_id = await self._given_up(run_id)
         try:
@@ -240,11 +240,11 @@ class WorkService:
         return await self.work(result.run_id)
 
     async def discard(self, run_id: str) -> Work:
-        """Take a run that was given up off the list, for good; it keeps its error. Return it.
+        """Take a dead letter off the list, for good; it keeps its error. Return it.
 
         Raises:
             UnknownRun: there is none.
-            IllegalTransition: it is not among those that were given up.
+            IllegalTransition: it is no dead letter.
         """
         work, dispatch_id = await self._given_up(run_id)
         try:
@@ -254,7 +254,7 @@ class WorkService:
         return await self.work(work.run_id)
 
     async def _given_up(self, run_id: str) -> tuple[Work, str]:
-        """Return a run that was given up, and its dispatch."""
+        """Return a dead letter, and its dispatch."""
         work = await self.named(run_id)
         if not work.can_replay or work.dispatch_id is None:
             raise _gone(work.run_id)
@@ -353,7 +353,7 @@ class WorkService:
 
 def _gone(run_id: str) -> IllegalTransition:
     return IllegalTransition(
-        f"run {run_id} is not among those that were given up",
+        f"run {run_id} is no dead letter",
         value=run_id,
         remedy="see `postroom runs dead`; a run that was tried again or discarded is not there any more",
     )

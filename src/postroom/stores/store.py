@@ -275,7 +275,7 @@ class Stores(StoredMail):
     async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
         """Write a consistent copy while work goes on, and read it back whole.
 
-        One that is not kept need not survive a power cut.
+        One that is not kept need not survive a power cut, and is read back by whoever asked for it.
 
         Raises:
             StoreError: the copy could not be written or does not read back; the target is as it was.

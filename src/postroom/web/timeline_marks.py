@@ -37,7 +37,7 @@ _WORDS: Final[Mapping[Shape, str]] = {
     "done": "is done",
     "cancelled": "was cancelled",
     "failed": "failed",
-    "dead": "was given up",
+    "dead": "became a dead letter",
     "asked": "was at work until it asked",
     "asks": "asks a person",
     "queued": "waits to begin",
@@ -240,7 +240,7 @@ def _standing_of(attempt: Attempt, standing: QueueState, before: tuple[str, str]
     if attempt.outcome == "waiting" and attempt.waited_until is None:
         return "needs", "asks"
     if attempt.outcome in ("failed", "cut_off") and attempt.run_id in standing.given_up:
-        return "needs", "given up"
+        return "needs", "dead letter"
     if before[0] == "needs":
         return before
     return ("work", "at work") if attempt.ended_at is None else before

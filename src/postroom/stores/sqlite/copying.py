@@ -7,6 +7,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,8 @@ from postroom.stores.sqlite.connection import file_error, translated
 PARTIAL: Final = ".partial"
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
 """What SQLite may lay beside a database of its own accord."""
-_PAGES: Final = 2_000
-"""Pages, 8 MB with the usual size, after which a copy looks whether it is to stop."""
+_PAGES: Final = 1_000
+"""Pages, 4 MB with the usual size, after which a copy looks whether it is to stop."""
 _STEPS: Final = 100_000
 """Instructions of SQLite after which a reading looks whether it is to stop; some milliseconds."""
 
@@ -28,12 +29,14 @@ def back_up(
     *,
     is_read_back: bool = False,
     is_kept: bool = True,
+    rest: float = 0,
     stop: threading.Event | None = None,
 ) -> None:
     """Write a consistent copy of the database to `target`, readable by its owner alone, whole or not at all.
 
     The connection is in no transaction. With `is_read_back` every table and index of the copy is read before
-    it appears. One that is not kept need not survive a power cut. Once `stop` is set the copy ends soon.
+    it appears. One that is not kept need not survive a power cut. After each piece others have the
+    disk for `rest` times as long as it took. Once `stop` is set the copy ends soon.
 
     Raises:
         StoreError: the copy could not be written; what `target` was before, it is still.
@@ -45,7 +48,7 @@ def back_up(
     try:
         remove_with_companions(partial)
         partial.touch(mode=0o600)
-        _copy(connection, partial, stop, is_kept=is_kept)
+        _copy(connection, partial, _Pace(stop, rest), is_kept=is_kept)
         if is_read_back:
             refuse_faults(partial, target, stop)
         partial.replace(target)
@@ -81,7 +84,7 @@ def sync_folder(folder: Path, *, platform: str = sys.platform) -> None:
         os.close(descriptor)
 
 
-def _copy(connection: sqlite3.Connection, target: Path, stop: threading.Event, *, is_kept: bool) -> None:
+def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace", *, is_kept: bool) -> None:
     copy = sqlite3.connect(target)
     if not is_kept:
         copy.execute("PRAGMA synchronous = OFF")
@@ -92,16 +95,32 @@ def _copy(connection: sqlite3.Connection, target: Path, stop: threading.Event, *
             connection.execute("BEGIN")
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
             try:
-                connection.backup(copy, pages=_PAGES, progress=lambda *_: _refuse_to_go_on(stop))
+                with target.open("rb") as file:
+                    connection.backup(copy, pages=_PAGES, progress=lambda *_: pace.keep(file.fileno()))
             finally:
                 connection.execute("ROLLBACK")
     finally:
         copy.close()
 
 
-def _refuse_to_go_on(stop: threading.Event) -> None:
-    if stop.is_set():
-        raise StoreUnavailable("the copy was broken off: the database is being closed")
+class _Pace:
+    """Keeps a copy from taking the disk from those who commit."""
+
+    def __init__(self, stop: threading.Event, rest: float) -> None:
+        self._stop, self._rest, self._began = stop, rest, time.monotonic()
+
+    def keep(self, file: int) -> None:
+        """Send a piece to the disk, so that no commit waits for more, and rest.
+
+        Raises:
+            StoreUnavailable: the copy is to stop.
+        """
+        if self._rest:
+            os.fsync(file)
+            self._stop.wait((time.monotonic() - self._began) * self._rest)
+            self._began = time.monotonic()
+        if self._stop.is_set():
+            raise StoreUnavailable("the copy was broken off: the database is being closed")
 
 
 def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event | None = None) -> None:

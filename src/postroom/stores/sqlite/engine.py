@@ -192,12 +192,12 @@ class SqliteEngine(Engine):
 
     @override
     async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
-        """Write a copy and read it back whole; one is made at a time, and `close` breaks it off."""
+        """Write a copy, read back if it is kept; one is made at a time, and `close` breaks it off."""
         if self._copier is None:
             raise StateError("a database in memory has no copies", remedy="keep it in a file")
         await self._copier.submit_free(
             lambda connection: back_up(
-                connection, target, is_read_back=True, is_kept=is_kept, stop=self._closing
+                connection, target, is_read_back=is_kept, is_kept=is_kept, rest=1, stop=self._closing
             )
         )
 

@@ -82,8 +82,18 @@ class OwnFiles:
         raise WrongStore(
             f"{reason} while the server runs; nothing more is accepted",
             value=str(self._path),
-            remedy=f"what was accepted before is saved as {self.rescued} if it could still be read: stop the "
-            f"server and `postroom restore --force {self.rescued}`, or an older backup",
+            remedy=self._remedy(self.rescued),
+        )
+
+    @staticmethod
+    def _remedy(rescued: Path) -> str:
+        if rescued.exists():
+            return (
+                f"what was accepted before is saved: stop the server and `postroom restore --force {rescued}`"
+            )
+        return (
+            f"stop the server and restore {rescued} if it is there by then: what was accepted is saved to it"
+            " when it can still be read. Otherwise restore a backup, see `postroom backup list`"
         )
 
     def close(self) -> None:

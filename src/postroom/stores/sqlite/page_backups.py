@@ -10,19 +10,18 @@ packs before the backup that names them: a process that is killed leaves what wa
 
 import json
 import os
-import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from postroom.contracts.errors import StateError, StoreCorrupt, StoreError, StoreUnavailable
+from postroom.contracts.errors import StateError, StoreCorrupt, StoreError
 from postroom.log import get_logger
-from postroom.stores.sqlite.connection import connect_unshared, translated
-from postroom.stores.sqlite.copying import PARTIAL, sync_folder
+from postroom.stores.sqlite.connection import connect_unshared, file_error, translated
+from postroom.stores.sqlite.copying import PARTIAL, remove_with_companions, sync_folder
 from postroom.stores.sqlite.page_packs import (
     BLOCK,
     HASH,
@@ -115,7 +114,21 @@ def about(copy: Path, made_at: int) -> About:
         return About(made_at, schema, "" if row is None else row[0])
 
 
-def add(copy: Path, target: Path, about: About, *, stop: threading.Event | None = None) -> Listed:
+def keep(copy: Path, target: Path, *, now: int) -> Listed:
+    """Keep a whole copy of a database as a backup that shares pages with those before it.
+
+    Raises:
+        StoreError: it cannot be written; nothing changed.
+        StateError: another process makes or removes backups.
+    """
+    try:
+        with folder_lock(target.parent):
+            return add(copy, target, about(copy, now))
+    except OSError as error:
+        raise file_error(error, target) from error
+
+
+def add(copy: Path, target: Path, about: About) -> Listed:
     """Keep a copy of a database as a backup that shares pages with those before, and read it back whole.
 
     `copy` is written by nobody. The caller holds the lock of the folder. When a page that it would share
@@ -123,19 +136,17 @@ def add(copy: Path, target: Path, about: About, *, stop: threading.Event | None 
 
     Raises:
         OSError: it cannot be written; nothing changed.
-        StoreUnavailable: it was told to stop.
     """
-    stop = stop or threading.Event()
     folder = target.parent
     _tidy(folder)
     before = next((one for one in reversed(listed(folder)) if one.path != target), None)
     try:
-        return _Writing(copy, target, about, before, stop).written()
+        return _Writing(copy, target, about, before).written()
     except StoreCorrupt as error:
         if before is None:
             raise
         _LOG.error("backup.damaged", reason=error.message, remedy="the next backup shares nothing with it")
-    return _Writing(copy, target, about, None, stop).written()
+    return _Writing(copy, target, about, None).written()
 
 
 def listed(folder: Path) -> list[Listed]:
@@ -168,37 +179,55 @@ def read(path: Path) -> Listed:
         return found
 
 
-def assemble(path: Path, target: IO[bytes] | None = None, *, stop: threading.Event | None = None) -> Listed:
+def assemble(path: Path, target: IO[bytes] | None = None) -> Listed:
     """Write the database of a backup to `target`, or only read it; each page is compared with its hash.
 
     Raises:
         StoreCorrupt: something is not as it was written.
         OSError: it cannot be read or written.
-        StoreUnavailable: it was told to stop.
     """
     found = read(path)
     with Packs(path.parent / PACKS) as packs:
-        _read_back(found, packs, target, stop or threading.Event())
+        _read_back(found, packs, target)
     return found
 
 
-def sweep(folder: Path) -> int:
-    """Free what no backup of a folder needs any more, and return how many bytes that are.
+def sweep(folder: Path, without: Collection[Path] = ()) -> int:
+    """Remove backups and free what no other of their folder needs, and return how many bytes that are.
 
     The caller holds the lock of the folder.
 
     Raises:
-        StoreCorrupt: a backup cannot be read, so that nobody knows what it needs; nothing was removed.
-        OSError: something cannot be removed.
+        StoreCorrupt: another cannot be read, so that nobody knows what it needs; nothing was removed.
+        OSError: something cannot be removed; what went is in the log.
     """
     _tidy(folder)
+    needed = _needed(one for one in folder.glob(f"*{SUFFIX}") if one not in without and not one.is_dir())
+    freed = 0
+    for path in without:
+        freed += path.stat().st_size
+        remove_with_companions(path)
+        _LOG.info("backup.removed", file=path.name)
+    return freed + _swept(folder, needed)
+
+
+def _needed(backups: Iterable[Path]) -> dict[int, bytearray]:
+    """Return for each pack which of its pages a backup needs."""
     needed: dict[int, bytearray] = {}
-    for path in folder.glob(f"*{SUFFIX}"):
-        for record in records(read(path)):
+    for path in backups:
+        try:
+            listed = read(path)
+        except OSError as error:
+            raise damaged(f"{path} cannot be read, so nothing was removed: {error.strerror}", path) from error
+        for record in records(listed):
             marks = needed.setdefault(record.pack, bytearray())
             if len(marks) <= record.number:
                 marks.extend(bytes(record.number + 1 - len(marks)))
             marks[record.number] = 1
+    return needed
+
+
+def _swept(folder: Path, needed: Mapping[int, bytearray]) -> int:
     freed = 0
     for path in (folder / PACKS).glob("*.pack"):
         before = path.stat().st_size
@@ -238,10 +267,8 @@ def records(found: Listed) -> Iterator[Record]:
 class _Writing:
     """One backup that is being made."""
 
-    def __init__(
-        self, copy: Path, target: Path, about: About, before: Listed | None, stop: threading.Event
-    ) -> None:
-        self._copy, self._target, self._about, self._stop = copy, target, about, stop
+    def __init__(self, copy: Path, target: Path, about: About, before: Listed | None) -> None:
+        self._copy, self._target, self._about = copy, target, about
         with copy.open("rb") as file:
             stored = int.from_bytes(file.read(18)[16:18], "big")  # bytes 16 and 17 of the file, 1 for 65536
         self._page_size = 65536 if stored == 1 else stored
@@ -266,7 +293,7 @@ class _Writing:
                     entries += digest + place.to_bytes(_PLACE, "big")
             self._list(unlisted, entries, partial.stat().st_size if new.pages else 0)
             with Packs(self._folder, {number: partial}) as packs:
-                _read_back(read(unlisted), packs, None, self._stop)
+                _read_back(read(unlisted), packs, None)
             if new.pages:
                 partial.replace(pack)
                 sync_folder(self._folder)
@@ -288,7 +315,6 @@ class _Writing:
         former = iter(()) if self._before is None else records(self._before)
         with self._copy.open("rb") as file:
             while piece := file.read(self._page_size * BLOCK * 16):
-                _refuse_to_go_on(self._stop)
                 for at in range(0, len(piece), self._page_size):
                     page = piece[at : at + self._page_size]
                     yield digest_of(page), page, next(former, None)
@@ -310,10 +336,8 @@ class _Writing:
             os.fsync(file.fileno())
 
 
-def _read_back(found: Listed, packs: Packs, target: IO[bytes] | None, stop: threading.Event) -> None:
-    for number, record in enumerate(records(found)):
-        if number % _RECORDS == 0:
-            _refuse_to_go_on(stop)
+def _read_back(found: Listed, packs: Packs, target: IO[bytes] | None) -> None:
+    for record in records(found):
         page = packs.page(record)
         if target is not None:
             target.write(page)
@@ -323,8 +347,3 @@ def _tidy(folder: Path) -> None:
     """Remove what a process that was killed left half written."""
     for left in (*folder.glob(f"*{SUFFIX}{PARTIAL}"), *(folder / PACKS).glob(f"*{PARTIAL}")):
         left.unlink(missing_ok=True)
-
-
-def _refuse_to_go_on(stop: threading.Event) -> None:
-    if stop.is_set():
-        raise StoreUnavailable("the backup was broken off: the server stops")

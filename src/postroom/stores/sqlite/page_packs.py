@@ -25,6 +25,8 @@ BLOCK: Final = 16
 _LEVEL: Final = 3
 """Of zlib: 6 saves some 4 % more of mail, and takes twice as long."""
 _TAIL: Final = 8
+_SYNCED: Final = 4 << 20
+"""Bytes after which what was written goes to the disk: a commit of others waits for so much, not for all."""
 
 
 def damaged(said: str, path: Path) -> StoreCorrupt:
@@ -55,7 +57,7 @@ class NewPack:
         self._page_size = page_size
         self._waiting: list[bytes] = []
         self._lengths = array("I")
-        self.pages = self._skipped = 0
+        self.pages = self._skipped = self._unsynced = 0
 
     def __enter__(self) -> "NewPack":
         return self
@@ -85,6 +87,9 @@ class NewPack:
         block = b"".join(page or bytes(self._page_size) for page in self._waiting) if held else b""
         packed = zlib.compress(block, _LEVEL) if held else b""
         self._file.write(packed)
+        self._unsynced += len(packed)
+        if self._unsynced >= _SYNCED:
+            self._sync()
         self._lengths.append(len(packed))
         self._waiting.clear()
 
@@ -94,8 +99,12 @@ class NewPack:
         told = {"pages": self.pages, "skipped": self._skipped, "page_size": self._page_size}
         index = zlib.compress(json.dumps({**told, "lengths": self._lengths.tolist()}).encode())
         self._file.write(index + len(index).to_bytes(_TAIL, "big"))
+        self._sync()
+
+    def _sync(self) -> None:
         self._file.flush()
         os.fsync(self._file.fileno())
+        self._unsynced = 0
 
 
 @dataclass(slots=True)
