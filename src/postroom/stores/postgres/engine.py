@@ -161,7 +161,7 @@ class PostgresEngine(Engine):
             _close_all(writing)
             raise
         return cls(
-            Ownership(replace(address, was_open=True), alone=alone),
+            Ownership(replace(address, was_open=True)),
             writing,
             about=_About(f"{place.rows[0][0]}/{address.schema}", checksums.rows[0][0] == "on"),
             clock=clock,
