@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from benchmarks.application import BODY
@@ -20,6 +21,7 @@ _READY = "ready\n"
 
 def main() -> None:
     """Print the table."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the server that tests start
     from postgres_server import running_postgres
 
     table = Table("Mail of many servers on one PostgreSQL")

@@ -160,7 +160,7 @@ def test_an_acp_runner_is_declared_on_the_command_line_and_a_wrong_one_is_refuse
     ):
         code, said = agents("set-runner", "Bo", "--kind", "acp", *words)
         assert (code, why in said) == (2, True), said
-    assert agents("runners") == (0, "")
+    assert agents("runners") == (0, "no agent is run by the server\n")
     code, said = agents("set-runner", "Bo", "--kind", "acp", "--recipe", "gemini", "--resume")
     assert (code, "Bo has a runner" in said) == (0, True), said
     assert agents("runners")[1].splitlines()[-1].split()[:3] == ["Bo", "acp", "gemini"]
