@@ -19,7 +19,7 @@ from postroom.contracts.store import MailStore
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.operators import question_routes, run_routes, schedule_routes
 from postroom.http_api.routes import application
-from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
+from postroom.http_api.sessions import LoginService, Sessions
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
@@ -29,6 +29,7 @@ from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.services.calls import Calls
+from postroom.services.login_codes import LoginCodes
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runs import RunService

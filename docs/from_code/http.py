@@ -14,7 +14,8 @@ from postroom.gateway.session import Platform
 from postroom.http_api import guard
 from postroom.http_api.operators import hook_routes, people_routes
 from postroom.http_api.routes import callback_routes, routes
-from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
+from postroom.http_api.sessions import LoginService, Sessions
+from postroom.services.login_codes import LoginCodes
 from postroom.stores.sqlite import SqliteStore
 from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes

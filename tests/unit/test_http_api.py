@@ -32,7 +32,8 @@ from postroom.http_api.operations import (
 )
 from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.routes import application, routes
-from postroom.http_api.sessions import MOST_CODES, Attempts, LoginCodes, LoginService, Sessions
+from postroom.http_api.sessions import Attempts, LoginService, Sessions
+from postroom.services.login_codes import MOST_CODES, LoginCodes
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from postroom.version import __version__

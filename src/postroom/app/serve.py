@@ -40,12 +40,13 @@ from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
 from postroom.http_api.routes import callback_routes, routes
-from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
+from postroom.http_api.sessions import LoginService, Sessions
 from postroom.log import get_logger
 from postroom.mcp_server.loading import LoadedOnUse
 from postroom.mcp_server.profiles import Addresses
 from postroom.services.following import EventFollowing, Following
 from postroom.services.hooks import Hooks
+from postroom.services.login_codes import LoginCodes
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService

@@ -21,13 +21,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.clock import Clock, milliseconds
-from postroom.contracts.store import MailStore
 from postroom.http_api.errors import CHALLENGE
 from postroom.log import get_logger
+from postroom.services.login_codes import LoginCodes
 
 SESSION_LIFE: Final = timedelta(days=30)
-CODE_LIFE: Final = timedelta(minutes=10)
-MOST_CODES: Final = 20
 MOST_FAILURES: Final = 10
 FAILURE_WINDOW: Final = timedelta(minutes=1)
 _MOST_CALLERS: Final = 1024
@@ -89,38 +87,6 @@ class Sessions:
 
     def _signature(self, payload: str) -> str:
         return hmac.digest(self._key, payload.encode(), "sha256").hex()
-
-
-class LoginCodes:
-    """Codes that open the pages once, within ten minutes; of more than twenty the oldest are dropped.
-
-    They are in the store, so that each server takes what another has made.
-    """
-
-    def __init__(self, store: MailStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-
-    async def make(self) -> str:
-        """Return a new code.
-
-        Raises:
-            StoreError: it could not be kept.
-        """
-        code = f"prl_{secrets.token_urlsafe(32)}"
-        hashed, ends_at = _hidden(code), self._clock.now() + milliseconds(CODE_LIFE)
-        await self._store.write(lambda tx: tx.put_login_code(hashed, ends_at=ends_at, most=MOST_CODES))
-        return code
-
-    async def use(self, code: str) -> bool:
-        """Return whether the code is open, and close it.
-
-        Raises:
-            StoreError: it could not be closed, and is open still.
-        """
-        hashed = _hidden(code)
-        ends_at = await self._store.write(lambda tx: tx.take_login_code(hashed))
-        return (ends_at or 0) > self._clock.now()
 
 
 class Attempts:
@@ -247,10 +213,6 @@ def _page(notice: str, *, status: int, then: str = "/") -> HTMLResponse:
     kept = "" if then == "/" else f'<input type="hidden" name="next" value="{html.escape(then)}">'
     page = _PAGE.replace("<!-- notice -->", said).replace("<!-- next -->", kept)
     return HTMLResponse(page, status_code=status)
-
-
-def _hidden(code: str) -> str:
-    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 _PAGE: Final = """<!doctype html>

@@ -1,0 +1,48 @@
+"""Codes that open the pages once, at any server."""
+
+import hashlib
+import secrets
+from datetime import timedelta
+from typing import Final
+
+from postroom.contracts.clock import Clock, milliseconds
+from postroom.contracts.store import MailStore
+
+CODE_LIFE: Final = timedelta(minutes=10)
+MOST_CODES: Final = 20
+
+
+class LoginCodes:
+    """Codes that open the pages once, within ten minutes; of more than twenty the oldest are dropped.
+
+    They are in the store, so that each server takes what another has made.
+    """
+
+    def __init__(self, store: MailStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def make(self) -> str:
+        """Return a new code.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        code = f"prl_{secrets.token_urlsafe(32)}"
+        hashed, ends_at = _hidden(code), self._clock.now() + milliseconds(CODE_LIFE)
+        await self._store.write(lambda tx: tx.put_login_code(hashed, ends_at=ends_at, most=MOST_CODES))
+        return code
+
+    async def use(self, code: str) -> bool:
+        """Return whether the code is open, and close it.
+
+        Raises:
+            StoreError: it could not be closed, and is open still.
+        """
+        hashed = _hidden(code)
+        ends_at = await self._store.write(lambda tx: tx.take_login_code(hashed))
+        return (ends_at or 0) > self._clock.now()
+
+
+def _hidden(code: str) -> str:
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
