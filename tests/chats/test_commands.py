@@ -171,6 +171,42 @@ async def test_new_begins_a_conversation_and_resume_takes_up_the_old_one(room):
     assert agent.activations[-1].thread_id == first
 
 
+async def test_a_message_right_behind_a_command_is_about_what_the_command_made(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("in the first")
+    await all_answered(room, gateway, 1)
+    await channel.say("/new")
+    await channel.say("right behind it")
+    await all_answered(room, gateway, 3)
+    await channel.say("and the next")
+    await all_answered(room, gateway, 4)
+    assert agent.read == [["in the first"], ["right behind it"], ["and the next"]]
+    first, second, third = (one.thread_id for one in agent.activations)
+    assert first != second == third
+    assert "Dropped" not in " ".join(channel.texts())
+
+
+async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    commands = gateway.runner.services.commands
+    may_go_on = asyncio.Event()
+
+    async def failing(call):
+        await may_go_on.wait()
+        raise Overloaded("not now")
+
+    commands._handlers["new"] = failing
+    async with asyncio.TaskGroup() as group:
+        for text in ("/new", "one", "two", "three"):
+            group.create_task(gateway.intake.accept(channel.message(text)))
+        await settled(lambda: bool(gateway.intake.tasks))
+        assert agent.read == []
+        may_go_on.set()
+    await settled(lambda: sum(agent.read, []) == ["one", "two", "three"], room.hurry(gateway))
+
+
 async def test_search_finds_what_was_said_in_any_of_the_conversations(room):
     gateway, channel = await room.open(Agent())
     await channel.say("the green pier needs paint")

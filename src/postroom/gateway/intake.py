@@ -41,6 +41,7 @@ from postroom.gateway.replies import Reply, ReplyKind, answer_of
 from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource
+from postroom.gateway.turns import Turns
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -95,6 +96,7 @@ class Intake:
         """By session: albums of which more may come."""
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
         """By id and sender, the newest: only the first message of an album says for whom all of them are."""
+        self._turns = Turns()
         self._timer = services.timer
         self._open = asyncio.Event()
         self.tasks = services.tasks
@@ -109,15 +111,29 @@ class Intake:
             InputError: it can never be kept.
         """
         source = self._checked(event)
-        await self._open.wait()
-        self._refuse_ended()
+        turn = self._turns.take(event, source)
+        try:
+            await turn.come()
+            await self._open.wait()
+            self._refuse_ended()
+            task = await self._accepted(event, source)
+        except BaseException:
+            turn.end()
+            raise
+        if task is None or not event.is_command():
+            turn.end()
+        else:
+            turn.lasts(task)
+
+    async def _accepted(self, event: MessageEvent, source: SessionSource) -> "asyncio.Task[None] | None":
+        """Keep a message, and return what goes on with it in the background."""
         known = self._albums_for_us.get(_sent_album(event, source))
         if not (event.addressed or known or self._config.routes or self._config.group_context):
-            return  # said among others, and not to us
+            return None  # said among others, and not to us
         source = await self._people.learn(source)
         routed = known or await self._routed(event, source)
         if routed is None:
-            return
+            return None
         source = event.source = routed
         self._note_album(event, source)
         if not event.is_command():
@@ -129,8 +145,8 @@ class Intake:
         try:
             if is_alone and await self._runner.begin(event, draft):
                 self._metrics.message("accepted")
-            else:
-                await self._keep(event, draft)
+                return None
+            return await self._keep(event, draft)
         finally:
             self._came(draft.session_key)
 
@@ -154,7 +170,7 @@ class Intake:
         await self._notices.tell(source, wording.agent_gone(chosen), key=key)
         return None
 
-    async def _keep(self, event: MessageEvent, draft: InboundDraft) -> None:
+    async def _keep(self, event: MessageEvent, draft: InboundDraft) -> "asyncio.Task[None] | None":
         """Keep a message and have it handed over in the background."""
         received = await self._log.receive(draft)
         message = received.message
@@ -162,13 +178,12 @@ class Intake:
             message.status is not InboundStatus.WAITING or message.inbound_id in self._in_hand
         ):
             self._metrics.message("duplicate")
-            return
+            return None
         self._metrics.message("accepted" if received.is_new else "duplicate")
         if received.is_new:
             event.inbound_id = message.inbound_id
-            self._start(event, draft.session_key)
-        else:
-            await self._resume(message)
+            return self._start(event, draft.session_key)
+        return await self._resume(message)
 
     def _came(self, session_key: str) -> None:
         """Note that a message of a session is no longer on its way."""
@@ -311,28 +326,30 @@ class Intake:
             for message in page:
                 late = older_than is None or message.updated_at < older_than
                 if late and message.inbound_id not in self._in_hand:
-                    taken += await self._resume(message)
+                    task = await self._resume(message)
+                    taken += message.inbound_id in self._in_hand
+                    if task is not None and MessageEvent.from_body(message.body).is_command():
+                        await asyncio.wait([task])  # what stands behind it may be about another conversation
         return taken
 
-    async def _resume(self, message: InboundMessage) -> bool:
+    async def _resume(self, message: InboundMessage) -> "asyncio.Task[None] | None":
         try:
             event = MessageEvent.from_body(
                 message.body, inbound_id=message.inbound_id, revision=message.revision
             )
         except (KeyError, TypeError, ValueError) as error:
             await self._reject(message.inbound_id, f"it cannot be read: {type(error).__name__}")
-            return False
+            return None
         most = self._config.max_message_age
         if self._clock.now() - message.received_at > milliseconds(most):
             notice = wording.too_old(int(most.total_seconds() // 60))
             await self._notices.refuse(event, notice, key=notice_key("told", message.inbound_id))
             await self._reject(message.inbound_id, notice)
-            return False
+            return None
         if event.source is not None:
             event.source = await self._people.learn(event.source)
             self._note_album(event, event.source)
-        self._start(event, message.session_key)
-        return True
+        return self._start(event, message.session_key)
 
     async def _reject(self, inbound_id: int, why: str) -> None:
         try:
@@ -341,11 +358,11 @@ class Intake:
             return  # another process was faster
         self._metrics.message("rejected")
 
-    def _start(self, event: MessageEvent, session_key: str) -> None:
+    def _start(self, event: MessageEvent, session_key: str) -> "asyncio.Task[None] | None":
         """Hand a message over in the background. Those of one session are begun in the order of the calls."""
         inbound_id = event.inbound_id or 0
         if self.tasks.closed:
-            return  # it is kept, and found at the next start
+            return None  # it is kept, and found at the next start
         self._in_hand.add(inbound_id)
         self._coming[session_key] += 1
         album_id, album = _album_of(event), self._albums.get(session_key)
@@ -355,10 +372,13 @@ class Intake:
             album = self._albums[session_key] = _Album(album_id, [event])
             self.tasks.start(self._run_album(album, session_key), name=f"album {inbound_id}")
         else:
-            self._handle(event, inbound_id, session_key)
+            return self._handle(event, inbound_id, session_key)
+        return None
 
-    def _handle(self, event: MessageEvent, inbound_id: int, session_key: str) -> None:
-        self.tasks.start(self._run_handler(event, inbound_id, session_key), name=f"message {inbound_id}")
+    def _handle(self, event: MessageEvent, inbound_id: int, session_key: str) -> "asyncio.Task[None]":
+        return self.tasks.start(
+            self._run_handler(event, inbound_id, session_key), name=f"message {inbound_id}"
+        )
 
     async def _run_album(self, album: _Album, session_key: str) -> None:
         """Wait until no more of an album comes, and hand it over as one message."""

@@ -1,0 +1,53 @@
+"""The order of what comes in one chat: a message behind a command waits until the command is done.
+
+`/new` and a text behind it may come in one answer of a platform. The text is about the new conversation then;
+`/agent`, `/link` and `/resume` decide as well whose it is. A command waits for nothing here: `Commands` has
+those of one session done in their order, and `/stop` at once.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from postroom.gateway.events import MessageEvent
+from postroom.gateway.session import SessionSource
+
+class Turn:
+    """The turn of one message, from its coming to its end; a command's ends when it is done."""
+
+    def __init__(self, before: Sequence["Turn"], siblings: list["Turn"]) -> None:
+        self._before, self._siblings = tuple(before), siblings
+        self.ended = asyncio.Event()
+        """Set when those behind it may come."""
+
+    async def come(self) -> None:
+        """Return when all that it stands behind have ended."""
+        for one in self._before:
+            await one.ended.wait()
+
+    def lasts(self, task: "asyncio.Task[None]") -> None:
+        """Let the turn end with a task."""
+        task.add_done_callback(lambda _: self.end())
+
+    def end(self) -> None:
+        """Let those behind it come; harmless when done twice."""
+        self.ended.set()
+        if self in self._siblings:
+            self._siblings.remove(self)
+
+
+class Turns:
+    """The turns of all chats, as long as a command is not done, or something waits for one."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[object, ...], list[Turn]] = {}
+
+    def take(self, event: MessageEvent, source: SessionSource) -> Turn:
+        """Return the turn of a message that comes now."""
+        chat = (source.platform, source.account, source.chat_id or source.user_id)
+        self._open = {one: turns for one, turns in self._open.items() if turns}
+        waiting = self._open.get(chat, [])
+        turn = Turn(() if event.is_command() else waiting, waiting)
+        if waiting or event.is_command():
+            waiting.append(turn)
+            self._open[chat] = waiting
+        return turn
