@@ -77,7 +77,7 @@ def test_the_command_line_says_which_scope_its_token_lacks(server: RunningServer
     token = create(server, "shell", "mail:read")
     place = ("-p", FOLDER)
     read = ended(server, "mail", "inbox", *place, "--as", "Ada", POSTROOM_TOKEN=token)
-    assert (read.returncode, read.stderr) == (0, "")
+    assert (read.returncode, read.stderr) == (0, "no messages\n")
     for words, missing in (
         (("mail", "send", *place, "--as", "Ada", "--to", "Ada", "--subject", "s", "b"), "mail:send"),
         (("people", "list"), "admin"),
