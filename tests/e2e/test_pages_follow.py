@@ -21,7 +21,7 @@ window.shown = new Promise(done => new MutationObserver((_, self) => {
 HURRY = "{ const wait = setTimeout; window.setTimeout = (f, ms, ...more) => wait(f, ms >= 60000 ? 0 : ms, ...more); }"
 HIDE = """
 Object.defineProperty(document, 'hidden', {value: %s, configurable: true});
-document.dispatchEvent(new Event('visibilitychange'))
+document.dispatchEvent(new Event("visibilitychange", {bubbles: true}))
 """
 
 
