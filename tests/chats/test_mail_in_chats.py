@@ -18,6 +18,7 @@ from postroom.gateway import wording
 from postroom.gateway.config import ChatRules, DeliveryConfig
 from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.events import SendErrorKind, SendResult
+from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.session import Platform
 
@@ -82,6 +83,20 @@ async def test_a_message_is_said_once_and_the_mail_room_is_told(room):
     await takes(room, outbox, "13/7", "Message 13")
     await settled(lambda: ("arrived", "13/7") in mail.told, room.hurry(gateway))
     assert channel.texts() == ["Message 12", "Message 13"]
+
+
+async def test_a_message_taken_before_and_after_a_bot_told_its_account_is_said_once(room, monkeypatch):
+    """As after a start: what was left is found before the bot has connected."""
+    mail = FakeMail()
+    gateway, channel, outbox = await opened(room, mail)
+    for account in ("123456", UNKNOWN_ACCOUNT, "123456"):
+        monkeypatch.setattr(type(channel), "account", account)
+        await takes(room, outbox, "12/7", "Message 12")
+    await takes(room, outbox, "13/7", "Message 13")
+    gateway.delivery.speak_for([channel])
+    await settled(lambda: len(mail.told) >= 2, room.hurry(gateway))
+    assert sorted(channel.texts()) == ["Message 12", "Message 13"]
+    assert sorted(mail.told) == [("arrived", "12/7"), ("arrived", "13/7")]
 
 
 def attached(content: bytes, name: str) -> Attachment:

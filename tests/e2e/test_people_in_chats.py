@@ -118,8 +118,14 @@ def test_a_server_that_is_killed_passes_each_message_on_to_the_person_once_and_i
             answers = [f"hal: answer {number}" for number in range(4)]
             soon(lambda: all(any(one.endswith(text) for one in _said(fake, 2)) for text in answers))
             assert server.stop() == 0
+        passed_on = [one for one in _said(fake, 1) if one.startswith("Message ")]
         told = [one for one in _said(fake, 2) if one.startswith("hal: ")]
-        assert len(told) == len(set(told))  # what comes again is marked
+        assert len(passed_on) == len(set(passed_on))  # what comes again is marked
+        assert len(told) == len(set(told))
+        with contextlib.closing(sqlite3.connect(server.database)) as connection:
+            letters = connection.execute("SELECT dedupe_key FROM outbox WHERE dedupe_key LIKE 'letter/%'")
+            keys = [key for (key,) in letters]
+        assert len(keys) == len(set(keys)) == len(said) + len(answers)  # and is the same effect, tried again
         assert "Traceback" not in server.log()
 
 

@@ -508,10 +508,12 @@ class MailOutbox:
             IdempotencyConflict: another text was taken under its key.
         """
         adapter = self._adapters[address.platform]
-        source = SessionSource(platform=adapter.platform, chat_id=address.chat_id, account=adapter.account)
+        # A key counts for one target. The bot's account is not known before it has connected, nor to a server
+        # that has not connected it: named after it, a message would be taken once before that and once after.
+        source = SessionSource(platform=adapter.platform, chat_id=address.chat_id, account=UNKNOWN_ACCOUNT)
         reply = Reply(
             kind=ReplyKind.NOTICE,
-            thread_id=thread_name(address.platform, adapter.account, "notice"),
+            thread_id=thread_name(address.platform, UNKNOWN_ACCOUNT, "notice"),
             text=text,
             source=source.to_dict(),
             mail_key=key,
