@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.session import SessionSource
 
+
 class Turn:
     """The turn of one message, from its coming to its end; a command's ends when it is done."""
 
