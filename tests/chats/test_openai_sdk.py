@@ -500,27 +500,6 @@ async def test_a_request_that_counts_itself_as_a_retry_gets_the_answer_that_went
         assert it.asked == []
 
 
-async def test_a_request_repeated_after_its_recovered_run_has_ended_is_the_same_turn(room: Room) -> None:
-    async with harbour(room) as it:
-        it.model.free.clear()
-        with pytest.raises(openai.APITimeoutError):
-            await it.sdk.with_options(timeout=0.2, max_retries=0).chat.completions.create(
-                model="postroom", messages=[{"role": "user", "content": "x"}]
-            )
-        await until(lambda: len(it.asked) == 1)
-        exchanges, chat = it.adapter._exchanges, next(iter(it.adapter._exchanges._exchanges))
-        exchanges._exchanges.clear()  # as in a process that began while the run was under way
-        it.adapter._repeats._began = room.clock.now() + 1
-        it.model.free.set()
-        await all_answered(room, it.gateway, 1)
-        await until(lambda: exchanges.find(*chat) is not None)
-        again = await it.chat("x")
-        assert again.choices[0].message.content == "done"
-        assert len(it.asked) == 1
-        assert (await it.chat("x")).id != again.id
-        assert len(it.asked) == 2
-
-
 async def test_responses_are_known_after_a_restart(room: Room) -> None:
     async with harbour(room) as it:
         it.model.add(said("one"))
