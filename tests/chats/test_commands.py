@@ -3,11 +3,14 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from gateway_room import CONFIG, Agent, all_answered, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.conversation import Summary, SummaryDraft
-from postroom.contracts.errors import Overloaded
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import Overloaded, Unauthorized, UnknownDispatch
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
@@ -310,6 +313,29 @@ async def test_undo_hides_the_last_exchange_and_retry_asks_again(room):
     await all_answered(room, gateway, 5)
     assert seen[-1] == ["one", "re: one", "three"]
     assert channel.texts()[-1] == "re: three"
+
+
+async def test_a_run_that_was_given_up_and_is_retried_in_the_chat_is_no_dead_letter_any_more(room):
+    agent = Agent()
+
+    async def fail(activation, sink):
+        raise Unauthorized("the key is not known")
+
+    async def work(activation, sink):
+        return AgentRunResult(run_id=activation.run_id, response="at last")
+
+    agent.act = fail
+    gateway, channel = await room.open(agent)
+    await channel.say("one")
+    await said(room, gateway, channel, 1)
+    [dead] = await room.runs.dispatches.list_by_status(RunDispatchStatus.DEAD_LETTER, limit=9)
+    agent.act = work
+    await channel.say("/retry")
+    await settled(lambda: channel.texts()[-1] == "at last", room.hurry(gateway))
+    assert await room.runs.dispatches.list_by_status(RunDispatchStatus.DEAD_LETTER, limit=9) == ()
+    [(_, mailbox)] = room.opened
+    with pytest.raises(UnknownDispatch):
+        await mailbox.replay_dead_letter(dead.dispatch_id)
 
 
 async def test_a_way_that_was_chosen_for_the_session_holds(room):

@@ -451,6 +451,22 @@ async def test_a_time_out_and_its_retry_are_one_turn(room: Room) -> None:
         assert len(it.asked) == 3
 
 
+async def test_a_form_there_is_not_and_a_result_of_no_call_are_refused(room: Room) -> None:
+    async with harbour(room) as it:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await it.chat("x", response_format={"type": "yaml"})
+        assert refused.value.param == "response_format"
+        with pytest.raises(openai.BadRequestError) as refused:
+            await it.sdk.responses.create(model="postroom", input="x", text={"format": {"type": "yaml"}})
+        assert refused.value.param == "text"
+        result = {"role": "tool", "tool_call_id": "nobody", "content": "3 m"}
+        with pytest.raises(openai.BadRequestError) as refused:
+            await it.chat("x", result)
+        assert refused.value.param == "messages"
+        await it.chat("x", response_format={"type": "json_object"})
+        assert len(it.asked) == 1
+
+
 @pytest.mark.parametrize("keyed", [True, False])
 async def test_a_retry_after_a_restart_is_the_same_turn(room: Room, keyed: bool) -> None:
     more = {"extra_headers": {"Idempotency-Key": "order-7"}} if keyed else {}
@@ -471,6 +487,17 @@ async def test_a_retry_after_a_restart_is_the_same_turn(room: Room, keyed: bool)
                 await it.sdk.with_options(max_retries=0).chat.completions.create(
                     model="postroom", messages=[{"role": "user", "content": "y"}], **more
                 )
+
+
+async def test_a_request_that_counts_itself_as_a_retry_gets_the_answer_that_went_out(room: Room) -> None:
+    async with harbour(room) as it:
+        first, second = await it.chat("x"), await it.chat("x")
+        retry = {"x-stainless-retry-count": "1"}
+        assert (await it.chat("x", extra_headers=retry)).id == second.id != first.id
+        assert len(it.asked) == 2
+    async with harbour(room) as it:
+        assert (await it.chat("x", extra_headers=retry)).choices[0].message.content == "done"
+        assert it.asked == []
 
 
 async def test_responses_are_known_after_a_restart(room: Room) -> None:

@@ -70,6 +70,14 @@ class RunQueue(Protocol):
         """Cancel what has this dispatch, run or thread id."""
         ...
 
+    async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
+        """Remove a dead letter for good.
+
+        Raises:
+            UnknownDispatch, IllegalTransition: there is no such dead letter.
+        """
+        ...
+
     async def drain(self, grace: timedelta | None = None) -> None:
         """Claim nothing more, let runs end within the grace time, and give the others back uncounted."""
         ...

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -11,7 +12,14 @@ from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError, UnknownAgent
+from postroom.contracts.errors import (
+    DuplicateRecord,
+    IllegalTransition,
+    PostroomError,
+    StoreError,
+    UnknownAgent,
+    UnknownDispatch,
+)
 from postroom.contracts.files import safe_name
 from postroom.contracts.messages import COMPACT, Message, Role, Visibility
 from postroom.contracts.people import ChatAddress, ChatDelivery
@@ -393,6 +401,9 @@ class Commands:
             return "There is nothing to answer again."
         last = shown[-1]
         asked = await self._asked_by(last)
+        if last.dispatch_id is not None:  # one that was given up is answered by this, and by nobody else
+            with suppress(UnknownDispatch, IllegalTransition):
+                await self._run_queue.discard_dead_letter(last.dispatch_id)
         await self._hide(call.key, session.thread_id, [last.run_id])
         call.event.text = "\n".join(message.text() for message in asked)
         await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)

@@ -50,7 +50,7 @@ from postroom.gateway.platforms.api_server_answers import (
     data_event,
     response_events,
 )
-from postroom.gateway.platforms.api_server_conversation import decoded, wrong
+from postroom.gateway.platforms.api_server_conversation import check_results, decoded, wrong
 from postroom.gateway.platforms.api_server_repeats import Repeats, is_again
 from postroom.gateway.platforms.api_server_shapes import (
     Answer,
@@ -252,7 +252,8 @@ class ApiServerAdapter(HttpAdapter):
 
     async def _ask(self, request: Request, asked: Asked) -> tuple[Wait, dict[str, str]]:
         """Hand the message over and begin to wait for its answer."""
-        session = await self._session_of(request, asked)
+        if (session := await self._session_of(request, asked)) is None:
+            check_results(asked.earlier)
         told = f"{session}\0{asked.fingerprint}"
         key = idempotency_key(request.headers.get(KEY_HEADER))
         if key is None:
@@ -273,8 +274,7 @@ class ApiServerAdapter(HttpAdapter):
             self._leave(wait)
             self._exchanges.forget(wait.exchange)
             raise
-        headers = {KEY_HEADER: key}
-        return wait, headers | ({SESSION_HEADER: chat_id} if chat_id.isascii() else {})
+        return wait, {KEY_HEADER: key} | ({SESSION_HEADER: chat_id} if chat_id.isascii() else {})
 
     async def _session_of(self, request: Request, asked: Asked) -> str | None:
         header = session_name(request.headers.get(SESSION_HEADER), None)

@@ -60,6 +60,16 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
     }
 
 
+def check_results(told: Sequence[Message]) -> None:
+    """Refuse the result of a tool that no earlier message has called; in a session the calls may be ours."""
+    called = {call.id for message in told for call in message.tool_calls}
+    for message in told:
+        if message.role is Role.TOOL and message.tool_call_id not in called:
+            raise wrong(
+                f"no message calls the tool of the result {str(message.tool_call_id)[:100]!r}", "messages"
+            )
+
+
 def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message | None:
     """Return one entry of a conversation; None for what is passed over: what a model thought is its own."""
     role, kind = one.get("role"), one.get("type")

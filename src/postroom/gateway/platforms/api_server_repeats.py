@@ -69,27 +69,32 @@ class Repeats:
     async def key_of(self, session: str | None, told: str, *, is_again: bool) -> str:
         """Return the key of a request that brings none: that of one like it whose caller has no answer yet.
 
+        One that counts itself as a retry gets the latest like it where none is without its answer.
         Requests that are alike are numbered within the hour in which they came, and so found again.
         """
-        hour, key = self._clock.now() // RETRIED_WITHIN_MS, ""
+        now = self._clock.now()
+        hour, key, latest = now // RETRIED_WITHIN_MS, "", ""
         for one in (hour - 1, hour):
             for number in count():
                 key = f"auto-{told}-{one}-{number}"
                 place = session or own_session(key), key
-                known = None if self._exchanges.find(*place) else await self._look_up(*place)
+                exchange = self._exchanges.find(*place)
+                known = await self._look_up(*place) if exchange is None or not exchange.since else None
                 exchange = self._exchanges.find(*place)  # it may have come meanwhile
                 if known is None and exchange is None:
                     break
-                if self._is_missed(exchange, known, is_again=is_again):
+                since = exchange.since if exchange is not None else 0
+                since = since or (now if known is None else known.received_at)
+                if now - since >= RETRIED_WITHIN_MS:
+                    continue
+                if self._is_missed(exchange, since, is_again=is_again):
                     return key
-        return key
+                latest = key
+        return latest if is_again and latest else key
 
-    def _is_missed(self, exchange: Exchange | None, known: KnownMessage | None, *, is_again: bool) -> bool:
+    def _is_missed(self, exchange: Exchange | None, since: int, *, is_again: bool) -> bool:
         """Say whether nobody waits any more for the answer to a request, and nobody was given it."""
-        since = exchange.since if exchange is not None else known.received_at if known is not None else 0
-        if self._clock.now() - since >= RETRIED_WITHIN_MS:
-            return False
-        if exchange is None:
+        if exchange is None or exchange.fingerprint is None:  # nobody of this process asked it
             return since < self._began
         return not exchange.is_collected and (is_again or not exchange.waits)
 

@@ -23,6 +23,7 @@ from postroom.gateway.platforms.refused import Refused
 
 UNSUPPORTED: Final = "unsupported_parameter"
 MOST_TOOLS: Final = 128
+_FORMS: Final = ("text", "json_object", "json_schema")
 LONGEST_SESSION: Final = 200
 _TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PASSED_ON: Final[Mapping[str, tuple[type, ...]]] = {
@@ -204,6 +205,10 @@ def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: 
 def _overrides(data: Mapping[str, Json], limit: Json, more: dict[str, Json]) -> InferenceOverride | None:
     told = {name: data.get(name) for name in ("temperature", "top_p", "reasoning_effort")}
     told |= {"max_tokens": limit, "more": more}
+    form = more.get("response_format")
+    if isinstance(form, Mapping) and form.get("type") not in _FORMS:
+        where = "response_format" if "messages" in data else "text"
+        raise wrong(f"the format of an answer is one of {', '.join(_FORMS)}", where)
     if isinstance(limit, int) and limit < 1:
         raise wrong("an answer has at least one token", "max_tokens")
     try:
