@@ -225,7 +225,7 @@ class ChatService:
                 raise ConfigError(
                     f"{self.file} [routes]: nobody is named {person}",
                     value=person,
-                    remedy=f"run `postroom people add {name}`, or remove the rules that name them",
+                    remedy=f"take the rules that name them out, start, and run `postroom people add {name}`",
                 )
         for address, agent in self._told.others.items():
             if agent.run is not None and self._knows is not None and not await self._knows(*agent.run):
