@@ -31,6 +31,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.run_ports import ThreadStore
 from postroom.gateway import wording
+from postroom.gateway.arrivals import Arrivals
 from postroom.gateway.config import GatewayConfig, reachable
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
@@ -41,7 +42,6 @@ from postroom.gateway.replies import Reply, ReplyKind, answer_of
 from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource
-from postroom.gateway.turns import Turns
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -96,7 +96,7 @@ class Intake:
         """By session: albums of which more may come."""
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
         """By id and sender, the newest: only the first message of an album says for whom all of them are."""
-        self._turns = Turns()
+        self._arrivals = Arrivals()
         self._timer = services.timer
         self._open = asyncio.Event()
         self.tasks = services.tasks
@@ -111,19 +111,19 @@ class Intake:
             InputError: it can never be kept.
         """
         source = self._checked(event)
-        turn = self._turns.take(event, source)
+        arrival = self._arrivals.take(event, source)
         try:
-            await turn.come()
+            await arrival.come()
             await self._open.wait()
             self._refuse_ended()
             task = await self._accepted(event, source)
         except BaseException:
-            turn.end()
+            arrival.end()
             raise
         if task is None or not event.is_command():
-            turn.end()
+            arrival.end()
         else:
-            turn.lasts(task)
+            arrival.lasts(task)
 
     async def _accepted(self, event: MessageEvent, source: SessionSource) -> "asyncio.Task[None] | None":
         """Keep a message, and return what goes on with it in the background."""

@@ -12,10 +12,10 @@ from postroom.gateway.events import MessageEvent
 from postroom.gateway.session import SessionSource
 
 
-class Turn:
-    """The turn of one message, from its coming to its end; a command's ends when it is done."""
+class Arrival:
+    """The arrival of one message, from its coming to its end; a command's ends when it is done."""
 
-    def __init__(self, before: Sequence["Turn"], siblings: list["Turn"]) -> None:
+    def __init__(self, before: Sequence["Arrival"], siblings: list["Arrival"]) -> None:
         self._before, self._siblings = tuple(before), siblings
         self.ended = asyncio.Event()
         """Set when those behind it may come."""
@@ -26,7 +26,7 @@ class Turn:
             await one.ended.wait()
 
     def lasts(self, task: "asyncio.Task[None]") -> None:
-        """Let the turn end with a task."""
+        """Let the arrival end with a task."""
         task.add_done_callback(lambda _: self.end())
 
     def end(self) -> None:
@@ -36,19 +36,19 @@ class Turn:
             self._siblings.remove(self)
 
 
-class Turns:
-    """The turns of all chats, as long as a command is not done, or something waits for one."""
+class Arrivals:
+    """The arrivals of all chats, as long as a command is not done, or something waits for one."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[object, ...], list[Turn]] = {}
+        self._open: dict[tuple[object, ...], list[Arrival]] = {}
 
-    def take(self, event: MessageEvent, source: SessionSource) -> Turn:
-        """Return the turn of a message that comes now."""
+    def take(self, event: MessageEvent, source: SessionSource) -> Arrival:
+        """Return the arrival of a message that comes now."""
         chat = (source.platform, source.account, source.chat_id or source.user_id)
-        self._open = {one: turns for one, turns in self._open.items() if turns}
+        self._open = {one: arrivals for one, arrivals in self._open.items() if arrivals}
         waiting = self._open.get(chat, [])
-        turn = Turn(() if event.is_command() else waiting, waiting)
+        arrival = Arrival(() if event.is_command() else waiting, waiting)
         if waiting or event.is_command():
-            waiting.append(turn)
+            waiting.append(arrival)
             self._open[chat] = waiting
-        return turn
+        return arrival
