@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(shutil.which("caddy") is None, reason="no Caddy:
 
 
 @pytest.fixture
-def servers(postgres_dsn: str, a_schema: str, tmp_path: Path) -> Iterator[tuple[RunningServer, ...]]:
+def servers(postgres_dsn: str, tmp_path: Path) -> Iterator[tuple[RunningServer, ...]]:
     """Two servers that reach the database through the pooler, with a folder of data each."""
     refuse_missing(POOLED)
     schema = f"balanced_{socket.gethostname().lower().replace('-', '_')[:20]}"

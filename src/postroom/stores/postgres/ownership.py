@@ -34,10 +34,6 @@ class Ownership:
     """Makes the connections over which a process writes to a schema."""
 
     def __init__(self, address: Address, *, alone: bool = False) -> None:
-        if alone and address.direct_dsn:
-            raise ValueError(
-                "a pooler that gives each transaction another session keeps no lock of a session"
-            )
         self.address = address
         self._alone = alone
 
