@@ -1,7 +1,7 @@
 """An application to measure: a fresh database in a temporary folder, filled straight through the store."""
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,9 @@ from mcp.types import CallToolResult, ListToolsResult, PaginatedRequestParams, T
 
 from postroom.app.config import load_settings
 from postroom.app.wiring import Application
+from postroom.mail.context import Caller
+from postroom.mail.outgoing import to_archive
+from postroom.mail.service import Mail
 from postroom.mcp_server.server import PostroomMcpServer
 
 PROJECT = "/bench/project"
@@ -72,6 +75,32 @@ def message_arguments(sender: str, reader: str) -> dict[str, Any]:
         "subject": "The build of module seven",
         "body_md": BODY,
     }
+
+
+async def bare_message(mail: Mail, home: str, sender: str, reader: str) -> Callable[[], Awaitable[object]]:
+    """Return what writes a message, its recipient and the row for the archive, and does nothing else."""
+    project, writer, receiver = await mail.store.read(
+        lambda tx: ((found := tx.project(home)), tx.agent(found.id, sender), tx.agent(found.id, reader))
+    )
+
+    def rows(tx: Any) -> None:
+        message = tx.insert_message(
+            project_id=project.id,
+            sender=writer,
+            thread_id=None,
+            subject="The build of module seven",
+            body_md=BODY,
+            importance="normal",
+            ack_required=False,
+            topic="",
+            broadcast=False,
+            reply_to=None,
+            now=1,
+        )
+        tx.insert_recipient(message.id, receiver, "to")
+        to_archive(mail.context(tx, Caller()), "message", message.id, project.id)
+
+    return lambda: mail.store.write(rows)
 
 
 def with_empty_tool(application: Application) -> PostroomMcpServer:

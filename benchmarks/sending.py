@@ -8,6 +8,8 @@ from typing import Any
 from fastmcp import Client
 
 from benchmarks.application import (
+    PROJECT,
+    bare_message,
     folder_of,
     fresh_application,
     message_arguments,
@@ -16,8 +18,6 @@ from benchmarks.application import (
 )
 from benchmarks.figures import Table, median, ms, size, timed
 from postroom.app.wiring import Application
-from postroom.mail.context import Caller
-from postroom.mail.outgoing import to_archive
 from postroom.stores.sqlite.connection import connect
 
 ROUNDS = size(1_000, 20)
@@ -104,34 +104,10 @@ async def below_mcp(table: Table) -> None:
     """The mail service against the bare writer thread that commits the same rows."""
     async with fresh_application() as application:
         sender, reader = await two_agents(application)
-        project, writer, receiver = await application.store.read(
-            lambda tx: (
-                (found := tx.project("/bench/project")),
-                tx.agent(found.id, sender),
-                tx.agent(found.id, reader),
-            )
-        )
         arguments = message_arguments(sender, reader)
-
-        def rows(tx: Any) -> None:
-            message = tx.insert_message(
-                project_id=project.id,
-                sender=writer,
-                thread_id=None,
-                subject=arguments["subject"],
-                body_md=arguments["body_md"],
-                importance="normal",
-                ack_required=False,
-                topic="",
-                broadcast=False,
-                reply_to=None,
-                now=1,
-            )
-            tx.insert_recipient(message.id, receiver, "to")
-            to_archive(application.mail.context(tx, Caller()), "message", message.id, project.id)
-
+        rows = await bare_message(application.mail, PROJECT, sender, reader)
         for tasks in (1, 8, 64):
-            bare = await _many(tasks, lambda: application.store.write(rows))
+            bare = await _many(tasks, rows)
             mail = await _many(tasks, lambda: application.mail.call("send_message", dict(arguments)))
             table.add(
                 f"mail service, {tasks} at once",

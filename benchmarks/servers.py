@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.application import BODY
+from benchmarks.application import BODY, bare_message
 from benchmarks.figures import Table, size
 
 CALLERS = 64
@@ -90,7 +90,9 @@ async def _calls(mail: Any, what: str) -> list[Callable[[], Awaitable[object]]]:
         for name in ("Sender", "Reader"):
             agent = {"project_key": home, "program": "bench", "model": "none", "name": name}
             await mail.call("register_agent", agent)
-        calls.append(_sending(mail, home) if what == "mail" else await _bare(mail, home))
+        calls.append(
+            _sending(mail, home) if what == "mail" else await bare_message(mail, home, "Sender", "Reader")
+        )
     return calls
 
 
@@ -103,39 +105,6 @@ def _sending(mail: Any, home: str) -> Callable[[], Awaitable[object]]:
         "body_md": BODY,
     }
     return lambda: mail.call("send_message", dict(message))
-
-
-async def _bare(mail: Any, home: str) -> Callable[[], Awaitable[object]]:
-    """Return what writes a message, its recipient and the row for the archive, and does nothing else."""
-    from postroom.mail.context import Caller
-    from postroom.mail.outgoing import to_archive
-
-    project, sender, reader = await mail.store.read(
-        lambda tx: (
-            (found := tx.project(home)),
-            tx.agent(found.id, "Sender"),
-            tx.agent(found.id, "Reader"),
-        )
-    )
-
-    def rows(tx: Any) -> None:
-        message = tx.insert_message(
-            project_id=project.id,
-            sender=sender,
-            thread_id=None,
-            subject="The build of module seven",
-            body_md=BODY,
-            importance="normal",
-            ack_required=False,
-            topic="",
-            broadcast=False,
-            reply_to=None,
-            now=1,
-        )
-        tx.insert_recipient(message.id, reader, "to")
-        to_archive(mail.context(tx, Caller()), "message", message.id, project.id)
-
-    return lambda: mail.store.write(rows)
 
 
 async def _rate(calls: list[Callable[[], Awaitable[object]]]) -> float:
