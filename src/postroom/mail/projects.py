@@ -26,7 +26,7 @@ _DRIVE = re.compile(r"^([A-Za-z]):[\\/]")
 _BARE_DRIVE = re.compile(r"[A-Za-z]:")
 _MOUNTED_DRIVE = re.compile(r"^/mnt/([A-Za-z])(/|$)")
 _WSL_SHARE = re.compile(r"^//wsl(?:\.localhost|\$)/[^/]+(/.*)$", re.IGNORECASE)
-_PLACEHOLDER = re.compile(r"<[^<>/]*>|\bYOUR[_-]|\bPROJECT[_-]?(PATH|KEY|NAME)\b|\{[^{}/]*\}|\$\{?[A-Z_]+")
+_PLACEHOLDER = re.compile(r"<[^<>/\\]*>|\bYOUR[_-]|\bPROJECT[_-]?(PATH|KEY|NAME)\b|\{[^{}/\\]*\}|\$\{?[A-Z_]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 MAX_PATH = 4_096
@@ -64,7 +64,7 @@ def _tidied(path: str) -> str:
     windows = not path.startswith("/")
     separator = "\\" if windows else "/"
     parts = re.split(r"[\\/]+" if windows else "/+", path)
-    if ".." in parts:
+    if ".." in re.split(r"[\\/]", path):  # by either separator: a server elsewhere may read it the other way
         raise _invalid(path, "has '..' in it")
     lead = "\\\\" if path.startswith("\\\\") else ("" if windows else "/")
     named = separator.join(part for part in parts if part not in ("", "."))
