@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from channels.fake_telegram import message, update
 from postroom.contracts.signing import signature
-from soak.world import HOOK_SECRET, KEY, NONCE, Cut, Heard, Line, Peers, Server, begun
+from soak.lines import Cut, Line, McpLine
+from soak.peers import NONCE, PER_CONVERSATION, Heard, Peers
+from soak.world import HOOK_SECRET, KEY, House, begun
 
-PER_CONVERSATION = 20
-"""Messages after which a caller begins another conversation: what a model is shown stays bounded."""
 AGAIN_AFTER = 0.2
 KILLED, LONGEST_COMMAND = 0.25, 0.3
 """The share of commands that are killed, and the seconds within which; some have ended before."""
@@ -54,7 +54,7 @@ class Caller(ABC):
 
     channel: str
 
-    def __init__(self, number: int, server: Server, around: Peers, think: float) -> None:
+    def __init__(self, number: int, server: House, around: Peers, think: float) -> None:
         self.number, self.server, self.around, self.think = number, server, around, think
         self.dice = random.Random(f"{self.channel} {number}")
         self.asked: list[Asked] = []
@@ -68,10 +68,15 @@ class Caller(ABC):
                 for one in asked:
                     group.create_task(self.ask(one))
             await asyncio.sleep(self.dice.uniform(0, self.think))
+        await self.leave()
+
+    async def leave(self) -> None:
+        """End the connections."""
         self.line.close()
 
     def _new(self) -> Asked:
-        nonce = f"nonce-{self.channel}-{self.number}-{len(self.asked)}"
+        slow = "-slow" if self.dice.random() < self.server.slow else ""
+        nonce = f"nonce-{self.channel}-{self.number}-{len(self.asked)}{slow}"
         self.asked.append(Asked(self.channel, nonce, wanted=(nonce,)))
         return self.asked[-1]
 
@@ -109,9 +114,10 @@ class Mate(Caller):
     mates = 1
     """How many there are of its kind."""
 
-    def __init__(self, number: int, server: Server, around: Peers, think: float) -> None:
+    def __init__(self, number: int, server: House, around: Peers, think: float) -> None:
         super().__init__(number, server, around, think)
         self.name = f"{self.kind}{number}"
+        self.mcp = McpLine(server)
         self._cursor = 0
         self._reading = asyncio.Lock()
         self._by_nonce: dict[str, Asked] = {}
@@ -157,9 +163,13 @@ class Mate(Caller):
         while True:
             await self.server.is_up.wait()
             try:
-                return await self.line.tool(tool, project_key=str(self.server.yard), **arguments)
+                return await self.mcp.tool(tool, project_key=str(self.server.yard), **arguments)
             except Cut:
                 await asyncio.sleep(AGAIN_AFTER)
+
+    async def leave(self) -> None:
+        await super().leave()
+        await self.mcp.close()
 
 
 class Terminal(Mate):
@@ -176,7 +186,7 @@ class Terminal(Mate):
         while True:
             await self.server.is_up.wait()
             said.unlink(missing_ok=True)
-            process = await begun(words, said, self.server.data_dir.parent)
+            process = await begun(words, said, self.server.data_dir.parent, self.server.around)
             if self.dice.random() < KILLED:
                 await asyncio.sleep(self.dice.uniform(0, LONGEST_COMMAND))
                 process.kill()
