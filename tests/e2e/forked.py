@@ -40,7 +40,12 @@ class ForkedProcess:
         many seconds the wall clock is wrong that Python has there.
         """
         self._parent = _parent(loaded, within)
-        order = {"arguments": list(arguments), "log": str(log), "environment": dict(environment), "wrong_by": wrong_by}
+        order = {
+            "arguments": list(arguments),
+            "log": str(log),
+            "environment": dict(environment),
+            "wrong_by": wrong_by,
+        }
         self.pid: int = self._parent.ask(order)
         self.returncode: int | None = None
         self._ends = os.pidfd_open(self.pid)

@@ -25,7 +25,10 @@ def main() -> None:
         "--kill-every", type=float, default=0, help="seconds between kills; 0: at random, up to 2"
     )
     asked.add_argument(
-        "--servers", type=int, default=1, help="several: on PostgreSQL, behind Caddy, for --seconds; and more faults"
+        "--servers",
+        type=int,
+        default=1,
+        help="several: on PostgreSQL, behind Caddy, for --seconds; and more faults",
     )
     asked.add_argument(
         "--sessions", type=int, default=20, help="how many ask at once, over mail and three channels"

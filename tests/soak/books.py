@@ -75,9 +75,7 @@ class Sqlite:
         return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
 
 
-async def look(
-    database: Sqlite | Postgres, asked: Sequence[Asked]
-) -> tuple[Findings, Counter[str]]:
+async def look(database: Sqlite | Postgres, asked: Sequence[Asked]) -> tuple[Findings, Counter[str]]:
     """Compare while work is open; return what is wrong and how many chat messages are in which state."""
     found = Findings()
     store = await database.store()

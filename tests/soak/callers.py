@@ -16,7 +16,7 @@ from channels.fake_telegram import message, update
 from postroom.contracts.signing import signature
 from soak.lines import Cut, Line, McpLine
 from soak.peers import NONCE, PER_CONVERSATION, Heard, Peers
-from soak.world import HOOK_SECRET, KEY, House, begun
+from soak.world import ANSWERS, HOOK_SECRET, KEY, House, begun
 
 AGAIN_AFTER = 0.2
 KILLED, LONGEST_COMMAND = 0.25, 0.3
@@ -117,6 +117,7 @@ class Mate(Caller):
     def __init__(self, number: int, server: House, around: Peers, think: float) -> None:
         super().__init__(number, server, around, think)
         self.name = f"{self.kind}{number}"
+        self.echo = f"{ANSWERS}{number % server.echoes}"
         self.mcp = McpLine(server)
         self._cursor = 0
         self._reading = asyncio.Lock()
@@ -128,7 +129,7 @@ class Mate(Caller):
         others = [f"{self.kind}{other}" for other in range(self.mates) if other != self.number]
         to_echo = not others or self.dice.random() < 0.7
         self._by_nonce[asked.nonce] = asked
-        sent = await self._sent(asked.nonce, "Echo" if to_echo else self.dice.choice(others))
+        sent = await self._sent(asked.nonce, self.echo if to_echo else self.dice.choice(others))
         asked.is_accepted, asked.stored_as = True, str(sent["deliveries"][0]["payload"]["id"])
         if not to_echo:
             asked.wanted, asked.told = (), "a message to a mate has no answer"
@@ -150,7 +151,7 @@ class Mate(Caller):
         for event in page["events"]:
             self.inbox.append(event["seq"])
             asked = self._by_nonce.get(next(iter(NONCE.findall(event["subject"])), ""))
-            if asked is None or event["from"] != "Echo":
+            if asked is None or event["from"] != self.echo:
                 continue
             said = await self._called("get_message", agent_name=self.name, message_id=event["id"])
             if said["body_md"].startswith("re: "):

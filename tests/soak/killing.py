@@ -44,6 +44,10 @@ class Soaked:
     while_starting: int = 0
     programs: int = 0
     commands: int = 0
+    standstills: int = 0
+    """How often one of several servers stood still, and another was cut off from the database."""
+    outages: int = 0
+    """How often the database of several was restarted."""
     looks: int = 0
     seconds: float = 0
     longest_start: float = 0
@@ -122,7 +126,6 @@ class _Killing:
             f"{time.monotonic() - self._began:6.0f} s, {self.kills} kills: "
             f"{accepted} chat messages {adds_up} {parts}; {found}"
         )
-
 
 
 def close(done: Soaked, callers: list[Caller], around: Peers, logs: list[Path]) -> None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import mcp
@@ -133,28 +132,24 @@ class McpLine:
     async def _serve(self) -> None:
         """Make the calls, in the one task in which the client's connection may be opened and closed."""
         call = await self._calls.get()
-        while True:
-            try:
-                async with self._client() as client:
-                    while True:
-                        name, arguments, answer = call
-                        result = await client.call_tool(name, dict(arguments), PATIENCE)
-                        self._settle(answer, name, result.model_dump(by_alias=True))
-                        call = await self._calls.get()
-            except (Exception, BaseExceptionGroup) as error:  # whatever the SDK makes of a connection that broke
-                if not call[2].done():
-                    call[2].set_exception(Cut(repr(error)))
-            call = await self._calls.get()
-
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[mcp.Client]:
-        url = "http://{}:{}/mcp".format(*self._server.address)
         headers = {"Authorization": f"Bearer {self._server.token}"}
-        async with (
-            create_mcp_http_client(headers=headers) as http,
-            mcp.Client(streamable_http_client(url, http_client=http)) as client,
-        ):
-            yield client
+        async with create_mcp_http_client(headers=headers) as http:
+            while True:
+                try:
+                    url = "http://{}:{}/mcp".format(*self._server.address)
+                    async with mcp.Client(streamable_http_client(url, http_client=http)) as client:
+                        while True:
+                            name, arguments, answer = call
+                            result = await client.call_tool(name, dict(arguments), PATIENCE)
+                            self._settle(answer, name, result.model_dump(by_alias=True))
+                            call = await self._calls.get()
+                except (
+                    Exception,
+                    BaseExceptionGroup,
+                ) as error:  # whatever the SDK makes of a broken connection
+                    if not call[2].done():
+                        call[2].set_exception(Cut(repr(error)))
+                call = await self._calls.get()
 
     def _settle(self, answer: asyncio.Future[Any], name: str, result: Mapping[str, Any]) -> None:
         try:

@@ -101,7 +101,9 @@ class Telegram(FakeTelegram):
             await settle()
         for one in others:
             if one in self._polls and not one.is_over:
-                self.two_at_once.append(f"server {poll.server} asks Telegram for news while {one.server} does")
+                self.two_at_once.append(
+                    f"server {poll.server} asks Telegram for news while {one.server} does"
+                )
         self._polls.add(poll)
         try:
             return await super()._getUpdates(call)
@@ -152,6 +154,7 @@ class Peers:
                 stack.callback(server.close)
                 setattr(self, name, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
             yield self
+        await settle()
 
     async def _model(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer as a model does, with the names that the last message has; files in it count too."""

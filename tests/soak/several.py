@@ -24,7 +24,8 @@ from soak.peers import Peers
 from soak.world import Server, Surroundings, furnish, write_chats
 
 SCHEMA = "soak"
-SLOW = 0.03
+SLOW = 0.01
+ECHOES = 5
 STANDSTILL = LENGTH.total_seconds() + 10
 """How long one stands still and one is cut off: their leases end meanwhile, and others take over."""
 KILL_EVERY = 5.0
@@ -48,6 +49,7 @@ class Street:
     is_up: asyncio.Event = field(default_factory=asyncio.Event)
     starts: int = 0
     slow: float = SLOW
+    echoes: int = ECHOES
 
     @property
     def data_dir(self) -> Path:
@@ -78,7 +80,9 @@ async def street(number: int, folder: Path) -> AsyncIterator[Street]:
         for one in range(number):
             proxy, dsn = await stack.enter_async_context(a_proxy(database.dsn))
             proxies.append(proxy)
-            servers.append(_server(folder / f"server-{one}", folder / "yard", dsn, token, WRONG_BY[one % len(WRONG_BY)]))
+            servers.append(
+                _server(folder / f"server-{one}", folder / "yard", dsn, token, WRONG_BY[one % len(WRONG_BY)])
+            )
             stack.push_async_callback(servers[-1].kill)
         yield Street(servers=servers, proxies=proxies, database=database, yard=folder / "yard", token=token)
 
@@ -87,7 +91,7 @@ async def street(number: int, folder: Path) -> AsyncIterator[Street]:
 async def served(street: Street, around: Peers, agents: Sequence[str]) -> AsyncIterator[None]:
     """Have all servers serve these agents, behind one address."""
     servers = street.servers
-    await furnish(servers[0], around, agents)
+    await furnish(servers[0], around, agents, street.echoes)
     for server, url in zip(servers, around.telegram_urls, strict=True):
         write_chats(server.data_dir, around, url, str(street.yard))
     store = await street.books.store()
@@ -98,7 +102,9 @@ async def served(street: Street, around: Peers, agents: Sequence[str]) -> AsyncI
     await street.ready()
     with ExitStack() as stack:
         behind = balanced([one.address for one in servers], street.yard.parent, host="127.0.0.1")
-        street.address = await asyncio.to_thread(stack.enter_context, behind)  # proxies are served here meanwhile
+        street.address = await asyncio.to_thread(
+            stack.enter_context, behind
+        )  # proxies are served here meanwhile
         url = "http://{}:{}".format(*street.address)
         street.around = Surroundings(settings={"POSTROOM_URL": url, "POSTROOM_TOKEN": street.token})
         street.is_up.set()
@@ -235,6 +241,12 @@ async def soak_several(chosen: Soak, folder: Path, tell: Callable[[str], None]) 
         done.findings, states = await look(found.books, [one for caller in callers for one in caller.asked])
         done.findings.history += history + faults.findings
         close(done, callers, around, [one.log for one in found.servers])
-        done.kills, done.seconds = faults.kills, time.monotonic() - began
-        tell(f"{faults}; news from Telegram asked for by each server: {dict(around.telegram.pollers)}; {states}")
+        done.kills, done.standstills, done.outages = faults.kills, faults.standstills, faults.outages
+        done.seconds, done.looks = time.monotonic() - began, 1
+        polls = ", ".join(
+            f"{polls} by server {one}" for one, polls in sorted(around.telegram.pollers.items())
+        )
+        tell(
+            f"{faults}\nTelegram was asked for news {polls}; of its messages and others of chats {dict(states)}"
+        )
     return done

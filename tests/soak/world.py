@@ -34,6 +34,8 @@ LOADED = (
     "postroom.cli.mail",
 )
 """What a process need not load at each start: kills are to be many, and nothing is lost while Python loads."""
+ANSWERS = "Echo"
+"""What the names of agents behind runners begin with."""
 TWO_AT_ONCE = "two-at-once"
 """The file in which a program notes that another one works for its thread."""
 ECHO = f"""
@@ -66,7 +68,9 @@ class Surroundings:
 PLAIN = Surroundings()
 
 
-async def begun(arguments: Sequence[str], log: Path, home: Path, around: Surroundings = PLAIN) -> ForkedProcess:
+async def begun(
+    arguments: Sequence[str], log: Path, home: Path, around: Surroundings = PLAIN
+) -> ForkedProcess:
     """Start `postroom` with these arguments over the data below a folder."""
     environment = plain_environment(home) | {"POSTROOM_DATA_DIR": str(home / "data")} | around.settings
     return await asyncio.to_thread(
@@ -82,6 +86,8 @@ class House(Door, Protocol):
     data_dir: Path
     around: Surroundings
     """Of commands that call it."""
+    echoes: int
+    """How many agents are behind runners."""
     slow: float
     """The share of messages of which the agent behind the runner has more work than a lease lasts."""
 
@@ -89,10 +95,12 @@ class House(Door, Protocol):
 class Server:
     """`postroom up` over one data folder, killed and started again."""
 
-    def __init__(self, folder: Path, around: Surroundings = PLAIN, listens: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+    def __init__(
+        self, folder: Path, around: Surroundings = PLAIN, listens: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
         self.data_dir, self.yard = folder / "data", folder / "yard"
         self.log = folder / "server.log"
-        self.around, self._listens, self.slow = around, listens, 0.0
+        self.around, self._listens, self.slow, self.echoes = around, listens, 0.0, 1
         self.is_up = asyncio.Event()
         self.starts = 0
         self.longest_start = 0.0
@@ -197,19 +205,20 @@ class Server:
         return False
 
 
-async def furnish(server: Server, around: Peers, agents: Sequence[str]) -> None:
-    """Register the agents, give one a runner, and have the chats answered, by it and by the model."""
+async def furnish(server: Server, around: Peers, agents: Sequence[str], echoes: int = 1) -> None:
+    """Register the agents, give some more a runner, and have the chats answered, by one of these and by the model."""
     server.yard.mkdir(exist_ok=True)
     await server.spawn()
     await server.ready()
     line, project = Line(server), str(server.yard)
     await line.tool("ensure_project", human_key=project)
-    for name in ("Echo", *agents):
+    answering = [f"{ANSWERS}{number}" for number in range(echoes)]
+    for name in (*answering, *agents):
         await line.tool("register_agent", project_key=project, program="soak", model="none", name=name)
-    runner = {"argv": ["/bin/sh", "-c", ECHO]}
-    told = json.dumps({"project": project, "agent": "Echo", "runner": runner}).encode()
-    status, said = await line.exchange("PUT", "/admin/runners", told)
-    assert status == 200, said
+    for name in answering:
+        told = {"project": project, "agent": name, "runner": {"argv": ["/bin/sh", "-c", ECHO]}}
+        status, said = await line.exchange("PUT", "/admin/runners", json.dumps(told).encode())
+        assert status == 200, said
     line.close()
     assert await server.stop() == 0
     write_chats(server.data_dir, around, around.telegram_urls[0], project)
@@ -239,6 +248,6 @@ api_key_file = "api.key"
 secret_file = "hook.secret"
 callback_url = "{around.callback_url}/answers"
 [[routes]]
-agent = "Echo@{project}"
+agent = "{ANSWERS}0@{project}"
 platform = "webhook"
 """)
