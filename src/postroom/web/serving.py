@@ -167,7 +167,8 @@ def error_page(status: int, message: str, *, remedy: str = "") -> Response:
 def guarded(endpoint: Endpoint) -> Endpoint:
     """Return the endpoint, with a page in the place of each typed failure.
 
-    An address that ends in a slash leads to the same without it, and `/p` to `/`; a slash within a name is quoted.
+    An address that ends in a slash leads to the same without it, and `/p` to `/`; a slash within a name
+    is quoted.
     """
 
     async def answer(request: Request) -> Response:
