@@ -43,7 +43,7 @@ def head_of(archive: Archive, project: Project) -> Repair:
     """Return how an archive is mended whose HEAD was lost; what it holds is compared afterwards."""
     return Repair(
         name=f"archive {project.slug}",
-        does="write the HEAD of its archive again, without which Git does not read it; all else stays as it is",
+        does="write the HEAD of its archive again, without which Git reads nothing; all else stays as it is",
         perform=lambda: archive.write_head(project),
     )
 

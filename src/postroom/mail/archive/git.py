@@ -183,7 +183,7 @@ def _end(process: subprocess.Popen[bytes], *, platform: str = sys.platform) -> N
 
 
 def head_is_lost(folder: Path) -> bool:
-    """Return whether a repository is there but for its HEAD, without which Git takes the folder for none. Blocks."""
+    """Return whether a repository lacks no more than its HEAD, without which Git sees none. Blocks."""
     try:
         return (folder / "objects").is_dir() and (folder / "HEAD").read_bytes() != HEAD
     except FileNotFoundError:
