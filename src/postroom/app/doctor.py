@@ -7,7 +7,6 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from postroom.app import repairs
 from postroom.app.backups import told_of_backups
 from postroom.app.check_results import (
     CheckResult,
@@ -21,7 +20,7 @@ from postroom.app.check_results import (
 )
 from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
-from postroom.app.repairs import Repair
+from postroom.app.repairs import Repair, another_archive, gaps_of, head_of, indexes_of
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -91,7 +90,7 @@ class Doctor:
         store = self._application.store
         if faults := await store.check():
             if indexes := await store.indexes_that_lack_rows():
-                self.repairs.append(repairs.indexes_of(store, indexes))
+                self.repairs.append(indexes_of(store, indexes))
             return [
                 CheckResult(
                     part="store reads",
@@ -144,12 +143,12 @@ class Doctor:
             faults, written = await asyncio.to_thread(self._archived, project.slug)
         except ArchiveUnavailable as error:
             if await application.archive.lost_head(project):
-                self.repairs.append(repairs.head_of(application.archive, project))
+                self.repairs.append(head_of(application.archive, project))
             return broken("archive", error, about=project.slug)
         if faults:
             if not written - stored:  # with more than the database it may be all that is left of that
                 now = application.clock.now()
-                self.repairs.append(repairs.another_archive(application.archive, project, now))
+                self.repairs.append(another_archive(application.archive, project, now))
             return found("failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
         if unknown := written - stored:
             return found(
@@ -160,7 +159,7 @@ class Doctor:
         on_their_way = {record for row in waiting for record in records_of(row.payload)}
         missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
         if missing:
-            self.repairs.append(repairs.gaps_of(application.archive, project, len(missing)))
+            self.repairs.append(gaps_of(application.archive, project, len(missing)))
             remedy = f"run `postroom rebuild archive {project.slug}`"
             return found("failed", f"{len(missing)} messages are missing", remedy)
         if self._full and (differing := await application.archive.differing(project)):

@@ -83,7 +83,7 @@ def database(
     show.answer(document, as_json=as_json, text=lambda: text)
 
 
-def _counted(number: int, what: str) -> str:
+def _counted(number: object, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
