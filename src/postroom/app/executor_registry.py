@@ -28,6 +28,7 @@ from postroom.contracts.store import MailReads
 from postroom.dispatch.routing import SeveralExecutors
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
+from postroom.executors.processes.keeping import Keeper
 from postroom.executors.remote import RemoteExecutor, check_installed
 from postroom.mail.run_tokens import RunTokens
 from postroom.mail.service import Mail
@@ -96,6 +97,7 @@ class ExecutorRegistry:
         address: str = "",
         in_chats: Callable[[str], tuple[str, str] | None] = lambda _: None,
         tokens: RunTokens,
+        keeper: Keeper | None = None,
     ) -> None:
         """Make one for each kind of runner; nothing runs yet.
 
@@ -116,6 +118,7 @@ class ExecutorRegistry:
             timer=timer,
             environment_of=self._place_of,
             access_of=self._access_of,
+            keeper=keeper,
         )
         programs = self._commands.process_runner
         self._acp = AcpExecutor(self, programs, environment_of=self._place_of, access_of=self._access_of)

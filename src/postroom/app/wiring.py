@@ -27,6 +27,7 @@ from postroom.contracts.people import ChatAddress
 from postroom.contracts.retention import KeepRule
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.contracts.transactions import SharedChanges
+from postroom.executors.processes.keeping import Keeper
 from postroom.executors.processes.servers import is_gone, own_process
 from postroom.leases import Leases
 from postroom.mail.archive.archive import Archive, Author
@@ -98,6 +99,7 @@ class Application:
         self.news = Subscriptions(holds=self.tokens.holds, shared=shared)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.leases = self._leases()
+        self.keeper = None if store.is_exclusive else Keeper()
         self.archive = self._archive()
         self.relay = self._relay()
         self.runs = RunService(
@@ -106,6 +108,7 @@ class Application:
             is_exclusive=store.is_exclusive,
             budgets=declared.budgets,
             leases=None if store.is_exclusive else self.leases,
+            claims_hold=None if self.keeper is None else self.keeper.hold,
         )
         self.executors = self._executors(declared.chats)
         delivery = StoredChatDelivery(self.mail)
@@ -216,6 +219,7 @@ class Application:
             address=self.address,
             in_chats=in_chats(chats),
             tokens=self.tokens.runs,
+            keeper=self.keeper,
         )
 
     def _waker(self, delivery: StoredChatDelivery) -> Waker:
@@ -307,6 +311,8 @@ class Application:
 
     def close(self) -> None:
         """Finish what was handed in and give the database back; harmless when done twice."""
+        if self.keeper is not None:
+            self.keeper.close()
         self.store.close()
         self.mail.tracing.close()
 

@@ -103,6 +103,9 @@ class MailboxConfig:
     """Names the places that this process is: it claims their runs, and those for anywhere. None: all."""
     gone: Callable[[], Collection[str]] | None = None
     """Names other consumers that have surely ended: what they hold is taken back at the start as well."""
+    claims_hold: Callable[[int], None] | None = None
+    """Told at each claim and renewal for how many milliseconds no other process can claim what executes here:
+    whoever ends work from outside knows then when, should this process stand still."""
     is_exclusive: bool = False
     """Whether no other process works on this store: what others hold is then taken back at the start, and not
     when its lease ends."""

@@ -526,6 +526,7 @@ class LeaseKeeper:
             job.alarm = self._core.tasks.start(self._end_at(job, ends_at), name="longest run")
         if self._keeper is None:
             self._keeper = self._core.tasks.start(self._keep(), name="leases")
+        self._tell()
 
     def let_go(self, job: Job) -> None:
         """Renew this claim no more; harmless when that is so already."""
@@ -594,7 +595,14 @@ class LeaseKeeper:
         for job in lost:
             core.metrics.happened("lease_renewal", "lost")
             self._lost(job, "the claim was taken away")
+        self._tell()
         return True
+
+    def _tell(self) -> None:
+        """Say for how long all that executes here surely goes on nowhere else."""
+        at_work = [job.stops_at for job in self.jobs.values() if job.lease.end is None]
+        if self._core.config.claims_hold is not None and at_work:
+            self._core.config.claims_hold(max(min(at_work) - self._core.now(), 0))
 
     def _not_renewed(self, jobs: list[Job], now: int, reason: str) -> None:
         _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)

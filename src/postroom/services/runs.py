@@ -1,6 +1,6 @@
 """The runs of a server: its one mailbox, and what executes the threads of each room."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -34,7 +34,7 @@ STOP_WAIT_MS = 15_000
 class RunService:
     """One queue for everything that needs work; rooms say who executes their threads, and what ends cause."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every port by name
         self,
         stores: RunStores,
         *,
@@ -43,10 +43,12 @@ class RunService:
         timer: Timer | None = None,
         budgets: Sequence[Budget] = (),
         leases: Leases | None = None,
+        claims_hold: Callable[[int], None] | None = None,
     ) -> None:
         """Make the queue; `is_exclusive` says that no other process takes up its runs.
 
-        Where others do, `leases` say which places this one is, and which of the others have ended.
+        Where others do, `leases` say which places this one is, and which of the others have ended;
+        `claims_hold` is told for how many milliseconds what executes here is surely this process's.
 
         `budgets` are what runs may use up before a person is asked.
         """
@@ -70,6 +72,7 @@ class RunService:
                 is_exclusive=is_exclusive,
                 places=None if leases is None else leases.places,
                 gone=None if leases is None else lambda: leases.gone,
+                claims_hold=claims_hold,
                 budgets=self.budgets,
                 max_concurrent_runs=self.slots,
             ),

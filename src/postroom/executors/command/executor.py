@@ -32,6 +32,7 @@ from postroom.executors.processes.child_environment import secrets_in
 from postroom.executors.processes.connecting import opencode_plugin
 from postroom.executors.processes.executor import ProgramExecutor, from_the_start, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
+from postroom.executors.processes.keeping import Keeper
 from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
 from postroom.executors.processes.output import Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Program, Work
@@ -276,6 +277,7 @@ class CommandExecutor(ProgramExecutor):
         limits: CommandLimits | None = None,
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
+        keeper: Keeper | None = None,
     ) -> None:
         """Keep what it works with; nothing is started or written.
 
@@ -284,7 +286,13 @@ class CommandExecutor(ProgramExecutor):
                 processes.
         """
         process_runner = ProcessRunner.at(
-            folder, server_name=server_name, server=environment, clock=clock, timer=timer, limits=limits
+            folder,
+            server_name=server_name,
+            server=environment,
+            clock=clock,
+            timer=timer,
+            limits=limits,
+            keeper=keeper,
         )
         super().__init__(
             runners,

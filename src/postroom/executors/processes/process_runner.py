@@ -19,6 +19,7 @@ from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
 from postroom.executors.processes.child_environment import FORMER_SERVER, INSTANCE, child_environment, marks
 from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION, Connection
+from postroom.executors.processes.keeping import Keeper
 from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.machine import Machine
 from postroom.executors.processes.orphans import Orphans
@@ -42,6 +43,8 @@ class ProcessRunner:
     limits: CommandLimits
     server_name: str
     server: Mapping[str, str] = field(repr=False)
+    keeper: Keeper | None = None
+    """Ends programs where this process cannot, because it is gone or stands still; None: nobody does."""
     running: list[ActiveRuns] = field(default_factory=list)
     """The runs of each executor of this server: their programs are no orphans."""
 
@@ -55,6 +58,7 @@ class ProcessRunner:
         clock: Clock | None = None,
         timer: Timer | None = None,
         limits: CommandLimits | None = None,
+        keeper: Keeper | None = None,
         platform: str = sys.platform,
     ) -> "ProcessRunner":
         """Return the runner of a server; nothing is started or written.
@@ -77,6 +81,7 @@ class ProcessRunner:
             limits=limits or CommandLimits(),
             server_name=server_name,
             server=dict(server),
+            keeper=keeper,
         )
 
     def instances(self) -> frozenset[str]:
@@ -161,6 +166,8 @@ class Program:
     async def _forget(self) -> None:
         """Remove the note of the program: none of its processes is left."""
         await asyncio.to_thread(self._with.records.remove, self._work.active.instance)
+        if self._with.keeper is not None:
+            self._with.keeper.end(self._work.active.instance)
 
     def _started(self, launch: Launch) -> "subprocess.Popen[bytes]":
         identity, records = self._work.active.identity, self._with.records
@@ -174,6 +181,8 @@ class Program:
             )
             if connection.files:
                 records.write_settings(instance, connection.files, connection.links)
+        if self._with.keeper is not None:
+            self._with.keeper.begin(instance)
         process = started(launch)
         try:
             records.has_started(record, process.pid)
