@@ -1,9 +1,8 @@
 """What people change after they said it, what they answer to, and groups that move."""
 
-from dataclasses import replace
-
 from gateway_room import Agent, Room, all_answered, settled
 from postroom.contracts.chat import ChatSession, InboundStatus
+from postroom.contracts.records import replace
 from postroom.gateway import wording
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -23,6 +23,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.files import safe_name
 from postroom.contracts.messages import COMPACT, Message, Role, Visibility
 from postroom.contracts.people import ChatAddress, ChatDelivery
+from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
 from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery

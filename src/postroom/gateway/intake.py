@@ -8,7 +8,7 @@ now and then ─▶ messages of processes that died ─▶ the runner
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from postroom.contracts.chat import (
     ChatSession,
@@ -29,6 +29,7 @@ from postroom.contracts.errors import (
     TooLarge,
     UnknownMessage,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
 from postroom.gateway import wording
 from postroom.gateway.arrivals import Arrivals
@@ -127,7 +128,7 @@ class Intake:
 
     async def _accepted(self, event: MessageEvent, source: SessionSource) -> "asyncio.Task[None] | None":
         """Keep a message, and return what goes on with it in the background."""
-        known = self._albums_for_us.get(_sent_album(event, source))
+        known = None if _album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
         if not (event.addressed or known or self._config.routes or self._config.group_context):
             return None  # said among others, and not to us
         source = await self._people.learn(source)
@@ -136,9 +137,15 @@ class Intake:
             return None
         source = event.source = routed
         self._note_album(event, source)
+        key = self._config.session_key(source)
         if not event.is_command():
-            event.metadata |= self._group_talk.unread(source, self._config.session_key(source))
-        draft = self._draft(event, source)
+            event.metadata |= self._group_talk.unread(source, key)
+        draft = InboundDraft(
+            key=inbound_key(source, event.message_id),
+            session_key=key,
+            sender_id=source.user_id,
+            body=event.to_body(),
+        )
         # Otherwise it would overtake another, or the rest of its album.
         is_alone = not self._coming[draft.session_key] and _album_of(event) is None
         self._coming[draft.session_key] += 1
@@ -458,14 +465,6 @@ class Intake:
         if len(event.text) > MOST_TEXT:
             raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
         return source
-
-    def _draft(self, event: MessageEvent, source: SessionSource) -> InboundDraft:
-        return InboundDraft(
-            key=inbound_key(source, event.message_id),
-            session_key=self._config.session_key(source),
-            sender_id=source.user_id,
-            body=event.to_body(),
-        )
 
 
 def _sent_album(event: MessageEvent, source: SessionSource) -> tuple[str, SessionSource]:

@@ -116,7 +116,9 @@ class Reply:
         Raises:
             ValidationError: it is none of ours.
         """
-        payload = {_EARLIER_NAMES.get(name, name): value for name, value in row.payload.items()}
+        payload = row.payload
+        if not _EARLIER_NAMES.keys().isdisjoint(payload):
+            payload = {_EARLIER_NAMES.get(name, name): value for name, value in payload.items()}
         return msgspec.convert(payload, cls)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from secrets import token_hex
 from urllib.parse import unquote
@@ -12,6 +11,7 @@ from postroom.contracts.chat import ChatSession, ChatStores, SessionThread
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.records import replace
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.replies import target_of, thread_name
