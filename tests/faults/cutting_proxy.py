@@ -78,13 +78,14 @@ class CuttingProxy:
 
 
 @asynccontextmanager
-async def a_proxy(dsn: str) -> AsyncIterator[tuple[CuttingProxy, str]]:
+async def a_proxy(dsn: str, host: str = "127.0.0.1") -> AsyncIterator[tuple[CuttingProxy, str]]:
+    """Stand before a database, at an address of this machine."""
     parts = urlsplit(dsn)
     proxy = CuttingProxy(parts.hostname or "127.0.0.1", parts.port or 5432)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.serve, host, 0)
     port = server.sockets[0].getsockname()[1]
     user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
-    yield proxy, parts._replace(netloc=f"{user}127.0.0.1:{port}").geturl()
+    yield proxy, parts._replace(netloc=f"{user}{host}:{port}").geturl()
     server.close()
     proxy.cut_all()
     await server.wait_closed()

@@ -14,6 +14,7 @@ SLEEPS = {
     "faults/storm_worker.py:work": "work in a process of its own that takes some milliseconds",
     "faults/lease_process.py:work": "work in a process of its own that takes some milliseconds",
     "faults/test_leases_of_processes.py:until": "a look at a database that processes of their own write to",
+    "faults/test_partitions.py:programs": "a look at processes that wake nobody",
     "faults/working_process.py:run": "an executor in a process of its own that works until it is stopped",
     "waking/test_waking.py:noted": "the sleep of a manual clock, which the test moves",
     "e2e/chaos_process.py:run": "an executor in a process of its own that works for some milliseconds",
