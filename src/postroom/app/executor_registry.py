@@ -108,14 +108,12 @@ class ExecutorRegistry:
         self._tokens = tokens
         self._mail = mail
         self._environment = places.environment()
-        timer = SystemTimer()
         self._commands = CommandExecutor(
             self,
             folder=settings.data_dir / "runs",
             server_name=str(settings.data_dir),
             environment=self._environment,
             clock=clock,
-            timer=timer,
             environment_of=self._place_of,
             access_of=self._access_of,
             keeper=keeper,
@@ -123,7 +121,7 @@ class ExecutorRegistry:
         programs = self._commands.process_runner
         self._acp = AcpExecutor(self, programs, environment_of=self._place_of, access_of=self._access_of)
         self._models = ModelAgents(
-            self, calls, mail.store, environment=self._environment, clock=clock, timer=timer
+            self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
         )
         self._in_chats = in_chats
         self.results = RemoteExecutor(
