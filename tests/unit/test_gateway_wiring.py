@@ -17,6 +17,7 @@ from postroom.app.config import Settings
 from postroom.app.gateway_config import load_gateway
 from postroom.app.gateway_service import GatewayService
 from postroom.app.gateway_wiring import ChatService, open_paths
+from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import (
@@ -26,6 +27,7 @@ from postroom.contracts.errors import (
     InvalidArgument,
     ServerUnavailable,
 )
+from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.gateway.config import HomeChannel
 from postroom.gateway.events import SendErrorKind, SendResult
@@ -345,9 +347,47 @@ async def test_an_answer_that_was_given_up_is_delivered_when_it_is_revived(desk:
         while InboundStatus.FAILED not in (statuses := await desk.room.statuses()):
             await asyncio.sleep(0)
     assert statuses[InboundStatus.FAILED] == 1
+    assert [(one["chat"], one["who"]) for one in found] == [("telegram/12345", "U1 on telegram")]
     await desk.operator.revive(found[0]["outbox_id"][:-4])
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
     assert desk.channel.texts() == ["re: lights?"]
+
+
+async def test_what_could_not_be_delivered_is_listed_where_its_chat_is_not_known_any_more(desk: Desk) -> None:
+    unknown = OutboxDraft(
+        kind="chat",
+        target="telegram/bot",
+        payload={"kind": "answer", "thread_id": "chat/telegram/bot/gone", "inbound_ids": [77, "x"]},
+        dedupe_key="gone",
+    )
+    unreadable = replace(unknown, payload={"source": {"platform": "irc"}}, dedupe_key="odd")
+    await desk.room.runs.outbox.enqueue(unknown)
+    await desk.room.runs.outbox.enqueue(unreadable)
+    desk.gateway.wake()
+    async with asyncio.timeout(60):
+        while len(found := (await desk.operator.dead())["undelivered"]) < 2:
+            await asyncio.sleep(0)
+    assert {(one["target"], one["chat"]) for one in found} == {("telegram/bot", None)}
+
+
+@pytest.mark.parametrize(
+    ("target", "why"), [("telegram/another", "no channel of this"), ("api_server/default", "OpenAI protocol")]
+)
+async def test_what_would_reach_nobody_is_not_tried_again_and_stays_on_the_list(
+    clock: ManualClock, target: str, why: str
+) -> None:
+    runs = MemoryRunStores(clock)
+    row = await runs.outbox.enqueue(OutboxDraft(kind="chat", target=target, payload={}, dedupe_key="k"))
+    [held] = await runs.outbox.claim("chat", target, lease_ms=9_000)
+    await runs.outbox.nack(row.outbox_id, held.claim_token or "", error="no such chat", final=True)
+    channel = FakeChannel(clock=clock)
+    for operator in (UndeliveredService(runs), UndeliveredService(runs, [channel])):
+        with pytest.raises(InvalidArgument, match=why):
+            await operator.revive(row.outbox_id)
+        [listed] = (await operator.dead())["undelivered"]
+        assert listed["outbox_id"] == row.outbox_id
+    await operator.discard(row.outbox_id)
+    assert await operator.dead() == {"undelivered": []}
 
 
 async def test_health_says_where_every_message_is(desk: Desk) -> None:

@@ -25,7 +25,7 @@ class GatewayService(UndeliveredService):
     """Answers the operator's questions about one gateway."""
 
     def __init__(self, chats: ChatService) -> None:
-        super().__init__(chats.gateway.outbox)
+        super().__init__(chats.runs.stores, chats.adapters)
         self._chats = chats
         self._gateway = chats.gateway
 

@@ -135,7 +135,7 @@ class Site:
                 mcp_path=settings.mcp_path,
                 refresh=self._operator.refresh_metrics,
                 chats=self._operator.chats,
-                undelivered=self._operator.chats or UndeliveredService(application.store.runs.outbox),
+                undelivered=self._operator.chats or UndeliveredService(application.store.runs),
                 runners=RunnerService(application.mail, application.executors.check),
                 questions=questions,
                 runs=runs,

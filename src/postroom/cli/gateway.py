@@ -161,13 +161,21 @@ def dead(
         return
     found = server.admin("GET", "/admin/gateway/dead")
     rows = [
-        (one["outbox_id"], one["target"], one["created_at"], one["error"])
+        (
+            one["outbox_id"],
+            one.get("chat") or one["target"],
+            one.get("who") or "-",
+            one["created_at"],
+            one["error"],
+        )
         for one in show.items(found.get("undelivered"))
     ]
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(("ID", "TO", "SINCE", "WHY"), rows, none="everything was delivered"),
+        text=lambda: show.table(
+            ("ID", "CHAT", "FROM", "SINCE", "WHY"), rows, none="everything was delivered"
+        ),
     )
 
 

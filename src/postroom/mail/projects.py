@@ -26,7 +26,9 @@ _DRIVE = re.compile(r"^([A-Za-z]):[\\/]")
 _BARE_DRIVE = re.compile(r"[A-Za-z]:")
 _MOUNTED_DRIVE = re.compile(r"^/mnt/([A-Za-z])(/|$)")
 _WSL_SHARE = re.compile(r"^//wsl(?:\.localhost|\$)/[^/]+(/.*)$", re.IGNORECASE)
-_PLACEHOLDER = re.compile(r"<[^<>/\\]*>|\bYOUR[_-]|\bPROJECT[_-]?(PATH|KEY|NAME)\b|\{[^{}/\\]*\}|\$\{?[A-Z_]+")
+_PLACEHOLDER = re.compile(
+    r"<[^<>/\\]*>|\bYOUR[_-]|\bPROJECT[_-]?(PATH|KEY|NAME)\b|\{[^{}/\\]*\}|\$\{?[A-Z_]+"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 MAX_PATH = 4_096
