@@ -61,6 +61,7 @@ class GatewayService(UndeliveredService):
             "dispatches": {status.label: count for status, count in dispatches.items()},
             "undelivered": len(dead),
             "held": await self._held(),
+            "missing": [one._asdict() for one in await self._chats.missing()],
         }
 
     async def _held(self) -> int:

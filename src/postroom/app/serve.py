@@ -94,7 +94,7 @@ class Site:
         sessions = Sessions(derived_key(token, "page-session"), clock)
         self.codes = LoginCodes(application.store, clock)
         self._visitors = sessions
-        self._people = PeopleService(application.mail, application.reaches)
+        self._people = PeopleService(application.mail, application.reaches, application.answers_chats)
         login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
         permissions = table(settings.mcp_path)
