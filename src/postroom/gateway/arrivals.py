@@ -1,8 +1,7 @@
-"""The order of what comes in one chat: a message behind a command waits until the command is done.
+"""The order of what comes in one chat: what is behind a command waits until the command is done.
 
 `/new` and a text behind it may come in one answer of a platform. The text is about the new conversation then;
-`/agent`, `/link` and `/resume` decide as well whose it is. A command waits for nothing here: `Commands` has
-those of one session done in their order, and `/stop` at once.
+`/agent`, `/link` and `/resume` decide as well whose it is. `/stop` alone waits for nothing.
 """
 
 import asyncio
@@ -10,6 +9,8 @@ from collections.abc import Sequence
 
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.session import SessionSource
+
+_AT_ONCE = "stop"
 
 
 class Arrival:
@@ -20,14 +21,22 @@ class Arrival:
         self.ended = asyncio.Event()
         """Set when those behind it may come."""
 
+    @property
+    def may_come(self) -> bool:
+        """Whether all that it stands behind have ended."""
+        return all(one.ended.is_set() for one in self._before)
+
     async def come(self) -> None:
         """Return when all that it stands behind have ended."""
         for one in self._before:
             await one.ended.wait()
 
-    def lasts(self, task: "asyncio.Task[None]") -> None:
-        """Let the arrival end with a task."""
-        task.add_done_callback(lambda _: self.end())
+    def lasts(self, task: "asyncio.Task[None] | None") -> None:
+        """Let the arrival end with a task, or now where there is none."""
+        if task is None:
+            self.end()
+        else:
+            task.add_done_callback(lambda _: self.end())
 
     def end(self) -> None:
         """Let those behind it come; harmless when done twice."""
@@ -47,7 +56,7 @@ class Arrivals:
         chat = (source.platform, source.account, source.chat_id or source.user_id)
         self._open = {one: arrivals for one, arrivals in self._open.items() if arrivals}
         waiting = self._open.get(chat, [])
-        arrival = Arrival(() if event.is_command() else waiting, waiting)
+        arrival = Arrival(() if event.get_command() == _AT_ONCE else waiting, waiting)
         if waiting or event.is_command():
             waiting.append(arrival)
             self._open[chat] = waiting

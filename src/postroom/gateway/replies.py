@@ -95,8 +95,21 @@ class Reply:
             payload=msgspec.to_builtins(self),
             dedupe_key=dedupe_key,
             max_attempts=NO_END,
-            order_key=None if self.kind is ReplyKind.NOTICE else self.thread_id,
+            order_key=self._order_key,
         )
+
+    @property
+    def _order_key(self) -> str | None:
+        """Behind what it waits: what is said on one thread, and all notices of one place in a chat.
+
+        What waits for the end of quiet hours is waited for by its like alone.
+        """
+        if self.kind is not ReplyKind.NOTICE:
+            return self.thread_id
+        if self.source is None:
+            return None
+        quiet = "quiet" if self.keeps_quiet else ""
+        return f"notice/{quiet}/{self.source.get('thread_id') or ''}/{self.source.get('chat_id')}"
 
     @property
     def details(self) -> dict[str, Json]:
