@@ -107,13 +107,15 @@ async def test_what_one_chat_is_written_comes_in_order_also_when_much_waits_at_a
         await takes(room, outbox, f"{number}/7", f"Message {number}", keeps_quiet=bool(number % 2))
     send = type(channel).send
 
-    async def slower_at_first(self, chat_id, content, reply_to=None, metadata=None):
-        if content in ("Message 0", "Message 1"):
-            for _ in range(500):
-                await asyncio.sleep(0)
+    refused = {"Message 0", "Message 1", "first notice"}
+
+    async def refused_once(self, chat_id, content, reply_to=None, metadata=None):
+        if content in refused:
+            refused.remove(content)
+            return SendResult.failed(SendErrorKind.TRANSIENT, "not now")
         return await send(self, chat_id, content, reply_to, metadata)
 
-    monkeypatch.setattr(type(channel), "send", slower_at_first)
+    monkeypatch.setattr(type(channel), "send", refused_once)
     gateway, channel, outbox = await opened(room, mail)
     await gateway.runner.services.notices.tell(channel.message("").source, "first notice", key="n1")
     await gateway.runner.services.notices.tell(channel.message("").source, "second notice", key="n2")
