@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -507,7 +508,7 @@ async def test_a_request_repeated_after_its_recovered_run_has_ended_is_the_same_
     more = {"extra_headers": {"Idempotency-Key": "order-7"}} if keyed else {}
     held, agent = Agent(), Agent()
     held.free.clear()
-    async with harbour(room, agent=held) as it:
+    async with harbour(room, agent=held, config=replace(CONFIG, drain=timedelta(0))) as it:
         with pytest.raises(openai.APITimeoutError):
             await it.sdk.with_options(timeout=0.2, max_retries=0).chat.completions.create(
                 model="postroom", messages=[{"role": "user", "content": "x"}], **more
