@@ -120,6 +120,7 @@ ROUTE_WORDS: Final = {
     "/p/{slug}/m/{message_id}/source": "A message's text as it was written, to be stored.",
     "/p/{slug}/reservations": "What is reserved, and what was reserved last. `?path=` for one path.",
     "/p/{slug}/search": "Search: `?q=`, `?order=newest` or `best`.",
+    "/p": "Leads to `/`.",
     "/p/{rest}": "Any other address below `/p`: a page that says that there is none.",
     "/attachments/{sha256}": "An attachment's bytes, to be stored. `?message=` names a message that has it.",
     "/previews/{sha256}": "A picture, to be shown within a page. `?message=` names a message that has it.",

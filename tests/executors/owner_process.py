@@ -1,4 +1,4 @@
-"""A server of its own that runs one program until it is killed: `owner_process.py FOLDER SERVER_NAME TEXT`."""
+"""A server of its own that runs one program until it is killed: `owner_process.py FOLDER SERVER_NAME TEXT RUN`."""
 
 import asyncio
 import sys
@@ -7,10 +7,10 @@ from pathlib import Path
 from executors.room import Room, script
 
 
-async def main(folder: str, server_name: str, text: str) -> None:
+async def main(folder: str, server_name: str, text: str, run_id: str) -> None:
     room = Room(Path(folder), script(text), server_name=server_name)
     print("owner", flush=True)
-    run = asyncio.ensure_future(room.run())
+    run = asyncio.ensure_future(room.run(run=run_id))
     while not run.done():
         said = room.sink.text
         room.sink.events.clear()

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +16,14 @@ import pytest
 
 from dispatch_room import PATIENCE
 from executors.room import DEAF, FORKING, HANG, PYTHON, SERVER, TELL, Room, lives, script
+from postroom.concurrency import SystemTimer
 from postroom.executors.command import CommandLimits
-from postroom.executors.processes.machine import boot_id, started_at
+from postroom.executors.processes.machine import Machine, Seen, boot_id, started_at
+from postroom.executors.processes.orphans import Orphans
 from postroom.executors.processes.records import Record, Records
 
 SERVER_NAME = uuid4().hex
+GRACE_MS = 3_600_000
 QUICK = CommandLimits(grace=timedelta(milliseconds=50))
 HIDING = DEAF + FORKING + "tell('child', leave(lambda: None)); tell('pid', os.getpid())\n" + HANG
 TESTS = Path(__file__).resolve().parents[1]
@@ -28,9 +32,10 @@ TESTS = Path(__file__).resolve().parents[1]
 class Owner:
     """A server that was killed with its program at work, or still lives."""
 
-    def __init__(self, folder: Path, server_name: str, text: str) -> None:
+    def __init__(self, folder: Path, server_name: str, text: str, run_id: str) -> None:
+        words = (str(TESTS / "executors/owner_process.py"), str(folder), server_name, text, run_id)
         self.process = subprocess.Popen(
-            [sys.executable, str(TESTS / "executors/owner_process.py"), str(folder), server_name, text],
+            [sys.executable, *words],
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))},
         )
@@ -54,8 +59,8 @@ class Owner:
 
 
 @contextmanager
-def owner(folder: Path, server_name: str, text: str = HIDING) -> Iterator[Owner]:
-    owner = Owner(folder, server_name, text)
+def owner(folder: Path, server_name: str, text: str = HIDING, run_id: str = "r") -> Iterator[Owner]:
+    owner = Owner(folder, server_name, text, run_id)
     try:
         yield owner
     finally:
@@ -74,6 +79,46 @@ async def test_what_a_killed_server_left_is_ended_by_the_next(tmp_path: Path) ->
     assert not any(map(lives, pids))
     assert next_one.files() == []
     assert await next_one.executor.find_and_end_orphans() == ()
+
+
+class Patient(SystemTimer):
+    """Its graces are over when every program was asked to end."""
+
+    def __init__(self) -> None:
+        self.all_asked = asyncio.Event()
+
+    async def sleep(self, delay: int) -> None:
+        await (self.all_asked.wait() if delay == GRACE_MS else super().sleep(delay))
+
+
+class Asking(Machine):
+    """The machine, which tells when so many were asked to end."""
+
+    def __init__(self, number: int, told: Callable[[], object]) -> None:
+        self._left, self._told = number, told
+
+    def send(self, process: Seen, wish: signal.Signals) -> int | None:
+        if wish is signal.SIGTERM:
+            self._left -= 1
+            if not self._left:
+                self._told()
+        return super().send(process, wish)
+
+
+async def test_programs_that_do_not_end_when_asked_are_waited_for_together(tmp_path: Path) -> None:
+    text = DEAF + TELL + "tell('pid', os.getpid())\n" + HANG
+    pids = []
+    for run_id in ("r1", "r2", "r3"):
+        with owner(tmp_path, SERVER_NAME, text, run_id) as former:
+            pids += await asyncio.to_thread(former.numbers, "pid")
+    timer, loop = Patient(), asyncio.get_running_loop()
+    machine = Asking(len(pids), lambda: loop.call_soon_threadsafe(timer.all_asked.set))
+    limits = CommandLimits(grace=timedelta(milliseconds=GRACE_MS))
+    found = Orphans(Records(tmp_path / "private"), machine, SERVER_NAME, limits=limits, timer=timer)
+    async with asyncio.timeout(PATIENCE):
+        orphans = await found.end(list)
+    assert sorted(pid for one in orphans for pid in one.ended) == sorted(pids)
+    assert not any(map(lives, pids))
 
 
 async def test_orphans_are_looked_at_without_being_ended(tmp_path: Path) -> None:

@@ -197,3 +197,24 @@ def test_what_cannot_be_read_keeps_everything_and_a_folder_is_no_backup(tmp_path
             page_backups.sweep(folder, [first.path])
         assert first.path.exists()
     assert held(second)
+
+
+def test_a_damaged_pack_keeps_no_other_from_being_freed_and_what_no_backup_needs_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_backups, "MOST_DEAD", 0)
+    copy, folder = a_copy(tmp_path / "copy"), tmp_path / "backups"
+    days = []
+    for day in range(3):
+        days.append(backed_up(copy, folder, day))
+        change(copy, 20)
+    packs = sorted((folder / "packs").iterdir())
+    for pack in (packs[0], packs[2]):
+        pack.write_bytes(pack.read_bytes()[:-8] + b"\xff" * 8)
+    stray = folder / "packs" / "copied from elsewhere.pack"
+    stray.write_bytes(b"")
+    with page_backups.folder_lock(folder):
+        page_backups.sweep(folder, [days[0].path, days[2].path])
+    assert sorted((folder / "packs").iterdir()) == [packs[0], packs[1], stray], "the first is kept as it is"
+    assert [one.path for one in page_backups.listed(folder)] == [days[1].path]
+    assert held(backed_up(copy, folder, 4)) == copy.read_bytes()

@@ -140,3 +140,18 @@ def test_a_server_mends_an_index(folder: Path) -> None:
     assert done[0]["state"] == "done"
     with open_place(folder) as here:
         assert asyncio.run(here.application.store.check()) == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_archive_whose_head_was_lost_gets_it_back_and_keeps_its_history(
+    folder: Path, *, is_there: bool
+) -> None:
+    repository = a_repository(folder)
+    before = files_of(folder)
+    head = repository / "HEAD"
+    head.write_bytes(b"") if is_there else head.unlink()
+    planned, well = repaired(folder, dry_run=True)
+    assert ([one["state"] for one in planned], well) == (["planned"], False)
+    assert "HEAD" in planned[0]["does"]
+    done, well = repaired(folder, dry_run=False)
+    assert ([one["state"] for one in done], well, files_of(folder)) == (["done"], True, before)

@@ -23,6 +23,7 @@ SLEEPS = {
     "e2e/telegram_storm.py:_asked": "the same",
     "e2e/telegram_storm.py:_hinted": "the same",
     "e2e/telegram_storm.py:run": "the same",
+    "executors/test_orphans.py:sleep": "passes on what a program is waited for, but for its grace",
     "soak/books.py:opened": "a process that was killed holds a file for a moment; nobody wakes who waits for it",
     "soak/callers.py:ask": "a caller looks again and again at a real server that is killed",
     "soak/callers.py:_called": "the same",

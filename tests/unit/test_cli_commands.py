@@ -425,10 +425,12 @@ def test_what_an_agent_wrote_cannot_steer_the_terminal(run: Run, fake: FakePostr
 def test_an_agent_is_registered_in_a_folder_that_becomes_a_project(
     run: Run, fake: FakePostroom, folder: Path
 ) -> None:
-    fake.tools["ensure_project"] = lambda _: {"id": 1}
+    fake.tools["ensure_project"] = lambda _: {"id": 1, "slug": "harbour"}
     fake.tools["register_agent"] = lambda _: AGENT
+    assert run("agents", "register", "Ada").out == "Ada is registered in harbour\n"
+    fake.seen.clear()
     done = run("agents", "register", "Ada", "--program", "p", "--model", "m", "--task", "t", "--json")
-    assert done.document == AGENT
+    assert done.document == {**AGENT, "project": "harbour"}
     assert arguments(fake, 0) == {"human_key": str(folder)}
     assert arguments(fake) == {
         "project_key": str(folder),

@@ -852,6 +852,7 @@ async def test_an_address_that_ends_in_a_slash_leads_to_the_same_without_it(clie
         ("/p/orchard/threads//?show=unread&agent=a%2F", "/p/orchard/threads?show=unread&agent=a%2F"),
         ("/p/orchard/t/claims/", "/p/orchard/t/claims"),
         ("/p//evil.example/", "/p//evil.example"),
+        ("/p", "/"),
         ("/p/", "/"),
     ]:
         answer = await client.get(address)

@@ -20,7 +20,7 @@ from postroom.app.check_results import (
 )
 from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
-from postroom.app.repairs import Repair
+from postroom.app.repairs import Repair, another_archive, gaps_of, head_of, indexes_of
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -90,12 +90,7 @@ class Doctor:
         store = self._application.store
         if faults := await store.check():
             if indexes := await store.indexes_that_lack_rows():
-                self._can_mend(
-                    "store reads",
-                    f"write {', '.join(indexes)} again, which lack rows that their tables have: in one "
-                    "transaction, undone if anything is wrong afterwards; nothing else is written meanwhile",
-                    lambda: store.write_again(indexes),
-                )
+                self.repairs.append(indexes_of(store, indexes))
             return [
                 CheckResult(
                     part="store reads",
@@ -106,9 +101,6 @@ class Doctor:
                 )
             ]
         return [CheckResult(part="store reads", state="ok", detail="every table and index was read")]
-
-    def _can_mend(self, name: str, does: str, perform: Callable[[], Awaitable[object]]) -> None:
-        self.repairs.append(Repair(name=name, does=does, perform=perform))
 
     async def _log(self) -> list[CheckResult]:
         failure = log_failure()
@@ -150,9 +142,13 @@ class Doctor:
             )
             faults, written = await asyncio.to_thread(self._archived, project.slug)
         except ArchiveUnavailable as error:
+            if await application.archive.lost_head(project):
+                self.repairs.append(head_of(application.archive, project))
             return broken("archive", error, about=project.slug)
         if faults:
-            self._mend_repository(project, holds_more=bool(written - stored))
+            if not written - stored:  # with more than the database it may be all that is left of that
+                now = application.clock.now()
+                self.repairs.append(another_archive(application.archive, project, now))
             return found("failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
         if unknown := written - stored:
             return found(
@@ -163,7 +159,7 @@ class Doctor:
         on_their_way = {record for row in waiting for record in records_of(row.payload)}
         missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
         if missing:
-            self._mend_gaps(project, len(missing))
+            self.repairs.append(gaps_of(application.archive, project, len(missing)))
             remedy = f"run `postroom rebuild archive {project.slug}`"
             return found("failed", f"{len(missing)} messages are missing", remedy)
         if self._full and (differing := await application.archive.differing(project)):
@@ -174,24 +170,6 @@ class Doctor:
                 f"where the database is, `postroom rebuild archive {project.slug}`",
             )
         return found("ok", f"{len(written)} messages, {len(stored - written)} on their way")
-
-    def _mend_gaps(self, project: Project, missing: int) -> None:
-        self._can_mend(
-            f"archive {project.slug}",
-            f"write what its archive lacks: {missing} messages; what is there stays as it is",
-            lambda: self._application.archive.rebuild(project),
-        )
-
-    def _mend_repository(self, project: Project, *, holds_more: bool) -> None:
-        if holds_more:  # than the database: it may be all that is left of that
-            return
-        archive = self._application.archive
-        aside = f"{project.slug}.git.damaged.{self._application.clock.now()}"
-        self._can_mend(
-            f"archive {project.slug}",
-            f"move its archive, with its history, to {aside}, and write another from the database",
-            lambda: archive.replace(project, aside),
-        )
 
     def _archived(self, slug: str) -> tuple[list[str], set[int]]:
         repository = self._application.archive.repository(slug)

@@ -4,6 +4,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.mail import Project
+from postroom.mail.archive.archive import Archive
+from postroom.stores.store import Stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +18,44 @@ class Repair:
     does: str
     """What it will do, in a sentence."""
     perform: Callable[[], Awaitable[object]]
+
+
+def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
+    """Return how indexes are mended that lack rows of their tables."""
+    return Repair(
+        name="store reads",
+        does=f"write {', '.join(indexes)} again, which lack rows that their tables have: in one "
+        "transaction, undone if anything is wrong afterwards; nothing else is written meanwhile",
+        perform=lambda: store.write_again(indexes),
+    )
+
+
+def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
+    """Return how an archive is mended that lacks messages."""
+    return Repair(
+        name=f"archive {project.slug}",
+        does=f"write what its archive lacks: {missing} messages; what is there stays as it is",
+        perform=lambda: archive.rebuild(project),
+    )
+
+
+def head_of(archive: Archive, project: Project) -> Repair:
+    """Return how an archive is mended whose HEAD was lost; what it holds is compared afterwards."""
+    return Repair(
+        name=f"archive {project.slug}",
+        does="write the HEAD of its archive again, without which Git reads nothing; all else stays as it is",
+        perform=lambda: archive.write_head(project),
+    )
+
+
+def another_archive(archive: Archive, project: Project, now: int) -> Repair:
+    """Return how an archive is mended that is damaged, and has nothing that the database lacks."""
+    aside = f"{project.slug}.git.damaged.{now}"
+    return Repair(
+        name=f"archive {project.slug}",
+        does=f"move its archive, with its history, to {aside}, and write another from the database",
+        perform=lambda: archive.replace(project, aside),
+    )
 
 
 async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[Mapping[str, object]]:

@@ -53,11 +53,11 @@ def register(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register or update an agent. Its folder becomes a project by it."""
-    key = project_key(project)
+    """Register or update an agent. Its folder becomes a project by it, or is of one that there is."""
+    slug = key = project_key(project)
     server = Server.find()
     if Path(key).is_absolute():
-        server.call_tool("ensure_project", {"human_key": key})
+        slug = str(show.fields(server.call_tool("ensure_project", {"human_key": key}))["slug"])
     found = show.fields(
         server.call_tool(
             "register_agent",
@@ -71,7 +71,8 @@ def register(  # noqa: PLR0913 - the options of the command
             },
         )
     )
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(found['name'])} is registered")
+    text = f"{show.line(found['name'])} is registered in {show.line(slug)}"
+    show.answer({**found, "project": slug}, as_json=as_json, text=lambda: text)
 
 
 @app.command("show")

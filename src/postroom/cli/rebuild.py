@@ -42,7 +42,7 @@ def archive(
         written = Server.find(data_dir=data_dir, timeout=LONGEST).admin(
             "POST", "/admin/rebuild-archive", {"project": key}
         )
-    lines = [f"{show.line(slug)}: {count} records" for slug, count in written.items()]
+    lines = [f"{show.line(slug)}: {_counted(count, 'record')}" for slug, count in written.items()]
     show.answer({"written": written}, as_json=as_json, text=lambda: "\n".join(lines) or "there is no project")
 
 
@@ -78,8 +78,13 @@ def database(
             chosen.unlink(missing_ok=True)  # made here a moment ago; half a database helps nobody
             raise
     document = {"path": str(chosen), "rows": rows}
-    text = f"{show.line(chosen)} holds {rows['messages']} messages of {rows['projects']} projects"
+    held = f"{_counted(rows['messages'], 'message')} of {_counted(rows['projects'], 'project')}"
+    text = f"{show.line(chosen)} holds {held}"
     show.answer(document, as_json=as_json, text=lambda: text)
+
+
+def _counted(number: object, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 async def _rebuild(root: Path, target: Path, author: tuple[str, str]) -> dict[str, int]:

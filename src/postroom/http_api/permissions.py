@@ -100,6 +100,7 @@ _PAGES: Final = tuple(
         Who.PEOPLE,
         "POST /logout",
         "GET /",
+        "GET /p",
         "GET /p/{slug}",
         "GET /p/{slug}/agents",
         "GET /p/{slug}/agents/{name:path}",

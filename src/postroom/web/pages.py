@@ -62,6 +62,7 @@ def page_routes(
     pages = Pages(mail, clock=clock, services=services)
     looks: Sequence[tuple[str, Endpoint]] = (
         ("/", pages.projects),
+        ("/p", pages.nowhere),
         ("/p/{slug}", pages.project),
         ("/p/{slug}/agents", pages.agents),
         ("/p/{slug}/agents/{name:path}", pages.agent),

@@ -167,13 +167,14 @@ def error_page(status: int, message: str, *, remedy: str = "") -> Response:
 def guarded(endpoint: Endpoint) -> Endpoint:
     """Return the endpoint, with a page in the place of each typed failure.
 
-    An address that ends in a slash leads to the same without it; a slash within a name is quoted.
+    An address that ends in a slash leads to the same without it, and `/p` to `/`; a slash within a name
+    is quoted.
     """
 
     async def answer(request: Request) -> Response:
         typed: str = request.scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0]
-        if request.method == "GET" and typed.endswith("/") and (path := typed.rstrip("/")):
-            query = f"?{request.url.query}" if request.url.query else ""
+        path, query = typed.rstrip("/"), f"?{request.url.query}" if request.url.query else ""
+        if request.method == "GET" and (path == "/p" or (path and path != typed)):
             leads_to = "/" if path == "/p" else f"{path}{query}"
             return RedirectResponse(leads_to, status_code=HTTPStatus.PERMANENT_REDIRECT)
         try:

@@ -60,10 +60,11 @@ class Orphans:
     async def end(
         self, running: Callable[[], Collection[str]], *, run_id: str | None = None
     ) -> tuple[Orphan, ...]:
-        """End every orphan, or those of one run; `running` are the instances of this server."""
+        """End every orphan, or those of one run, all at once; `running` are the instances of this server."""
         found = await asyncio.to_thread(self._find, running, run_id)
-        ended = [await self._end(one) for one in found]
-        return tuple(one for one in ended if one is not None)
+        async with asyncio.TaskGroup() as group:
+            ending = [group.create_task(self._end(one), name="orphan") for one in found]
+        return tuple(one for task in ending if (one := task.result()) is not None)
 
     async def look(self, running: Callable[[], Collection[str]]) -> tuple[int, ...]:
         """Return the processes that are orphans, and end none."""

@@ -22,6 +22,7 @@ from postroom.log import get_logger
 from postroom.mail.archive import layout
 from postroom.mail.archive.batch import Batch, gather, gather_deletions
 from postroom.mail.archive.comparing import differing_files
+from postroom.mail.archive.git import head_is_lost, write_head
 from postroom.mail.archive.mark import raise_mark
 from postroom.mail.archive.repository import ArchiveRepository
 from postroom.mail.outgoing import ARCHIVE, DELETION, MOVED, records_of
@@ -196,6 +197,18 @@ class Archive:
         except OSError as error:
             raise ArchiveUnavailable(f"{place} cannot be moved: {error}", value=str(place)) from error
         return await self.rebuild(project)
+
+    async def lost_head(self, project: Project) -> bool:
+        """Return whether a project's repository is all there but for its HEAD."""
+        return await asyncio.to_thread(head_is_lost, self.root / f"{project.slug}.git")
+
+    async def write_head(self, project: Project) -> None:
+        """Write the HEAD of a project's repository again.
+
+        Raises:
+            ArchiveUnavailable: it cannot be written.
+        """
+        await asyncio.to_thread(write_head, self.root / f"{project.slug}.git")
 
     async def differing(self, project: Project, *, page: int = 200) -> list[str]:
         """Return the files of the archive that tell otherwise than the database.

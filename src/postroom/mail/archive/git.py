@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 from postroom.contracts.errors import ArchiveUnavailable
 
@@ -49,6 +50,9 @@ _REMEDIES = (
     ("unable to read", _RESTORE),
     ("missing", _RESTORE),
 )
+
+HEAD: Final = b"ref: refs/heads/main\n"
+"""What stands in the file HEAD of each repository: its one branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +180,34 @@ def _end(process: subprocess.Popen[bytes], *, platform: str = sys.platform) -> N
             return
         except subprocess.TimeoutExpired:  # it did not listen
             continue
+
+
+def head_is_lost(folder: Path) -> bool:
+    """Return whether a repository lacks no more than its HEAD, without which Git sees none. Blocks."""
+    try:
+        return (folder / "objects").is_dir() and (folder / "HEAD").read_bytes() != HEAD
+    except FileNotFoundError:
+        return True
+    except OSError:  # it cannot be looked at, nor written then
+        return False
+
+
+def write_head(folder: Path) -> None:
+    """Write the HEAD of a repository again, which is the same for each of ours. Blocks.
+
+    Raises:
+        ArchiveUnavailable: it cannot be written.
+    """
+    fresh = folder / f"HEAD.{os.getpid()}"
+    try:
+        with fresh.open("wb") as file:
+            file.write(HEAD)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(folder / "HEAD")
+    except OSError as error:
+        raise ArchiveUnavailable(
+            f"HEAD cannot be written: {error}", value=str(folder), remedy=remedy_for(str(error))
+        ) from error
+    finally:
+        fresh.unlink(missing_ok=True)

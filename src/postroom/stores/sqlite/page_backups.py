@@ -32,6 +32,8 @@ from postroom.stores.sqlite.page_packs import (
     Record,
     damaged,
     digest_of,
+    pack_of,
+    packs_in,
     rewrite,
 )
 
@@ -229,18 +231,30 @@ def _needed(backups: Iterable[Path]) -> dict[int, bytearray]:
 
 def _swept(folder: Path, needed: Mapping[int, bytearray]) -> int:
     freed = 0
-    for path in (folder / PACKS).glob("*.pack"):
+    for number, path in packs_in(folder / PACKS).items():
         before = path.stat().st_size
-        marks = needed.get(int(path.stem, 16), bytearray())
-        alive, pack = sum(marks), Pack.open(path)
-        held = pack.pages - pack.skipped
-        if not alive:
+        if (marks := needed.get(number)) is None:
             path.unlink()
             freed += before
-        elif held - alive > MOST_DEAD * held:
-            rewrite(path, marks)
-            freed += before - path.stat().st_size
+            continue
+        try:
+            _shrink(path, marks)
+        except StoreCorrupt as error:  # what of it still reads is needed; `backup list --check` says whose
+            _LOG.error("backup.damaged", reason=error.message, remedy=error.remedy)
+        freed += before - path.stat().st_size
     return freed
+
+
+def _shrink(path: Path, marks: bytearray) -> None:
+    """Write a pack again when no backup needs much of it any more.
+
+    Raises:
+        StoreCorrupt: it does not read; it is as it was.
+    """
+    pack = Pack.open(path)
+    held = pack.pages - pack.skipped
+    if held - sum(marks) > MOST_DEAD * held:
+        rewrite(path, marks)
 
 
 def records(found: Listed) -> Iterator[Record]:
@@ -279,8 +293,8 @@ class _Writing:
     def written(self) -> Listed:
         """Write pack and list, read all of it back, and give them their names."""
         again = self._not_shared()
-        number = 1 + max((int(one.stem, 16) for one in self._folder.glob("*.pack")), default=0)
-        pack = self._folder / f"{number:08x}.pack"
+        number = 1 + max(packs_in(self._folder), default=0)
+        pack = pack_of(self._folder, number)
         partial, unlisted = (one.with_name(one.name + PARTIAL) for one in (pack, self._target))
         try:
             entries = bytearray()

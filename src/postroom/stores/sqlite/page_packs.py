@@ -6,6 +6,7 @@ no backup needs much of it any more, keeps the numbers of its pages.
 
 import json
 import os
+import re
 import zlib
 from array import array
 from contextlib import closing
@@ -25,6 +26,7 @@ BLOCK: Final = 16
 _LEVEL: Final = 3
 """Of zlib: 6 saves some 4 % more of mail, and takes twice as long."""
 _TAIL: Final = 8
+_NAME: Final = re.compile(r"([0-9a-f]{8,})\.pack")
 _SYNCED: Final = 4 << 20
 """Bytes after which what was written goes to the disk: a commit of others waits for so much, not for all."""
 
@@ -41,6 +43,17 @@ class Record(NamedTuple):
     digest: bytes
     pack: int
     number: int
+
+
+def pack_of(folder: Path, number: int) -> Path:
+    """Return where the pack of this number is."""
+    return folder / f"{number:08x}.pack"
+
+
+def packs_in(folder: Path) -> dict[int, Path]:
+    """Return the packs of a folder by their numbers; what has another name is not ours."""
+    named = ((_NAME.fullmatch(path.name), path) for path in folder.glob("*.pack"))
+    return {int(name[1], 16): path for name, path in named if name}
 
 
 def digest_of(page: bytes) -> bytes:
@@ -194,7 +207,7 @@ class Packs:
         """
         pack = self._open.get(record.pack)
         if pack is None:
-            path = self._unnamed.get(record.pack) or self._folder / f"{record.pack:08x}.pack"
+            path = self._unnamed.get(record.pack) or pack_of(self._folder, record.pack)
             pack = self._open[record.pack] = Pack.open(path)
         page = pack.page(record.number)
         if digest_of(page) != record.digest:
