@@ -1,11 +1,12 @@
 """The order of what comes in one chat: a message behind a command waits until the command is done.
 
 `/new` and a text behind it may come in one answer of a platform. The text is about the new conversation then;
-`/agent`, `/link` and `/resume` decide as well whose it is. A command waits here for those alone that decide in
-which session it is said: `Commands` has those of one session done in their order, and `/stop` at once.
+`/agent`, `/link` and `/resume` decide as well whose it is. A command waits here for those alone that decide
+in which session it is said: `Commands` has those of one session done in their order, and `/stop` at once.
 """
 
 import asyncio
+
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.session import SessionSource
 
@@ -18,8 +19,9 @@ class Arrival:
 
     def __init__(self, command: str | None, siblings: list["Arrival"]) -> None:
         """Stand behind those that have come; `command` is None for what is none."""
-        self._decides = command in _DECIDE_THE_SESSION
-        behind = (one for one in siblings if command is None or (one._decides and command != _AT_ONCE))
+        self.decides = command in _DECIDE_THE_SESSION
+        """Whether what comes behind it may be of another session by it."""
+        behind = (one for one in siblings if command is None or (one.decides and command != _AT_ONCE))
         self._before, self._siblings = tuple(behind), siblings
         self.ended = asyncio.Event()
         """Set when those behind it may come."""
