@@ -122,11 +122,12 @@ def resolve_command(name: str) -> Command | None:
 
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
     """Say whether a message that waits may have these words: a command is done when it comes, or never."""
-    command = resolve_command(after.get_command() or "")
-    if not after.is_command():
+    name = after.get_command()
+    if name is None:
         return True
-    same = command is not None and command is resolve_command(before.get_command() or "")
-    return same and command.name in _GIVES_WORDS
+    command = resolve_command(name)
+    is_same = command is resolve_command(before.get_command() or "")
+    return command is not None and is_same and command.name in _GIVES_WORDS
 
 
 def help_text(may_use: Callable[[Command], bool]) -> str:
