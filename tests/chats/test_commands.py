@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from gateway_room import CONFIG, Agent, all_answered, settled
-from postroom.contracts.chat import InboundStatus
+from postroom.contracts.chat import InboundDraft, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -16,6 +16,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.gateway import wording
+from postroom.gateway.handover import inbound_key
 from postroom.gateway.session import Platform, build_session_key
 
 
@@ -221,7 +222,13 @@ async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(
         ("b", "hi"),
     ):
         event = channel.message(text, chat=chat)
-        await room.stores.intake_log.receive(gateway.intake._draft(event, event.source))
+        draft = InboundDraft(
+            key=inbound_key(event.source, event.message_id),
+            session_key=gateway.config.session_key(event.source),
+            sender_id=event.source.user_id,
+            body=event.to_body(),
+        )
+        await room.stores.intake_log.receive(draft)
     await room.close()  # as a process that died after it had kept them
     put, may_go_on = room.stores.sessions.put, asyncio.Event()
 
