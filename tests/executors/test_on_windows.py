@@ -56,7 +56,7 @@ async def test_a_run_that_is_ended_ends_what_its_program_started(tmp_path: Path)
 
 
 async def test_a_program_that_is_told_by_a_socket_is_refused_there(tmp_path: Path) -> None:
-    room = room_of(tmp_path, Runner(recipe=Recipe.OPENCODE, cwd="/", argv=("true",)))
+    room = room_of(tmp_path, Runner(recipe=Recipe.OPENCODE, cwd="/"))
     with pytest.raises(CommandNotStarted, match="socket"):
         await room.run()
 
