@@ -50,7 +50,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench soak peers clients libraries raise-clients test-clients clients-table audit sbom wheel screenshot clean help
+.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench soak soak-servers peers clients libraries raise-clients test-clients clients-table audit sbom wheel screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -106,6 +106,10 @@ screenshot: $(DEV) ## write docs/images/control-room.png: a server with demo dat
 KILLS ?= 100
 soak: $(DEV) ## kill a server again and again under mail, runs, chats and programs, and compare the books; KILLS=2000
 	PYTHONPATH=tests $(BIN)/python -m soak --kills $(KILLS) $(OPTIONS)
+
+SECONDS ?= 600
+soak-servers: $(DEV) ## the same with three servers on PostgreSQL behind Caddy, which also stand still and are cut off; SECONDS=600
+	PYTHONPATH=tests $(BIN)/python -m soak --servers 3 --seconds $(SECONDS) --sessions 100 $(OPTIONS)
 
 bench: $(DEV) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,10 +1,15 @@
 """Channels that go down come back by themselves, or by the operator's word, and say since when and why."""
 
+import asyncio
+import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from gateway_room import Agent, Room, settled
+from gateway_room import CONFIG, Agent, Room, all_answered, settled
 from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError, ServerUnavailable
+from postroom.contracts.records import replace
+from postroom.gateway import status
 from postroom.gateway.platforms.base import AdapterState
 from postroom.testing.channel import FakeChannel
 
@@ -57,3 +62,21 @@ async def test_a_refused_credential_is_not_offered_again_but_by_hand(room: Room)
     assert gateway.liveness()["telegram"]["error_code"] == "credential_refused"
     await gateway.reconnect(channel)
     assert channel.liveness.state is AdapterState.CONNECTED
+
+
+async def test_channels_that_come_back_at_one_moment_leave_a_whole_status_file(
+    room: Room, tmp_path: Path
+) -> None:
+    gateway, channel = await room.open(Agent(), config=replace(CONFIG, state_dir=tmp_path))
+    await asyncio.gather(*(gateway.reconnect(channel) for _ in range(20)))
+    told = json.loads((tmp_path / status.STATUS_FILE).read_text())
+    assert told["platforms"]["telegram"]["state"] == "connected"
+
+
+async def test_a_status_file_that_cannot_be_written_ends_nothing(room: Room, tmp_path: Path) -> None:
+    gateway, channel = await room.open(Agent(), config=replace(CONFIG, state_dir=tmp_path))
+    (tmp_path / status.STATUS_FILE).unlink()
+    (tmp_path / status.STATUS_FILE).mkdir()
+    await gateway.reconnect(channel)
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -30,10 +31,21 @@ class ForkedProcess:
         log: Path,
         environment: Mapping[str, str],
         loaded: tuple[str, ...] = ("postroom.app.serve",),
+        within: tuple[str, ...] = (),
+        wrong_by: float = 0,
     ) -> None:
-        """`loaded` are the modules that the process need not load itself: what a start spends its time on."""
-        self._parent = _parent(loaded)
-        order = {"arguments": list(arguments), "log": str(log), "environment": dict(environment)}
+        """`loaded` are the modules that the process need not load itself: what a start spends its time on.
+
+        `within` are words that start a program in other surroundings, such as `ip netns exec`. `wrong_by` is by how
+        many seconds the wall clock is wrong that Python has there.
+        """
+        self._parent = _parent(loaded, within)
+        order = {
+            "arguments": list(arguments),
+            "log": str(log),
+            "environment": dict(environment),
+            "wrong_by": wrong_by,
+        }
         self.pid: int = self._parent.ask(order)
         self.returncode: int | None = None
         self._ends = os.pidfd_open(self.pid)
@@ -70,10 +82,9 @@ class ForkedProcess:
 class _Parent:
     """The process whose children the servers are."""
 
-    def __init__(self, loaded: tuple[str, ...]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, *loaded], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, loaded: tuple[str, ...], within: tuple[str, ...]) -> None:
+        words = [*within, sys.executable, __file__, *loaded]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._one_at_a_time = threading.Lock()
         atexit.register(self.end)
 
@@ -100,8 +111,8 @@ class _Parent:
 
 
 @cache
-def _parent(loaded: tuple[str, ...]) -> _Parent:
-    return _Parent(loaded)
+def _parent(loaded: tuple[str, ...], within: tuple[str, ...]) -> _Parent:
+    return _Parent(loaded, within)
 
 
 def _begin(order: Mapping[str, Any]) -> None:
@@ -115,7 +126,19 @@ def _begin(order: Mapping[str, Any]) -> None:
     os.close(log)
     os.environ.clear()
     os.environ.update(order["environment"])
+    if order["wrong_by"]:
+        _set_clock_wrong(int(order["wrong_by"] * 1_000_000_000))
     sys.argv[1:] = order["arguments"]
+
+
+def _set_clock_wrong(by: int) -> None:
+    """Move the wall clock of Python's code by nanoseconds.
+
+    Not by `libfaketime`: its 0.9.10 lets `time.sleep` fail with EINVAL, and so every program that is waited for.
+    """
+    right = time.time_ns
+    time.time_ns = lambda: right() + by
+    time.time = lambda: time.time_ns() / 1_000_000_000
 
 
 def _serve() -> int | None:

@@ -3,28 +3,24 @@
 Caddy is Debian's package `caddy`, or whatever program of that name is found.
 """
 
-import shutil
 import socket
-import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from balancer import balanced, missing_balancer
 from e2e.commands import run_here
 from e2e.running import Answer, Cut, Line, RunningServer, plain_environment
 from store_kinds import POOLED, pooled, refuse_missing
 
 FOLDER = "/yard/balanced"
-DEPLOY = Path(__file__).parents[2] / "deploy"
-PATIENCE = 60.0
+HOST = "mail.example.org"
 MESSAGES = 40
 
-pytestmark = pytest.mark.skipif(shutil.which("caddy") is None, reason="no Caddy: install Debian's `caddy`")
+pytestmark = pytest.mark.skipif(missing_balancer() is not None, reason=str(missing_balancer()))
 
 
 @pytest.fixture
@@ -37,7 +33,7 @@ def servers(postgres_dsn: str, tmp_path: Path) -> Iterator[tuple[RunningServer, 
         "POSTROOM_DATABASE_URL": pooled(postgres_dsn),
         "POSTROOM_DATABASE_DIRECT_URL": postgres_dsn,
         "POSTROOM_DATABASE_SCHEMA": schema,
-        "POSTROOM_ALLOWED_HOSTS": "mail.example.org",
+        "POSTROOM_ALLOWED_HOSTS": HOST,
     }
     one, two = (RunningServer(tmp_path / name, environment=environment) for name in ("one", "two"))
     with one, two:
@@ -46,48 +42,12 @@ def servers(postgres_dsn: str, tmp_path: Path) -> Iterator[tuple[RunningServer, 
         session.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
-@contextmanager
-def balanced(servers: tuple[RunningServer, ...], folder: Path) -> Iterator[tuple[str, int]]:
-    """Run Caddy before the servers and give its address."""
-    with closing(socket.socket()) as asked:
-        asked.bind(("127.0.0.1", 0))
-        address: tuple[str, int] = asked.getsockname()
-    environment = {
-        **plain_environment(folder),
-        "SITE": f"http://:{address[1]}",
-        "POSTROOM_SERVERS": " ".join(":".join(map(str, one.address)) for one in servers),
-    }
-    with (folder / "caddy.log").open("wb") as log:
-        words = ["caddy", "run", "--adapter", "caddyfile", "--config", str(DEPLOY / "Caddyfile")]
-        caddy = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log, env=environment)
-    try:
-        _await_ready(address, caddy)
-        yield address
-    finally:
-        caddy.kill()
-        caddy.wait()
-
-
-def _await_ready(address: tuple[str, int], caddy: "subprocess.Popen[bytes]") -> None:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE / 0.1)):
-        assert caddy.poll() is None
-        try:
-            with Line(address, headers={"Host": "mail.example.org"}) as line:
-                if line.request("GET", "/readyz").status == 200:
-                    return
-        except (OSError, Cut):
-            pass
-        pause.wait(0.1)
-    raise AssertionError("Caddy found no server that is ready")
-
-
 class Client:
     """One that tries a call once more whose answer it did not get, with the same idempotency key."""
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
         self._address = address
-        self._headers = {"Host": "mail.example.org", "Authorization": f"Bearer {token}"}
+        self._headers = {"Host": HOST, "Authorization": f"Bearer {token}"}
 
     def tool(self, tool: str, **arguments: Any) -> Any:
         call = {"name": tool, "arguments": {"project_key": FOLDER, **arguments}}
@@ -123,7 +83,7 @@ def test_each_server_answers_every_call_and_one_that_is_killed_costs_a_client_at
         environment={**plain_environment(tmp_path), "POSTROOM_DATA_DIR": str(one.data_dir)},
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
-    with balanced(servers, tmp_path) as address:
+    with balanced([one.address, two.address], tmp_path, host=HOST) as address:
         client = Client(address, made.stdout.strip())
         sent = []
         for number in range(MESSAGES):

@@ -27,7 +27,11 @@ class CuttingProxy:
         if self.refuse:
             writer.transport.abort()
             return
-        there, onward = await asyncio.open_connection(*self._to)
+        try:
+            there, onward = await asyncio.open_connection(*self._to)
+        except OSError:  # the server is down
+            writer.transport.abort()
+            return
         pair = writer, onward
         self._pairs.add(pair)
         try:

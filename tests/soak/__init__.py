@@ -1,8 +1,9 @@
-"""A whole server under `kill -9`: mail, runs, chats on three channels and runners at once; then the books are compared.
+"""Whole servers under `kill -9`: mail, runs, chats on three channels and runners at once; then the books are compared.
 
     make soak KILLS=2000
     make soak SECONDS=600 KILL_EVERY=60
+    make soak-servers SECONDS=600
 
-`world` has the server and what it speaks to, `callers` those who ask it and note what they were told, `books` compares
-their notes with the database.
+`world` has the server, `several` those of one PostgreSQL, `peers` what they speak to, `callers` those who ask and note what
+they were told, by `lines`; `killing` has them ask and lets faults happen, `books` compares their notes with the database.
 """

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from soak.killing import Soak, Soaked, soak
+from soak.several import soak_several
 
 
 def main() -> None:
@@ -24,6 +25,12 @@ def main() -> None:
         "--kill-every", type=float, default=0, help="seconds between kills; 0: at random, up to 2"
     )
     asked.add_argument(
+        "--servers",
+        type=int,
+        default=1,
+        help="several: on PostgreSQL, behind Caddy, for --seconds; and more faults",
+    )
+    asked.add_argument(
         "--sessions", type=int, default=20, help="how many ask at once, over mail and three channels"
     )
     asked.add_argument(
@@ -35,7 +42,8 @@ def main() -> None:
     folder = options.pop("folder")
     chosen = Soak(**options)
     with tempfile.TemporaryDirectory(prefix="postroom-soak-") as temporary:
-        done = asyncio.run(soak(chosen, folder or Path(temporary), tell))
+        soaking = soak if chosen.servers == 1 else soak_several
+        done = asyncio.run(soaking(chosen, folder or Path(temporary), tell))
     tell(summary(done))
     for finding in done.findings:
         tell(finding)

@@ -9,14 +9,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import psycopg
 
 from postroom import testing
 from postroom.contracts.chat import INBOUND_ID
 from postroom.contracts.errors import StoreHeld
+from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from soak.callers import Asked
 
 STILL_HELD = 10.0
+Rows = Any
+"""A connection of either driver: `execute(statement)` gives rows."""
 PLATFORMS = {"telegram": "telegram", "webhook": "webhook", "api": "api_server"}
 
 
@@ -38,15 +44,46 @@ class Findings:
         return ", ".join(f"{len(found)} {kind}" for kind, found in vars(self).items())
 
 
-async def look(database: Path, asked: Sequence[Asked]) -> tuple[Findings, Counter[str]]:
+@dataclass(frozen=True)
+class Postgres:
+    """A schema of a PostgreSQL."""
+
+    dsn: str
+    schema: str
+
+    async def store(self) -> PostgresStore:
+        """Open the store."""
+        return await asyncio.to_thread(PostgresStore.open, self.dsn, schema=self.schema, readers=1)
+
+    def rows(self) -> Rows:
+        """Open the database for reading."""
+        return psycopg.connect(self.dsn, options=f"-c search_path={self.schema}", autocommit=True)
+
+
+@dataclass(frozen=True)
+class Sqlite:
+    """A file."""
+
+    path: Path
+
+    async def store(self) -> SqliteStore:
+        """Open the store."""
+        return await opened(self.path)
+
+    def rows(self) -> Rows:
+        """Open the database for reading."""
+        return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
+
+
+async def look(database: Sqlite | Postgres, asked: Sequence[Asked]) -> tuple[Findings, Counter[str]]:
     """Compare while work is open; return what is wrong and how many chat messages are in which state."""
     found = Findings()
-    store = await opened(database)
+    store = await database.store()
     try:
         found.history += await testing.check(store.runs)
     finally:
         await asyncio.to_thread(store.close)
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as rows:
+    with closing(database.rows()) as rows:
         found.history += _gaps(rows)
         _compare_mail(rows, asked, found)
         states = _compare_chats(rows, asked, found)
@@ -83,7 +120,7 @@ def compare_answers(asked: Iterable[Asked], found: Findings) -> None:
                 found.lost.append(f"the answer to {one.nonce} does not know {missing}: {text!r}")
 
 
-def _gaps(rows: sqlite3.Connection) -> Iterator[str]:
+def _gaps(rows: Rows) -> Iterator[str]:
     """Each log and each inbox counts from 1 without a gap, and each message was told of once."""
     counted = "SELECT {of}, min(seq), max(seq), count(*) FROM {table} GROUP BY {of}"
     for table, of in (("event_scopes", "scope"), ("recipients", "agent_id")):
@@ -103,7 +140,7 @@ def _gaps(rows: sqlite3.Connection) -> Iterator[str]:
         yield f"{number} messages are in nobody's inbox"
 
 
-def _compare_mail(rows: sqlite3.Connection, asked: Iterable[Asked], found: Findings) -> None:
+def _compare_mail(rows: Rows, asked: Iterable[Asked], found: Findings) -> None:
     """What a mate was told is sent is there under that id, once."""
     stored: dict[str, list[str]] = defaultdict(list)
     for number, subject in rows.execute("SELECT id, subject FROM messages WHERE body_md LIKE 'Say %'"):
@@ -118,7 +155,7 @@ def _compare_mail(rows: sqlite3.Connection, asked: Iterable[Asked], found: Findi
             found.doubled.append(f"{one.nonce} is there as messages {ids}")
 
 
-def _compare_chats(rows: sqlite3.Connection, asked: Sequence[Asked], found: Findings) -> Counter[str]:
+def _compare_chats(rows: Rows, asked: Sequence[Asked], found: Findings) -> Counter[str]:
     """What was taken from a chat is kept once, and is queued, running, finished or rejected."""
     kept: dict[str, list[tuple[int, str, str | None]]] = defaultdict(list)
     columns = "SELECT inbound_id, status, thread_id, body FROM inbound_messages"
@@ -149,7 +186,7 @@ def _compare_chats(rows: sqlite3.Connection, asked: Sequence[Asked], found: Find
 class _OpenWork:
     """Where messages are that were handed over: waiting on a thread, in a run that is open, or in an answer."""
 
-    def __init__(self, rows: sqlite3.Connection) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._waiting = set(rows.execute("SELECT thread_id, pending_id FROM pending_messages"))
         # What a run has come to is kept a moment before its dispatch is acknowledged and its answer is queued.
         opened = {run_id for (run_id,) in rows.execute("SELECT run_id FROM run_dispatches WHERE is_open = 1")}

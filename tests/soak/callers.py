@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from channels.fake_telegram import message, update
 from postroom.contracts.signing import signature
-from soak.world import HOOK_SECRET, KEY, NONCE, Cut, Heard, Line, Peers, Server, begun
+from soak.lines import Cut, Line, McpLine
+from soak.peers import NONCE, PER_CONVERSATION, Heard, Peers
+from soak.world import ANSWERS, HOOK_SECRET, KEY, House, begun
 
-PER_CONVERSATION = 20
-"""Messages after which a caller begins another conversation: what a model is shown stays bounded."""
 AGAIN_AFTER = 0.2
 KILLED, LONGEST_COMMAND = 0.25, 0.3
 """The share of commands that are killed, and the seconds within which; some have ended before."""
@@ -54,7 +54,7 @@ class Caller(ABC):
 
     channel: str
 
-    def __init__(self, number: int, server: Server, around: Peers, think: float) -> None:
+    def __init__(self, number: int, server: House, around: Peers, think: float) -> None:
         self.number, self.server, self.around, self.think = number, server, around, think
         self.dice = random.Random(f"{self.channel} {number}")
         self.asked: list[Asked] = []
@@ -68,10 +68,15 @@ class Caller(ABC):
                 for one in asked:
                     group.create_task(self.ask(one))
             await asyncio.sleep(self.dice.uniform(0, self.think))
+        await self.leave()
+
+    async def leave(self) -> None:
+        """End the connections."""
         self.line.close()
 
     def _new(self) -> Asked:
-        nonce = f"nonce-{self.channel}-{self.number}-{len(self.asked)}"
+        slow = "-slow" if self.dice.random() < self.server.slow else ""
+        nonce = f"nonce-{self.channel}-{self.number}-{len(self.asked)}{slow}"
         self.asked.append(Asked(self.channel, nonce, wanted=(nonce,)))
         return self.asked[-1]
 
@@ -109,9 +114,11 @@ class Mate(Caller):
     mates = 1
     """How many there are of its kind."""
 
-    def __init__(self, number: int, server: Server, around: Peers, think: float) -> None:
+    def __init__(self, number: int, server: House, around: Peers, think: float) -> None:
         super().__init__(number, server, around, think)
         self.name = f"{self.kind}{number}"
+        self.echo = f"{ANSWERS}{number % server.echoes}"
+        self.mcp = McpLine(server)
         self._cursor = 0
         self._reading = asyncio.Lock()
         self._by_nonce: dict[str, Asked] = {}
@@ -122,7 +129,7 @@ class Mate(Caller):
         others = [f"{self.kind}{other}" for other in range(self.mates) if other != self.number]
         to_echo = not others or self.dice.random() < 0.7
         self._by_nonce[asked.nonce] = asked
-        sent = await self._sent(asked.nonce, "Echo" if to_echo else self.dice.choice(others))
+        sent = await self._sent(asked.nonce, self.echo if to_echo else self.dice.choice(others))
         asked.is_accepted, asked.stored_as = True, str(sent["deliveries"][0]["payload"]["id"])
         if not to_echo:
             asked.wanted, asked.told = (), "a message to a mate has no answer"
@@ -144,7 +151,7 @@ class Mate(Caller):
         for event in page["events"]:
             self.inbox.append(event["seq"])
             asked = self._by_nonce.get(next(iter(NONCE.findall(event["subject"])), ""))
-            if asked is None or event["from"] != "Echo":
+            if asked is None or event["from"] != self.echo:
                 continue
             said = await self._called("get_message", agent_name=self.name, message_id=event["id"])
             if said["body_md"].startswith("re: "):
@@ -157,9 +164,13 @@ class Mate(Caller):
         while True:
             await self.server.is_up.wait()
             try:
-                return await self.line.tool(tool, project_key=str(self.server.yard), **arguments)
+                return await self.mcp.tool(tool, project_key=str(self.server.yard), **arguments)
             except Cut:
                 await asyncio.sleep(AGAIN_AFTER)
+
+    async def leave(self) -> None:
+        await super().leave()
+        await self.mcp.close()
 
 
 class Terminal(Mate):
@@ -176,7 +187,7 @@ class Terminal(Mate):
         while True:
             await self.server.is_up.wait()
             said.unlink(missing_ok=True)
-            process = await begun(words, said, self.server.data_dir.parent)
+            process = await begun(words, said, self.server.data_dir.parent, self.server.around)
             if self.dice.random() < KILLED:
                 await asyncio.sleep(self.dice.uniform(0, LONGEST_COMMAND))
                 process.kill()

@@ -3,13 +3,14 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from soak.books import Findings, compare_answers, look
+from soak.books import Findings, Sqlite, compare_answers, look
 from soak.callers import Asked, BuildServer, Caller, Mate, Person, Program, Terminal
-from soak.world import Peers, Server, furnish
+from soak.peers import Peers
+from soak.world import TWO_AT_ONCE, House, Server, furnish
 
 KINDS: tuple[type[Caller], ...] = (Mate, Person, BuildServer, Program, Terminal)
 WHILE_STARTING = 0.15
@@ -27,6 +28,7 @@ class Soak:
     kills: int
     seconds: float = 0
     kill_every: float = 0
+    servers: int = 1
     sessions: int = 20
     think: float = 1.0
     look_every: int = 50
@@ -42,6 +44,10 @@ class Soaked:
     while_starting: int = 0
     programs: int = 0
     commands: int = 0
+    standstills: int = 0
+    """How often one of several servers stood still, and another was cut off from the database."""
+    outages: int = 0
+    """How often the database of several was restarted."""
     looks: int = 0
     seconds: float = 0
     longest_start: float = 0
@@ -109,7 +115,7 @@ class _Killing:
 
     async def look(self) -> None:
         """Compare the books of the server, which is down."""
-        found, states = await look(self._server.database, self.asked)
+        found, states = await look(Sqlite(self._server.database), self.asked)
         accepted = states.pop("accepted")
         adds_up = "=" if accepted == sum(states.values()) else "IS NOT"
         parts = " + ".join(f"{number} {state}" for state, number in sorted(states.items()))
@@ -121,13 +127,44 @@ class _Killing:
             f"{accepted} chat messages {adds_up} {parts}; {found}"
         )
 
-    def close(self) -> None:
-        """Look at what the callers were told."""
-        self.done.asked, self.done.longest_start = self.asked, self._server.longest_start
-        compare_answers(self.asked, self.done.findings)
-        for caller in self._callers:
-            if isinstance(caller, Mate) and caller.inbox != list(range(1, len(caller.inbox) + 1)):
-                self.done.findings.history.append(f"the inbox of {caller.name} has a gap: {caller.inbox}")
+
+def close(done: Soaked, callers: list[Caller], around: Peers, logs: list[Path]) -> None:
+    """Look at what callers were told, what was seen of two at work at once, and what the servers' logs say."""
+    done.asked = [one for caller in callers for one in caller.asked]
+    compare_answers(done.asked, done.findings)
+    history = done.findings.history
+    for caller in callers:
+        if isinstance(caller, Mate) and caller.inbox != list(range(1, len(caller.inbox) + 1)):
+            history.append(f"the inbox of {caller.name} has a gap: {caller.inbox}")
+    history += around.two_at_once + around.telegram.two_at_once
+    noted = callers[0].server.yard / TWO_AT_ONCE
+    if noted.exists():
+        history += [f"{thread} has two programs at once" for thread in noted.read_text().split()]
+    for log in logs:
+        history += unexpected(log.read_text().splitlines())
+
+
+def make_callers(sessions: int, house: House, around: Peers, think: float) -> tuple[list[Caller], list[str]]:
+    """Return so many callers of all kinds, and the names of those that are agents."""
+    callers = [
+        KINDS[number % len(KINDS)](number // len(KINDS), house, around, think) for number in range(sessions)
+    ]
+    agents = [one.name for one in callers if isinstance(one, Mate)]
+    for kind in (Mate, Terminal):
+        kind.mates = sum(name.startswith(kind.kind) for name in agents)
+    return callers, agents
+
+
+async def until_answered(callers: list[Caller], work: Awaitable[None]) -> None:
+    """Have callers ask until the work is done, and have the answer to what they have asked."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        asking = [group.create_task(caller.work(stop)) for caller in callers]
+        await work
+        stop.set()
+        await asyncio.wait(asking, timeout=PATIENCE)
+        for task in asking:
+            task.cancel()
 
 
 async def soak(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soaked:
@@ -135,32 +172,20 @@ async def soak(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soake
     folder.mkdir(parents=True, exist_ok=True)
     async with Peers().serving() as around:
         server = Server(folder)
-        callers = [
-            KINDS[number % len(KINDS)](number // len(KINDS), server, around, chosen.think)
-            for number in range(chosen.sessions)
-        ]
-        agents = [one.name for one in callers if isinstance(one, Mate)]
-        for kind in (Mate, Terminal):
-            kind.mates = sum(name.startswith(kind.kind) for name in agents)
-        killing, stop = _Killing(chosen, server, callers, tell), asyncio.Event()
+        callers, agents = make_callers(chosen.sessions, server, around, chosen.think)
+        killing = _Killing(chosen, server, callers, tell)
         try:
             await furnish(server, around, agents)
             await server.spawn()
             await server.ready()
-            async with asyncio.TaskGroup() as group:
-                asking = [group.create_task(caller.work(stop)) for caller in callers]
-                await killing.go_on()
-                stop.set()
-                await asyncio.wait(asking, timeout=PATIENCE)
-                for task in asking:
-                    task.cancel()
+            await until_answered(callers, killing.go_on())
             if await server.stop() != 0:
                 killing.done.findings.history.append("the server did not end in order")
         finally:
             await server.kill()
         await killing.look()
-        killing.close()
-        killing.done.findings.history += unexpected(server.log.read_text().splitlines())
+        killing.done.longest_start = server.longest_start
+        close(killing.done, callers, around, [server.log])
     return killing.done
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from soak.books import Findings, compare_answers, look
+from soak.books import Findings, Sqlite, compare_answers, look
 from soak.callers import Asked
 from soak.killing import Soak, soak, unexpected
-from soak.world import Heard
+from soak.peers import Heard
 
 KILLS = int(os.environ.get("POSTROOM_SOAK_KILLS", "10"))
 pytestmark = pytest.mark.timeout(300 + 10 * KILLS)
@@ -66,7 +66,7 @@ async def test_nothing_is_lost_doubled_or_silent_and_a_planted_fault_is_found(tm
         "api",
     }
     assert all("IS NOT" not in line for line in said)
-    found, states = await look(tmp_path / "soak" / "data" / "postroom.db", done.asked)
+    found, states = await look(Sqlite(tmp_path / "soak" / "data" / "postroom.db"), done.asked)
     assert (list(found), states["finished"]) == ([], states["accepted"])
     await refuse_faults_in_the_database(tmp_path, done.asked)
     refuse_faults_in_the_notes(done.asked)
@@ -78,7 +78,7 @@ async def refuse_faults_in_the_database(tmp_path: Path, asked: list[Asked]) -> N
         await asyncio.to_thread(shutil.copytree, tmp_path / "soak" / "data", folder)
         with closing(sqlite3.connect(folder / "postroom.db")) as rows, rows:
             assert rows.execute(statement).rowcount > 0, fault
-        found, _ = await look(folder / "postroom.db", asked)
+        found, _ = await look(Sqlite(folder / "postroom.db"), asked)
         assert vars(found)[kind], fault
 
 

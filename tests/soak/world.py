@@ -1,27 +1,23 @@
-"""The server that is killed, as a process of its own, and what it speaks to: a model, a Telegram, a caller's own address."""
+"""The server that is killed, as a process of its own."""
 
 import asyncio
 import json
 import os
 import random
-import re
 import signal
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from channels.fake_telegram import TOKEN, Call, FakeTelegram
+from channels.fake_telegram import TOKEN
 from e2e.forked import ForkedProcess
 from e2e.running import plain_environment
-from postroom.gateway import wording
-from runtime.endpoint import END, HEAD, chunk
+from soak.lines import Cut, Door, Line
+from soak.peers import Peers
 
-NONCE = re.compile(r"nonce-[0-9a-z-]+")
 KEY = "key-of-the-api-0123456789"
 HOOK_SECRET = "secret-of-the-build-server"
 START_PATIENCE = 300.0
@@ -38,124 +34,73 @@ LOADED = (
     "postroom.cli.mail",
 )
 """What a process need not load at each start: kills are to be many, and nothing is lost while Python loads."""
-ONE_ANSWER = HEAD.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
-"""The model says that it takes one request on each connection: else the next one may meet its end."""
-ECHO = """
+ANSWERS = "Echo"
+"""What the names of agents behind runners begin with."""
+TWO_AT_ONCE = "two-at-once"
+"""The file in which a program notes that another one works for its thread."""
+ECHO = f"""
+exec 9> "thread-$(printf '%s' "$POSTROOM_THREAD" | tr -c 'a-zA-Z0-9' -)"
+flock --nonblock 9 || printf '%s\\n' "$POSTROOM_THREAD" >> {TWO_AT_ONCE}
 said=$(cat)
 found=$(printf '%s' "$said" | grep -o 'nonce-[0-9a-z-]*' | sort -u | tr '\\n' ' ')
 printf 'start %s %s\\n' "$$" "$found" >> journal
-sleep 0.05
+case "$found" in *-slow*) sleep 40;; *) sleep 0.05;; esac
 printf 'end %s %s\\n' "$$" "$found" >> journal
 echo "re: $found"
 """
-"""What the agent behind the runner is: it works a moment, and says what it was asked."""
+"""What the agent behind the runner is: it works a moment, and says what it was asked.
+
+It holds a lock of its thread, which ends with its last process: two at once are noted by the second."""
 
 
-@dataclass
-class Heard:
-    """What came back from the server for one message of a chat, by the name of each answer."""
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a process of `postroom` is given, besides its data folder."""
 
-    texts: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def unmarked(self) -> int:
-        """How many of them do not say that they may be duplicates."""
-        return sum(not text.startswith(wording.POSSIBLE_DUPLICATE) for text in self.texts.values())
-
-
-class Telegram(FakeTelegram):
-    """A Telegram that tells at once what is said in a chat, and keeps no more than that."""
-
-    def __init__(self, said: Callable[[int, str, str], Awaitable[None]]) -> None:
-        super().__init__()
-        self._heard = said
-
-    async def _sendMessage(self, call: Call) -> Any:
-        answer = await super()._sendMessage(call)
-        if isinstance(answer, dict):
-            await self._heard(int(call.fields["chat_id"]), str(answer["message_id"]), answer["text"])
-        for kept in (self.calls, self.paths, self.messages):
-            kept.clear()
-        return answer
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its environment."""
+    within: tuple[str, ...] = ()
+    """Words that start a program elsewhere."""
+    wrong_by: float = 0
+    """By how many seconds its wall clock is wrong."""
 
 
-class Peers:
-    """What the server speaks to. All of it lives on while the server is killed."""
-
-    def __init__(self) -> None:
-        self.telegram = Telegram(self._said_in_chat)
-        self.model_url = self.callback_url = ""
-        self.called_back: dict[str, Heard] = defaultdict(Heard)
-        """By delivery."""
-        self.news = asyncio.Condition()
-        self.in_chat: dict[int, Heard] = defaultdict(Heard)
-        """What was said in each chat of Telegram, by the message's id."""
-        self.numbers = count(1)
-        """Numbers of Telegram's updates."""
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator["Peers"]:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.telegram.serving())
-            for name, answer in (("model_url", self._model), ("callback_url", self._callback)):
-                server = await asyncio.start_server(answer, "127.0.0.1", 0)
-                stack.callback(server.close)
-                setattr(self, name, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-            yield self
-
-    async def _model(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer as a model does, with the names that the last message has; files in it count too."""
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            _, body = await _request(reader)
-            last = [one for one in json.loads(body)["messages"] if one["role"] == "user"][-1]
-            names = " ".join(sorted(set(NONCE.findall(json.dumps(last)))))
-            writer.write(ONE_ANSWER)
-            for piece in (chunk(content="re: "), chunk("stop", content=names), END):
-                data = piece.encode()
-                writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-            writer.write(b"0\r\n\r\n")
-            await writer.drain()
-        writer.close()
-
-    async def _said_in_chat(self, chat: int, message_id: str, text: str) -> None:
-        self.in_chat[chat].texts[message_id] = text
-        await self._ring()
-
-    async def _ring(self) -> None:
-        async with self.news:
-            self.news.notify_all()
-
-    async def _callback(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take an answer to a webhook."""
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            head, body = await _request(reader)
-            document = json.loads(body)
-            for delivery in document["deliveries"]:
-                self.called_back[delivery].texts[head["x-postroom-delivery"]] = document["text"]
-            await self._ring()
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            await writer.drain()
-        writer.close()
+PLAIN = Surroundings()
 
 
-async def _request(reader: asyncio.StreamReader) -> tuple[dict[str, str], bytes]:
-    rows = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[1:]
-    head = {row.partition(":")[0].lower(): row.partition(":")[2].strip() for row in rows if row}
-    return head, await reader.readexactly(int(head.get("content-length", "0")))
-
-
-async def begun(arguments: Sequence[str], log: Path, home: Path) -> ForkedProcess:
+async def begun(
+    arguments: Sequence[str], log: Path, home: Path, around: Surroundings = PLAIN
+) -> ForkedProcess:
     """Start `postroom` with these arguments over the data below a folder."""
-    environment = plain_environment(home) | {"POSTROOM_DATA_DIR": str(home / "data")}
-    return await asyncio.to_thread(ForkedProcess, arguments, log, environment, LOADED)
+    environment = plain_environment(home) | {"POSTROOM_DATA_DIR": str(home / "data")} | around.settings
+    return await asyncio.to_thread(
+        ForkedProcess, arguments, log, environment, LOADED, around.within, around.wrong_by
+    )
+
+
+class House(Door, Protocol):
+    """What callers know of a server, or of several behind one address."""
+
+    is_up: asyncio.Event
+    yard: Path
+    data_dir: Path
+    around: Surroundings
+    """Of commands that call it."""
+    echoes: int
+    """How many agents are behind runners."""
+    slow: float
+    """The share of messages of which the agent behind the runner has more work than a lease lasts."""
 
 
 class Server:
     """`postroom up` over one data folder, killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, around: Surroundings = PLAIN, listens: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
         self.data_dir, self.yard = folder / "data", folder / "yard"
         self.log = folder / "server.log"
+        self.around, self._listens, self.slow, self.echoes = around, listens, 0.0, 1
         self.is_up = asyncio.Event()
         self.starts = 0
         self.longest_start = 0.0
@@ -173,8 +118,9 @@ class Server:
         """Begin to start it."""
         note = self.data_dir / "server.json"
         note.unlink(missing_ok=True)
-        words = ("up", "--port", "0", "--log-level", "warning")
-        self._process = await begun(words, self.log, self.data_dir.parent)
+        host, port = self._listens
+        words = ("up", "--host", host, "--port", str(port), "--log-level", "warning")
+        self._process = await begun(words, self.log, self.data_dir.parent, self.around)
         self.starts += 1
         self._began = time.monotonic()
 
@@ -187,14 +133,15 @@ class Server:
         """
         assert self._process is not None
         async with asyncio.timeout(START_PATIENCE):
-            while not await self._answers():
+            while not await self.answers():
                 if self._process.poll() is not None:
                     raise RuntimeError(f"the server ended by itself:\n{self.log.read_text()[-3000:]}")
                 await asyncio.sleep(0.02)
         self.longest_start = max(self.longest_start, time.monotonic() - self._began)
         self.is_up.set()
 
-    async def _answers(self) -> bool:
+    async def answers(self) -> bool:
+        """Whether it says that it is ready."""
         note = self.data_dir / "server.json"
         try:
             host, _, port = json.loads(note.read_text())["url"].removeprefix("http://").partition(":")
@@ -213,6 +160,20 @@ class Server:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
             self._process = None
+
+    def ended(self) -> int | None:
+        """Return how it ended by itself; None while it runs, or when it was ended."""
+        return None if self._process is None else self._process.poll()
+
+    def pause(self) -> None:
+        """Have it stand still."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on that stood still."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     async def stop(self) -> int:
         """Ask it to stop, and return its exit code."""
@@ -244,114 +205,32 @@ class Server:
         return False
 
 
-class Cut(Exception):
-    """The connection ended before the answer was whole: nobody knows whether the call was done."""
-
-
-class Line:
-    """One connection, kept alive, and made again when the server was."""
-
-    def __init__(self, server: Server, patience: float = 60.0) -> None:
-        self._server, self._patience = server, patience
-        self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._made_at = 0
-        self._one_at_a_time = asyncio.Lock()
-
-    async def exchange(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
-    ) -> tuple[int, Any]:
-        """Send a request behind those before it; return status and document.
-
-        Raises:
-            Cut: it broke off.
-        """
-        async with self._one_at_a_time:
-            return await self._exchange(method, path, body, headers)
-
-    async def _exchange(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None
-    ) -> tuple[int, Any]:
-        if self._made_at != self._server.starts:
-            self.close()
-        try:
-            async with asyncio.timeout(self._patience):
-                if self._stream is None:
-                    self._stream = await asyncio.open_connection(*self._server.address)
-                    self._made_at = self._server.starts
-                return await self._exchanged(*self._stream, method, path, body, dict(headers or {}))
-        except (OSError, EOFError, TimeoutError, ValueError) as error:
-            self.close()
-            raise Cut(repr(error)) from error
-
-    async def _exchanged(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        method: str,
-        path: str,
-        body: bytes,
-        headers: dict[str, str],
-    ) -> tuple[int, Any]:
-        told = {
-            "Host": "{}:{}".format(*self._server.address),
-            "Authorization": f"Bearer {self._server.token}",
-            "Content-Type": "application/json",
-            "Content-Length": str(len(body)),
-            **headers,
-        }
-        head = "".join(f"{name}: {text}\r\n" for name, text in told.items())
-        writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
-        status, *rows = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        found = {row.partition(":")[0].lower(): row.partition(":")[2].strip() for row in rows if row}
-        content = await reader.readexactly(int(found.get("content-length", "0")))
-        if found.get("connection", "").lower() == "close":
-            self.close()
-        return int(status.split(" ")[1]), json.loads(content) if content else None
-
-    async def tool(self, name: str, /, **arguments: Any) -> Any:
-        """Call a tool.
-
-        Raises:
-            Cut: it broke off.
-            RuntimeError: it was refused.
-        """
-        params = {"name": name, "arguments": arguments}
-        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        status, document = await self.exchange("POST", "/mcp", json.dumps(call).encode())
-        if status == 503:
-            raise Cut(str(document))
-        if status != 200 or document["result"].get("isError"):
-            raise RuntimeError(f"{name}: {status} {str(document)[:500]}")
-        found = document["result"]["structuredContent"]
-        return found["result"] if set(found) == {"result"} else found
-
-    def close(self) -> None:
-        """End the connection."""
-        if self._stream is not None:
-            self._stream[1].close()
-            self._stream = None
-
-
-async def furnish(server: Server, around: Peers, agents: Sequence[str]) -> None:
-    """Register the agents, give one a runner, and have the chats answered, by it and by the model."""
-    server.yard.mkdir()
+async def furnish(server: Server, around: Peers, agents: Sequence[str], echoes: int = 1) -> None:
+    """Register the agents, give some more a runner, and have the chats answered, by one of these and by the model."""
+    server.yard.mkdir(exist_ok=True)
     await server.spawn()
     await server.ready()
     line, project = Line(server), str(server.yard)
     await line.tool("ensure_project", human_key=project)
-    for name in ("Echo", *agents):
+    answering = [f"{ANSWERS}{number}" for number in range(echoes)]
+    for name in (*answering, *agents):
         await line.tool("register_agent", project_key=project, program="soak", model="none", name=name)
-    runner = {"argv": ["/bin/sh", "-c", ECHO]}
-    told = json.dumps({"project": project, "agent": "Echo", "runner": runner}).encode()
-    status, said = await line.exchange("PUT", "/admin/runners", told)
-    assert status == 200, said
+    for name in answering:
+        told = {"project": project, "agent": name, "runner": {"argv": ["/bin/sh", "-c", ECHO]}}
+        status, said = await line.exchange("PUT", "/admin/runners", json.dumps(told).encode())
+        assert status == 200, said
     line.close()
     assert await server.stop() == 0
+    write_chats(server.data_dir, around, around.telegram_urls[0], project)
+
+
+def write_chats(data_dir: Path, around: Peers, telegram_url: str, project: str) -> None:
+    """Write what a server is to know of its chats."""
     secrets = {"bot.token": TOKEN, "api.key": KEY, "hook.secret": HOOK_SECRET}
     for name, text in secrets.items():
-        (server.data_dir / name).write_text(text)
-        (server.data_dir / name).chmod(0o600)
-    (server.data_dir / "gateway.toml").write_text(f"""
+        (data_dir / name).write_text(text)
+        (data_dir / name).chmod(0o600)
+    (data_dir / "gateway.toml").write_text(f"""
 [agent]
 base_url = "{around.model_url}/v1"
 model = "echo"
@@ -361,7 +240,7 @@ delivery.first_retry = "200ms"
 delivery.longest_retry = "2s"
 [platforms.telegram]
 token_file = "bot.token"
-base_url = "{around.telegram.url}"
+base_url = "{telegram_url}"
 allow = {{ "*" = "owner" }}
 [platforms.api_server]
 api_key_file = "api.key"
@@ -369,6 +248,6 @@ api_key_file = "api.key"
 secret_file = "hook.secret"
 callback_url = "{around.callback_url}/answers"
 [[routes]]
-agent = "Echo@{project}"
+agent = "{ANSWERS}0@{project}"
 platform = "webhook"
 """)

@@ -84,6 +84,7 @@ class Gateway:
         self._adapters = presenter.adapters
         self._tasks = Tasks("gateway")
         self._connecting = asyncio.Lock()
+        self._writing_status = asyncio.Lock()
         self._leases = leases
         self._locks = ScopedLocks(config.state_dir if leases is None else None)
         self.people = People(stores.people, stores.links, config, clock)
@@ -378,10 +379,11 @@ class Gateway:
             await asyncio.to_thread(self._locks.acquire, adapter.platform.value, identity)
 
     async def _write_status(self, word: str) -> None:
-        await asyncio.to_thread(
-            status.write_runtime_status,
-            self.config.state_dir,
-            gateway_state=word,
-            platforms=self.liveness(),
-            now=self._clock.now(),
-        )
+        async with self._writing_status:  # channels come back at one moment, and the newest word is to stay
+            await asyncio.to_thread(
+                status.write_runtime_status,
+                self.config.state_dir,
+                gateway_state=word,
+                platforms=self.liveness(),
+                now=self._clock.now(),
+            )

@@ -15,6 +15,9 @@ from filelock import FileLock, Timeout
 
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
 
 PID_FILE = "gateway.pid"
 STATUS_FILE = "gateway_state.json"
@@ -42,7 +45,10 @@ def write_runtime_status(
     platforms: Mapping[str, Mapping[str, Json]] | None = None,
     now: int = 0,
 ) -> None:
-    """Say how it stands: starting, running, draining, degraded or stopped, and each platform apart."""
+    """Say how it stands: starting, running, draining, degraded or stopped, and each platform apart.
+
+    Others only look at it: where it cannot be written that is logged, and everything goes on.
+    """
     if folder is None:
         return
     told = {
@@ -52,7 +58,10 @@ def write_runtime_status(
         "platforms": {name: dict(state) for name, state in (platforms or {}).items()},
         "updated_at": now,
     }
-    _write(folder / STATUS_FILE, told)
+    try:
+        _write(folder / STATUS_FILE, told)
+    except OSError as error:
+        _LOG.warning("gateway.status_not_written", file=str(folder / STATUS_FILE), reason=error.strerror)
 
 
 class ScopedLocks:

@@ -1,0 +1,252 @@
+"""Several servers on one PostgreSQL behind Caddy: one is killed again and again, one stands still, one is cut off.
+
+Their clocks are wrong by five seconds in either direction. Each has a data folder of its own, as
+on machines of their own, and reaches the database by a proxy of its own.
+"""
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from balancer import balanced, free_address
+from faults.cutting_proxy import CuttingProxy, a_proxy
+from postgres_server import PostgresServer
+from postroom import testing
+from postroom.leases import LENGTH
+from soak.books import Postgres, look
+from soak.killing import Soak, Soaked, close, make_callers, until_answered
+from soak.peers import Peers
+from soak.world import Server, Surroundings, furnish, write_chats
+
+SCHEMA = "soak"
+SLOW = 0.01
+ECHOES = 5
+STANDSTILL = LENGTH.total_seconds() + 10
+"""How long one stands still and one is cut off: their leases end meanwhile, and others take over."""
+KILL_EVERY = 5.0
+WRONG_BY = (5.0, -5.0, 0.0)
+"""By how many seconds the clocks of servers are wrong, in turn."""
+TEMPFAIL = 75
+"""With which a server ends that finds no database at its start; a supervisor starts it again."""
+
+
+@dataclass(kw_only=True)
+class Street:
+    """The servers, and the one address behind which callers find them."""
+
+    servers: list[Server]
+    proxies: list[CuttingProxy]
+    database: PostgresServer
+    yard: Path
+    token: str
+    address: tuple[str, int] = ("127.0.0.1", 0)
+    around: Surroundings = field(default_factory=Surroundings)
+    is_up: asyncio.Event = field(default_factory=asyncio.Event)
+    starts: int = 0
+    slow: float = SLOW
+    echoes: int = ECHOES
+
+    @property
+    def data_dir(self) -> Path:
+        """Where commands keep what they write beside."""
+        return self.servers[0].data_dir
+
+    @property
+    def books(self) -> Postgres:
+        """Where the servers keep everything."""
+        return Postgres(self.database.dsn, SCHEMA)
+
+    async def ready(self) -> None:
+        """Return when all servers are."""
+        for server in self.servers:
+            while not await server.answers():
+                await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def street(number: int, folder: Path) -> AsyncIterator[Street]:
+    """Have a database and so many servers, none of which was started."""
+    (folder / "yard").mkdir(parents=True)
+    async with AsyncExitStack() as stack:
+        database = stack.enter_context(PostgresServer())
+        await asyncio.to_thread(database.start)
+        token = f"prm_{secrets.token_urlsafe(32)}"
+        servers, proxies = [], []
+        for one in range(number):
+            proxy, dsn = await stack.enter_async_context(a_proxy(database.dsn))
+            proxies.append(proxy)
+            servers.append(
+                _server(folder / f"server-{one}", folder / "yard", dsn, token, WRONG_BY[one % len(WRONG_BY)])
+            )
+            stack.push_async_callback(servers[-1].kill)
+        yield Street(servers=servers, proxies=proxies, database=database, yard=folder / "yard", token=token)
+
+
+@asynccontextmanager
+async def served(street: Street, around: Peers, agents: Sequence[str]) -> AsyncIterator[None]:
+    """Have all servers serve these agents, behind one address."""
+    servers = street.servers
+    await furnish(servers[0], around, agents, street.echoes)
+    for server, url in zip(servers, around.telegram_urls, strict=True):
+        write_chats(server.data_dir, around, url, str(street.yard))
+    store = await street.books.store()
+    await testing.record(store.runs)
+    await asyncio.to_thread(store.close)
+    for server in servers:
+        await server.spawn()
+    await street.ready()
+    with ExitStack() as stack:
+        behind = balanced([one.address for one in servers], street.yard.parent, host="127.0.0.1")
+        street.address = await asyncio.to_thread(
+            stack.enter_context, behind
+        )  # proxies are served here meanwhile
+        url = "http://{}:{}".format(*street.address)
+        street.around = Surroundings(settings={"POSTROOM_URL": url, "POSTROOM_TOKEN": street.token})
+        street.is_up.set()
+        yield
+
+
+def _server(folder: Path, yard: Path, dsn: str, token: str, wrong_by: float) -> Server:
+    settings = {"POSTROOM_DATABASE_URL": dsn, "POSTROOM_DATABASE_SCHEMA": SCHEMA}
+    server = Server(folder, Surroundings(settings=settings, wrong_by=wrong_by), free_address())
+    server.yard = yard
+    server.data_dir.mkdir(parents=True, mode=0o700)
+    (server.data_dir / "token").touch(0o600)
+    (server.data_dir / "token").write_text(token)
+    return server
+
+
+class Faults:
+    """What is done to servers and database until it is over."""
+
+    def __init__(self, street: Street, around: Peers, kill_every: float) -> None:
+        self._street, self._around = street, around
+        self._kill_every = kill_every or KILL_EVERY
+        self._dice = random.Random("several")
+        self._away: set[int] = set()
+        """The servers that stand still or are cut off."""
+        self._is_over = asyncio.Event()
+        self._starting = asyncio.Lock()
+        self.kills = self.standstills = self.outages = self.starts_again = 0
+        self.findings: list[str] = []
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills, {self.standstills} times one stood still and another was cut off, "
+            f"{self.outages} restarts of the database, {self.starts_again} servers ended without it"
+        )
+
+    @asynccontextmanager
+    async def looked_after(self) -> AsyncIterator[None]:
+        """Look after the servers while the block lasts, as a supervisor does."""
+        looking_after = asyncio.create_task(self._look_after())
+        try:
+            yield
+        finally:
+            looking_after.cancel()
+            await asyncio.wait([looking_after])
+
+    async def last(self, seconds: float) -> None:
+        """Have faults happen for so long, and return when all servers are up again."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._kill_again_and_again())
+            group.create_task(self._stand_still_again_and_again())
+            group.create_task(self._take_the_database_away(seconds))
+            await asyncio.sleep(seconds)
+            self._is_over.set()
+        await self._street.ready()
+
+    async def _over_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_over.wait()
+        return self._is_over.is_set()
+
+    async def _kill_again_and_again(self) -> None:
+        while not await self._over_within(self._kill_every):
+            here = sorted(set(range(len(self._street.servers))) - self._away)
+            server = self._street.servers[self._dice.choice(here)]
+            async with self._starting:
+                await server.kill()
+                await server.spawn()
+            self.kills += 1
+
+    async def _stand_still_again_and_again(self) -> None:
+        servers, still = self._street.servers, 0
+        is_last = False
+        while not is_last:
+            cut_off = (still + 1) % len(servers)
+            async with self._starting:
+                self._away = {still, cut_off}
+                servers[still].pause()
+            self._around.telegram.still.add(still)
+            self._street.proxies[cut_off].is_cut_off = True
+            await asyncio.sleep(STANDSTILL)
+            self._around.telegram.still.discard(still)
+            servers[still].go_on()
+            self._street.proxies[cut_off].is_cut_off = False
+            self._street.proxies[cut_off].cut_all()
+            self._away = set()
+            self.standstills += 1
+            still = cut_off
+            is_last = await self._over_within(STANDSTILL / 2)
+
+    async def _take_the_database_away(self, seconds: float) -> None:
+        """Restart it in good order first, then by a crash."""
+        database = self._street.database
+        how: Callable[[], None]
+        for how in (database.stop, database.kill):
+            if await self._over_within(seconds / 3):
+                return
+            await asyncio.to_thread(how)
+            await asyncio.to_thread(database.start)
+            self.outages += 1
+
+    async def _look_after(self) -> None:
+        """Start a server again that has ended by itself, as a supervisor does."""
+        while True:
+            for number, server in enumerate(self._street.servers):
+                async with self._starting:
+                    code = server.ended()
+                    if code is None:
+                        continue
+                    if code != TEMPFAIL:
+                        self.findings.append(f"server {number} ended by itself with {code}")
+                    self.starts_again += 1
+                    await server.kill()
+                    await server.spawn()
+            await asyncio.sleep(0.5)
+
+
+async def soak_several(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soaked:
+    """Have callers ask several servers under all faults, and return what came of it."""
+    done = Soaked()
+    history = done.findings.history
+    began = time.monotonic()
+    hosts = ["127.0.0.1"] * chosen.servers
+    async with Peers().serving(hosts) as around, street(chosen.servers, folder) as found:
+        callers, agents = make_callers(chosen.sessions, found, around, chosen.think)
+        async with served(found, around, agents):
+            faults = Faults(found, around, chosen.kill_every)
+            async with faults.looked_after():
+                await until_answered(callers, faults.last(chosen.seconds))
+            for number, server in enumerate(found.servers):
+                if code := await server.stop():
+                    history.append(f"server {number} did not end in order, but with {code}")
+        done.findings, states = await look(found.books, [one for caller in callers for one in caller.asked])
+        done.findings.history += history + faults.findings
+        close(done, callers, around, [one.log for one in found.servers])
+        done.kills, done.standstills, done.outages = faults.kills, faults.standstills, faults.outages
+        done.seconds, done.looks = time.monotonic() - began, 1
+        polls = ", ".join(
+            f"{polls} by server {one}" for one, polls in sorted(around.telegram.pollers.items())
+        )
+        tell(
+            f"{faults}\nTelegram was asked for news {polls}; of its messages and others of chats {dict(states)}"
+        )
+    return done
