@@ -1,13 +1,13 @@
 """What is to be said is said once, in order, in spite of platforms; or it is kept, and its messages say why."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 from gateway_room import Agent, all_answered, delivery, settled, tried
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import Overloaded, StoreUnavailable, Unauthorized
 from postroom.contracts.outbox import line_lock
+from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.events import SendErrorKind, SendResult

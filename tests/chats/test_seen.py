@@ -1,13 +1,13 @@
 """A message that will be answered is marked as seen until its answer is there, and nothing waits for that."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 import structlog
 
 from gateway_room import Agent, all_answered, busy, delivery, settled
 from postroom.contracts.errors import Unauthorized
+from postroom.contracts.records import replace
 from postroom.gateway.config import BusyPolicy, PlatformConfig
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.platforms.base import TOO_OFTEN

@@ -12,7 +12,7 @@ and id, however often the platform sends it. What is neither done, failed, rejec
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +21,7 @@ from postroom.contracts.chat_people import ChatPeople
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
 from postroom.contracts.files import ChatFile, FileStore
 from postroom.contracts.messages import Json
+from postroom.contracts.records import Record, field, replace
 
 if TYPE_CHECKING:
     from postroom.contracts.transactions import Transaction
@@ -59,8 +60,7 @@ INBOUND_MOVES: dict[InboundStatus, frozenset[InboundStatus]] = {
 """What may become of an open message; nothing becomes of the others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboundKey:
+class InboundKey(Record, frozen=True, kw_only=True):
     """How a platform names a message, for ever."""
 
     platform: str
@@ -70,8 +70,7 @@ class InboundKey:
     message_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboundDraft:
+class InboundDraft(Record, frozen=True, kw_only=True):
     """A message as it came in. `body` is all of it that an answer needs: text, sender, media, time."""
 
     key: InboundKey
@@ -80,8 +79,7 @@ class InboundDraft:
     body: dict[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboundMessage:
+class InboundMessage(Record, frozen=True, kw_only=True):
     """A kept message; `inbound_id` grows in the order in which one place received them, with gaps."""
 
     inbound_id: int
@@ -153,16 +151,14 @@ def inbound_id_of(message_id: str) -> int | None:
     return int(number) if number != message_id and number.isascii() and number.isdigit() else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class Received(Record, frozen=True, kw_only=True):
     """A received message: `is_new` is False for one that was known, which is as it was."""
 
     message: InboundMessage
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboundMove:
+class InboundMove(Record, frozen=True, kw_only=True):
     """What becomes of messages: their status, and what is then known of them (None leaves it as it was)."""
 
     status: InboundStatus
@@ -188,8 +184,12 @@ class IntakeLog(Protocol):
         """
         ...
 
-    def receiving(self, draft: InboundDraft) -> Callable[["Transaction"], Received]:
+    def receiving(
+        self, draft: InboundDraft, *, thread_id: str | None = None
+    ) -> Callable[["Transaction"], Received]:
         """Return what `receive` does, to be done in a change of the caller under the chat's lock.
+
+        With a thread, to which that change hands it over, a new message is kept as handed over.
 
         Raises:
             InvalidRecord: as for `receive`.
@@ -261,8 +261,7 @@ class IntakeLog(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatSession:
+class ChatSession(Record, frozen=True, kw_only=True):
     """The thread that a chat is bound to at present. `revision` is raised by each change."""
 
     session_key: str

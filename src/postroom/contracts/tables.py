@@ -46,12 +46,14 @@ class ChatTables(Protocol):
         """Count all messages by status."""
         ...
 
-    def insert_inbound(self, draft: InboundDraft, now: int) -> InboundMessage:
-        """Store a message, which waits."""
+    def insert_inbound(
+        self, draft: InboundDraft, now: int, *, thread_id: str | None = None
+    ) -> InboundMessage:
+        """Store a message, which waits; with a thread it is handed over to that."""
         ...
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
-        """Store what becomes of these messages, save of those that have the status already."""
+        """Store what becomes of these messages, save of those that may not become that."""
         ...
 
     def put_body(self, message: InboundMessage) -> None:

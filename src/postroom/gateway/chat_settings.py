@@ -5,7 +5,7 @@ quiet                            ─▶ of the chat, for everybody
 """
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Final
 
@@ -13,6 +13,7 @@ from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import CHAT_POLICIES, GatewayConfig, ResetMode, SessionResetPolicy
 from postroom.gateway.people import People

@@ -10,7 +10,7 @@ duplicate.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -29,6 +29,7 @@ from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import OutboxMessage, OutboxTables
 from postroom.contracts.people import ChatAddress, ChatDelivery
+from postroom.contracts.records import replace
 from postroom.contracts.transactions import Joined, Transaction
 from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
@@ -456,10 +457,8 @@ def _closing(inbound: Sequence[InboundMessage], failed: str | None) -> Joined:
     move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
 
     def change(tx: Transaction) -> None:
-        found = tx.chats.inbound_by_id(asked) if asked else []
-        open_ids = [message.inbound_id for message in found if message.may_become(move.status)]
-        if open_ids:
-            tx.chats.move_inbound(open_ids, move, tx.now())
+        if asked:
+            tx.chats.move_inbound(asked, move, tx.now())
 
     return Joined(locks=tuple(sorted({chat_lock(message.key) for message in inbound})), change=change)
 

@@ -81,6 +81,10 @@ class Admission:
     """The dispatch that was at work when the message came, and is to end for it."""
 
 
+class _NotHandedOver(Exception):
+    """A message that was kept as handed over is refused: the change is undone, and nothing was kept."""
+
+
 class Handover:
     """Hands inbound messages over, one session's in order."""
 
@@ -112,7 +116,8 @@ class Handover:
             raise UnknownMessage("a message is handed over only when it was kept", value=event.message_id)
 
         def kept(tx: Transaction) -> InboundMessage | None:
-            return next(iter(tx.chats.inbound_by_id([inbound_id])), None)
+            found = next(iter(tx.chats.inbound_by_id([inbound_id])), None)
+            return found if found is not None and found.status is InboundStatus.WAITING else None
 
         done = await self._handed_over(event, session, mode, kept)
         if done is not None:
@@ -130,12 +135,14 @@ class Handover:
     ) -> Admission | None:
         """Keep a message and hand it over, in one change.
 
-        None: nothing was written, for it is known already, or other processes are to hand over earlier ones.
+        None: nothing was written, for it is known already, it is to be refused, or others are to hand over
+        earlier ones.
 
         Raises:
             StoreError: it could not be kept.
         """
-        receive, is_shared = self._intake_log.receiving(draft), self._is_shared
+        receive = self._intake_log.receiving(draft, thread_id=session.thread_id)
+        is_shared = self._is_shared
 
         def received(tx: Transaction) -> InboundMessage | None:
             if is_shared and _waits(tx, draft.session_key):
@@ -143,7 +150,10 @@ class Handover:
             found = receive(tx)
             return found.message if found.is_new else None
 
-        done = await self._handed_over(event, session, mode, received)
+        try:
+            done = await self._handed_over(event, session, mode, received)
+        except _NotHandedOver:
+            return None
         if done is None:
             return None
         event.inbound_id = done[0].inbound_id
@@ -171,7 +181,7 @@ class Handover:
         def change(tx: Transaction, accept: Accept) -> tuple[InboundMessage, Admission] | None:
             tx.lock(lock)
             inbound = take(tx)
-            if inbound is None or inbound.status is not InboundStatus.WAITING:
+            if inbound is None:
                 return None
             latest = _latest(event, inbound)
             message = message_of(latest, inbound, shared=self._is_of_many(source), caller=asked)
@@ -180,8 +190,11 @@ class Handover:
                 tx.runs.dispatches.put_place(thread_id, place)
             if not accept(thread_id, message, delivery):
                 admission = self._position(tx, inbound, thread_id, mode)
-            if admission.kind is not AdmissionKind.REJECTED:
+            is_kept_now = inbound.status is InboundStatus.HANDED_OVER
+            if admission.kind is not AdmissionKind.REJECTED and not is_kept_now:
                 tx.chats.move_inbound([inbound.inbound_id], handed, tx.now())
+            elif is_kept_now and admission.kind is AdmissionKind.REJECTED:
+                raise _NotHandedOver
             return inbound, admission
 
         done = await self._run_queue.accepting([thread_id], change, key=thread_id)
@@ -278,15 +291,17 @@ class Handover:
             return False
         return True
 
-    async def follow_deletion(self, inbound: InboundMessage) -> None:
-        """Take a deleted message back from its thread, if no run has read it."""
+    async def follow_deletion(self, inbound: InboundMessage) -> bool:
+        """Take a deleted message back from its thread; False: a run has read it."""
         thread_id = inbound.thread_id if inbound.status is InboundStatus.HANDED_OVER else None
         if thread_id is not None and not await self.taken_back(thread_id, inbound.thread_message_id):
-            return
+            return False
         try:
             await self._intake_log.move([inbound.inbound_id], InboundMove(status=InboundStatus.RETRACTED))
         except IllegalTransition:
             _LOG.info("message.deleted_too_late", inbound_id=inbound.inbound_id)
+            return False
+        return True
 
     async def taken_back(self, thread_id: str, message_id: str) -> bool:
         """Take back a message; False when a run has read it."""
@@ -335,8 +350,12 @@ def _waits(tx: Transaction, session_key: str) -> bool:
 
 
 def _latest(event: MessageEvent, inbound: InboundMessage) -> MessageEvent:
-    """Return a message with the words that it has by now in its chat."""
-    return event if inbound.revision <= event.revision else MessageEvent.from_body(inbound.body)
+    """Return a message with the words that it has by now in its chat, without the command that gives them."""
+    if inbound.revision <= event.revision:
+        return event
+    latest = MessageEvent.from_body(inbound.body)
+    latest.text = latest.get_command_args()
+    return latest
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,6 @@ paired by code ┘
 """
 
 from collections import OrderedDict
-from dataclasses import replace
 from hashlib import sha256
 from secrets import choice
 from typing import TypeVar
@@ -16,6 +15,7 @@ from postroom.contracts.chat_people import ChatPeople, PairingRequest, Person, P
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import QueueFull
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.records import replace
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.session import Platform, SessionSource
 
@@ -53,7 +53,7 @@ class People:
         Raises:
             StoreError: it could not be looked up.
         """
-        source = replace(source, person=None)
+        source = source if source.person is None else replace(source, person=None)
         if source.user_id is None:
             return source
         who, now = (source.platform.value, source.user_id), self._clock.now()
@@ -66,7 +66,7 @@ class People:
         if not _is_fresh(self._linked.get(address), now):
             _remember(self._linked, address, (now, await self._links.find(address)))
         _, chat = self._linked[address]
-        return replace(source, person=chat.person if chat is not None and chat.shares else None)
+        return replace(source, person=chat.person) if chat is not None and chat.shares else source
 
     def forget_links(self) -> None:
         """Look up anew which chats are linked: one was changed."""

@@ -1,13 +1,16 @@
 """Where a message comes from, and the key of the session it belongs to."""
 
-from dataclasses import dataclass, fields
+import re
 from enum import StrEnum
 from urllib.parse import quote
 
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.records import Record
 
 PREFIX = "agent"
+_PLAIN = re.compile(r"[\w./@-]*", re.ASCII)
+"""What a part of a key mostly is: it stands there as it is."""
 _MAIN = "main"
 """Stands in keys for `[agent]`."""
 
@@ -30,8 +33,7 @@ ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
 """Where a message is a request and has one answer: nothing is said before it, and nobody reads more later."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSource:
+class SessionSource(Record, frozen=True, kw_only=True):
     """A place in a chat, and who spoke there. Names are for show; nothing is decided by them."""
 
     platform: Platform
@@ -66,7 +68,7 @@ class SessionSource:
 
     def to_dict(self) -> dict[str, Json]:
         """Return it as plain data, what is not known left out."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        found = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: value for name, value in found.items() if value not in (None, False)}
 
     @classmethod
@@ -76,13 +78,11 @@ class SessionSource:
         Raises:
             ValueError: the platform is none.
         """
-        known = {one.name for one in fields(cls)}
-        told = {name: value for name, value in data.items() if name in known}
+        told = {name: data[name] for name in cls.__struct_fields__ if name in data}
         return cls(**{**told, "platform": Platform(told["platform"])})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionKey:
+class SessionKey(Record, frozen=True, kw_only=True):
     """The parts of a session's key; two messages with equal parts belong to one session."""
 
     platform: Platform
@@ -98,8 +98,12 @@ class SessionKey:
         parts = (self.platform.value, self.chat_type, self.chat_id, self.thread_id, self.participant)
         if self.person is not None:
             parts = ("person", self.person, None, None, None)
-        named = (quote(part, safe="!@#$&'()*+,;=/?~ ") for part in (self.agent or _MAIN, *parts) if part)
+        named = [_named(part) for part in (self.agent or _MAIN, *parts) if part]
         return ":".join((PREFIX, *named))
+
+
+def _named(part: str) -> str:
+    return part if _PLAIN.fullmatch(part) else quote(part, safe="!@#$&'()*+,;=/?~ ")
 
 
 def session_key_of(

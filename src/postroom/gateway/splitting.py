@@ -27,6 +27,7 @@ from postroom.gateway.capabilities import LengthUnit, refuse_small_limit
 
 _FENCE_LINE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 _FENCE_HEAD = re.compile(r" {0,3}(?:```|~~~)")
+_FENCE_MARKS = ("```", "~~~")
 _WHITE = re.compile(r"[^\S\u00a0\u2007\u202f]+")
 # A code span ends with its block at the latest: a blank line, an item, a quote, a heading, a row of a table.
 _TICKS = re.compile(r"`+|\n(?=[^\S\n]*(?:\n|[-*+]\s|>|\||#{1,6}\s|\d{1,9}[.)]\s))")
@@ -97,6 +98,8 @@ def cut(text: str, *, limit: int, unit: LengthUnit) -> tuple[Piece, ...]:
         InvalidArgument: the limit is under `SMALLEST_LIMIT`.
     """
     refuse_small_limit(limit)
+    if unit.measure(text) <= limit and not any(mark in text for mark in _FENCE_MARKS):
+        return (Piece(start=0, end=len(text)),) if text.strip() else ()
     return tuple(piece for piece in _Splitter(text, limit, unit).pieces() if piece.of(text).strip())
 
 

@@ -63,7 +63,7 @@ class PendingChanges(Generic[S]):
             BaseException: what came of it.
         """
         future = asyncio.get_running_loop().create_future()
-        self.put(PendingChange[S](run=run, future=future, committed=committed, key=key))
+        self.put(PendingChange(run=run, future=future, committed=committed, key=key))
         result: T = await future
         return result
 

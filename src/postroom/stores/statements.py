@@ -45,6 +45,8 @@ class Statement:
     """The names of the parameters, in the order in which they first stand in the text."""
     lists: frozenset[str]
     """Those parameters whose values are lists."""
+    text_of_one: str = ""
+    """The text where each list has one entry: on SQLite that stands there, without a table made of JSON."""
 
 
 @cache
@@ -83,12 +85,18 @@ def _texts(source: str, dialect: Dialect) -> dict[str, str]:
 
 def _statement(name: str, text: str, dialect: Dialect) -> Statement:
     lists = frozenset(match[2] for match in _TOKEN.finditer(text) if match[1] in _ELEMENT)
+    text_of_one = _TOKEN.sub(lambda match: _of_one(match, dialect), text)
     text = _TOKEN.sub(lambda match: _replaced(match, dialect), text)
     parameters = tuple(dict.fromkeys(_PARAMETER.findall(text)))
     if dialect == "postgres":
         places = {parameter: place for place, parameter in enumerate(parameters, start=1)}
-        text = _PARAMETER.sub(lambda match: f"${places[match[1]]}", text)
-    return Statement(name=name, text=text, parameters=parameters, lists=lists)
+        text = text_of_one = _PARAMETER.sub(lambda match: f"${places[match[1]]}", text)
+    return Statement(name=name, text=text, parameters=parameters, lists=lists, text_of_one=text_of_one)
+
+
+def _of_one(match: re.Match[str], dialect: Dialect) -> str:
+    is_list = match[1] in _ELEMENT and dialect == "sqlite"
+    return f"IN (:{match[2]})" if is_list else _replaced(match, dialect)
 
 
 def _replaced(match: re.Match[str], dialect: Dialect) -> str:

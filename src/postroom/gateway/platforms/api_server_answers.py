@@ -10,11 +10,11 @@ import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Final
 
 from starlette.types import Receive
 
+from postroom.contracts.records import replace
 from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.platforms.api_server_shapes import Answer, ResponseShape, error_body
 from postroom.gateway.platforms.refused import Refused

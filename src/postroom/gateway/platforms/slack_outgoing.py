@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid5
 
 from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnavailable
 from postroom.contracts.messages import storable
+from postroom.contracts.records import replace
 from postroom.gateway.capabilities import LengthUnit
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import Metadata

@@ -10,10 +10,11 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom import sse
+from postroom.contracts.records import replace
 from postroom.gateway.drafts import grows_from
 from postroom.gateway.events import Card
 from postroom.gateway.platforms.http_adapter import Refused

@@ -1,7 +1,6 @@
 """Keeps the inbound messages of all chats."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
 from typing_extensions import override
 
@@ -18,6 +17,7 @@ from postroom.contracts.chat import (
 )
 from postroom.contracts.errors import InvalidRecord, UnknownMessage
 from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
 from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats.rows import page, plain, refuse_unfit
 
@@ -44,7 +44,9 @@ class StoredIntakeLog(IntakeLog):
         return await self._store.write(change, key=lock)
 
     @override
-    def receiving(self, draft: InboundDraft, *, now: int | None = None) -> Callable[[Transaction], Received]:
+    def receiving(
+        self, draft: InboundDraft, *, thread_id: str | None = None, now: int | None = None
+    ) -> Callable[[Transaction], Received]:
         key = draft.key
         refuse_unfit(
             draft.sender_id,
@@ -59,7 +61,8 @@ class StoredIntakeLog(IntakeLog):
         def receive(tx: Transaction) -> Received:
             if known := tx.chats.inbound(key):
                 return Received(message=known, is_new=False)
-            return Received(message=tx.chats.insert_inbound(asked, _at(tx, now)), is_new=True)
+            made = tx.chats.insert_inbound(asked, _at(tx, now), thread_id=thread_id)
+            return Received(message=made, is_new=True)
 
         return receive
 

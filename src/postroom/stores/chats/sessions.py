@@ -1,12 +1,11 @@
 """Keeps the sessions of chats, and the threads that they were bound to."""
 
-from dataclasses import replace
-
 from typing_extensions import override
 
 from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatSessions, SessionThread
 from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionConflict
 from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
 from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats.rows import page, plain, refuse_unfit
 

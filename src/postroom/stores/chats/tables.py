@@ -8,6 +8,7 @@ from msgspec import structs
 from typing_extensions import override
 
 from postroom.contracts.chat import (
+    INBOUND_MOVES,
     ChatSession,
     InboundDraft,
     InboundKey,
@@ -68,12 +69,17 @@ class SqlChatTables(ChatTables):
         return {InboundStatus(status): number for status, number in self._tx.all("chats.counts")}
 
     @override
-    def insert_inbound(self, draft: InboundDraft, now: int) -> InboundMessage:
+    def insert_inbound(
+        self, draft: InboundDraft, now: int, *, thread_id: str | None = None
+    ) -> InboundMessage:
+        status = InboundStatus.WAITING if thread_id is None else InboundStatus.HANDED_OVER
         values = {
             **rows.of_key(draft.key),
             "session_key": draft.session_key,
             "sender_id": draft.sender_id,
             "body": encode(draft.body),
+            "status": status.value,
+            "thread_id": thread_id,
             "now": now,
         }
         [row] = self._tx.all("chats.receive", values)
@@ -84,6 +90,7 @@ class SqlChatTables(ChatTables):
         values = {
             "ids": _possible(inbound_ids),
             "status": move.status.value,
+            "before": [before for before, after in INBOUND_MOVES.items() if move.status in after],
             "is_open": move.status.is_open,
             "thread_id": move.thread_id,
             "reason": kept(move.reason),

@@ -6,8 +6,9 @@ SELECT * FROM inbound_messages
 
 -- receive
 INSERT INTO inbound_messages (platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
-                        updated_at, revision, is_open)
-VALUES (:platform, :account, :chat_id, :message_id, :session_key, :sender_id, :body, 'waiting', :now, :now, 1, 1)
+                        updated_at, revision, thread_id, is_open)
+VALUES (:platform, :account, :chat_id, :message_id, :session_key, :sender_id, :body, :status, :now, :now, 1, :thread_id,
+        1)
 RETURNING *;
 
 -- inbound_by_id
@@ -23,7 +24,7 @@ SELECT * FROM inbound_messages
 UPDATE inbound_messages
    SET status = :status, is_open = :is_open, thread_id = coalesce(:thread_id, thread_id),
        reason = coalesce(:reason, reason), updated_at = :now
- WHERE inbound_id IN {ints :ids} AND status <> :status;
+ WHERE inbound_id IN {ints :ids} AND status IN {texts :before};
 
 -- edit
 UPDATE inbound_messages SET body = :body, revision = :revision, updated_at = :now WHERE inbound_id = :inbound_id;

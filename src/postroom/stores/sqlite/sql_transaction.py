@@ -27,31 +27,21 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def one(self, statement: str, values: Values = _NONE) -> Row | None:
-        found = self._statements[statement]
-        bound = _bound(found, values) if found.lists else values
-        row: Row | None = self._execute(found.text, bound).fetchone()
+        row: Row | None = self._run(statement, values).fetchone()
         return row
 
     @override
     def all(self, statement: str, values: Values = _NONE) -> list[Row]:
-        found = self._statements[statement]
-        bound = _bound(found, values) if found.lists else values
-        return self._execute(found.text, bound).fetchall()
+        return self._run(statement, values).fetchall()
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        found: list[list[Row]] = []
-        for name, values in looks:
-            statement = self._statements[name]
-            bound = _bound(statement, values) if statement.lists else values
-            found.append(self._execute(statement.text, bound).fetchall())
-        return found
+        return [self._run(statement, values).fetchall() for statement, values in looks]
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
         self.known.clear()
-        found = self._statements[statement]
-        self._execute(found.text, _bound(found, values) if found.lists else values)
+        self._run(statement, values)
 
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
@@ -62,8 +52,17 @@ class SqliteTransaction(SqlTransaction):
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
         self.known.clear()
+        return self._run(statement, values).rowcount
+
+    def _run(self, statement: str, values: Values) -> sqlite3.Cursor:
         found = self._statements[statement]
-        return self._execute(found.text, _bound(found, values) if found.lists else values).rowcount
+        if not found.lists:
+            return self._execute(found.text, values)
+        lists = [values[name] for name in found.lists]
+        if all(one is not None and len(one) == 1 for one in lists):
+            entries = {name: next(iter(one)) for name, one in zip(found.lists, lists, strict=True)}
+            return self._execute(found.text_of_one, {**values, **entries})
+        return self._execute(found.text, _bound(found, values))
 
     @override
     def lock(self, *names: str) -> None:

@@ -1,10 +1,10 @@
 """Promises of the sessions of chats: one thread at present, and all that a session was ever bound to."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatStores, SessionThread
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread, VersionConflict
+from postroom.contracts.records import replace
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.chat_given import (
     BLANK,
