@@ -33,6 +33,8 @@ ALL = (
     "chat_files",
     "schedules",
     "upkeep",
+    "backups",
+    "examination",
     "waking",
     "hooks",
 )

@@ -1,8 +1,6 @@
-"""What looking after a large store costs: backups and their size, sends beside upkeep, starts."""
+"""What looking after a large store costs those who use it: sends beside upkeep, and starts."""
 
 import asyncio
-import random
-import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -20,10 +18,6 @@ from postroom.contracts.retention import KeepRule
 from postroom.http_api.operations import LagMeter
 
 LARGE = size(1_000_000, 2_000)
-ARCHIVED = size(50_000, 50)
-"""Messages of the examination: to write a million into Git takes hours."""
-DAYS = 10
-CHANGED = 0.02
 SENDS = size(1_000, 20)
 PAUSE = 0.005
 """Seconds between two sends: a caller who waits for nothing else."""
@@ -40,9 +34,6 @@ async def main(large: int = LARGE) -> None:
             await application.store.back_up(kept / "postroom.db")
             await asyncio.to_thread(_starts, kept, Path(name, "empty"), large)
         await _beside(application, large)
-        await _ten_days(application, large)
-    async with fresh_application(archive=True) as application:
-        await _examined(application)
 
 
 async def _send(application: Application) -> float:
@@ -53,7 +44,7 @@ async def _send(application: Application) -> float:
     return took
 
 
-async def _against_nothing(
+async def against_nothing(
     application: Application, table: Table, what: str, work: Callable[[], Awaitable[Any]]
 ) -> None:
     """Send before, beside and after the work."""
@@ -81,85 +72,14 @@ def _p99(values: list[float]) -> float:
 async def _beside(application: Application, large: int) -> None:
     table = Table(f"Sends beside upkeep of {large:,} messages")
     backups = application.backups
-    await _against_nothing(application, table, "the first backup", lambda: backups.make("first"))
-    await _against_nothing(application, table, "the next backup", lambda: backups.make("next"))
+    await against_nothing(application, table, "the first backup", lambda: backups.make("first"))
+    await against_nothing(application, table, "the next backup", lambda: backups.make("next"))
     admin = AdminService(application, LagMeter(), started_at=0)
-    await _against_nothing(application, table, "doctor", admin.doctor)
-    await _against_nothing(application, table, "status", admin.status)
+    await against_nothing(application, table, "doctor", admin.doctor)
+    await against_nothing(application, table, "status", admin.status)
     rule = KeepRule(project=PROJECT, thread="t1", keep=timedelta(days=1), unread_stays=False)
     retention = Retention(application.settings, application.store, [rule], runs=application.store.store)
-    await _against_nothing(application, table, "deletion of what no rule keeps", retention.messages)
-
-
-async def _examined(application: Application) -> None:
-    await fill(application, ARCHIVED)
-    [project] = await application.store.read(lambda tx: tx.projects(limit=2))
-    await application.archive.rebuild(project)
-    table = Table(f"Sends beside the examination of {ARCHIVED:,} messages and their archive")
-    admin = AdminService(application, LagMeter(), started_at=0)
-    await _against_nothing(application, table, "doctor --full", lambda: admin.doctor(full=True))
-
-
-async def _ten_days(application: Application, large: int) -> None:
-    """Back up each day; in between a fiftieth of the messages is read, and as many are new."""
-    folder = application.backups.folder
-    await asyncio.to_thread(shutil.rmtree, folder)
-    dice = random.Random("days")
-    table = Table(f"Backups of {large:,} messages on {DAYS} days, {CHANGED:.0%} changed in between")
-    for day in range(DAYS):
-        began, cpu = time.perf_counter(), time.process_time()
-        made = await application.backups.make(f"day-{day}")
-        took = time.perf_counter() - began
-        database = made.size
-        if day in (0, 1, DAYS - 1):
-            table.add(
-                f"day {day + 1}: {took:.1f} s, {time.process_time() - cpu:.1f} s of a processor",
-                f"{made.added / 1e6:.0f} MB written",
-                f"database {made.size / 1e6:.0f} MB",
-                made.added / made.size,
-            )
-        await _changed(application, large, int(large * CHANGED), dice)
-    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    table.add(
-        "all together", f"{total / 1e6:.0f} MB", f"{database / 1e6:.0f} MB", total / database, "under 1.5"
-    )
-
-
-async def _changed(application: Application, large: int, number: int, dice: random.Random) -> None:
-    """Write messages of today, and change as many of any day."""
-
-    def some(tx: Any, first: int, last: int) -> None:
-        project = tx.project(PROJECT)
-        sender = tx.agent(project.id, "Sender")
-        reader = tx.agent(project.id, "Reader4")
-        for one in range(first, last):
-            message = tx.insert_message(
-                project_id=project.id,
-                sender=sender,
-                thread_id=f"t{dice.randrange(5_000)}",
-                subject=f"Report {one} of today",
-                body_md=f"word{dice.randrange(9_973)} beside {dice.randbytes(100).hex()}",
-                importance="normal",
-                ack_required=False,
-                topic="",
-                broadcast=False,
-                reply_to=None,
-                now=1_800_000_000_000 + one,
-            )
-            tx.insert_recipient(message.id, reader, "to")
-
-    for first in range(0, number, 2_000):
-        await application.store.write(lambda tx, at=first: some(tx, at, min(at + 2_000, number)))
-    chosen = sorted(dice.sample(range(1, large + 1), number))
-    engine = application.store.store.engine
-    for first in range(0, number, 2_000):
-        few = ",".join(map(str, chosen[first : first + 2_000]))
-        await engine.write(
-            lambda sql, few=few: sql.connection.execute(
-                f"UPDATE recipients SET read_at = 1800000000000 WHERE message_id IN ({few})"
-            )
-        )
-    await application.store.settle()
+    await against_nothing(application, table, "deletion of what no rule keeps", retention.messages)
 
 
 def _starts(kept: Path, empty: Path, large: int) -> None:

@@ -131,6 +131,26 @@ def test_a_store_that_was_lost_is_refused_with_three_ways_on(
     assert "--new-store" in looked.stdout
 
 
+@pytest.mark.parametrize("lose", [missing, emptied])
+def test_a_store_of_which_backups_alone_are_left_is_refused(
+    lose: Callable[[Path], None], folder: Path
+) -> None:
+    made = postroom(folder, "backup")
+    assert made.returncode == 0, made.stderr
+    shutil.rmtree(folder / "archive")
+    (folder / "store.json").unlink()
+    (folder / "token").unlink()
+    lose(folder / "postroom.db")
+    refused = up(folder)
+    assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
+    assert "postroom restore" in refused.stderr
+    [backup] = (folder / "backups").glob("*.backup")
+    restored = postroom(folder, "restore", "--force", backup.stem)
+    assert restored.returncode == 0, restored.stderr
+    with RunningServer(folder) as server:
+        assert wrote(server, "third") == [3]
+
+
 def test_a_database_that_is_older_than_the_archive_is_refused(folder: Path) -> None:
     shutil.copy(folder / "postroom.db", folder / "monday.db")
     with RunningServer(folder) as server:

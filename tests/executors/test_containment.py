@@ -212,8 +212,8 @@ async def test_what_is_cancelled_while_it_starts_is_ended(
     room = Room(tmp_path, script(DEAF + HANG), limits=QUICK)
     loop, pids, plain = asyncio.get_running_loop(), [], process_runner.started
 
-    def started(launch):  # type: ignore[no-untyped-def]
-        process = plain(launch)
+    def started(launch, **fields):  # type: ignore[no-untyped-def]
+        process = plain(launch, **fields)
         pids.append(process.pid)
         act = run.cancel if how == "task" else lambda: room.executor.cancel("t")
         asyncio.run_coroutine_threadsafe(asyncio.to_thread(lambda: None), loop).result()

@@ -95,6 +95,7 @@ class Asking(Machine):
     """The machine, which tells when so many were asked to end."""
 
     def __init__(self, number: int, told: Callable[[], object]) -> None:
+        super().__init__()
         self._left, self._told = number, told
 
     def send(self, process: Seen, wish: signal.Signals) -> int | None:

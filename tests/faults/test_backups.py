@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from postroom.app.backups import Backups
+from postroom.app.backups import Backups, told_of_backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable, WrongStore
@@ -341,3 +342,40 @@ async def test_messages_are_sent_while_a_copy_is_made(
             sent += 1
     assert sent > 1
     assert (await timed.state()).failure is None
+
+
+def gone(pack: Path) -> None:
+    pack.unlink()
+
+
+def cut(pack: Path) -> None:
+    os.truncate(pack, pack.stat().st_size - 1)
+
+
+def flipped(pack: Path) -> None:
+    content = bytearray(pack.read_bytes())
+    content[100] ^= 4
+    pack.write_bytes(content)
+
+
+def unlisted(pack: Path) -> None:
+    """Damage the list of pages instead."""
+    flipped(next(pack.parent.parent.glob("*.backup")))
+
+
+async def test_a_backup_that_cannot_be_given_back_is_found_by_whoever_examines_them(
+    sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    for spoil, is_seen_at_once in ((gone, True), (cut, True), (unlisted, True), (flipped, False)):
+        timed = backups(tmp_path, sqlite_store, clock)
+        made = await timed.make("monday")
+        for full in (False, True):
+            state = await timed.examined(full=full)
+            assert (state.newest, state.damaged) == (made, ()), spoil.__name__
+        spoil(next((timed.folder / "packs").glob("*.pack")))
+        seen = [(await timed.examined(full=full)).damaged for full in (False, True)]
+        assert seen == [("monday.backup",) if is_seen_at_once else (), ("monday.backup",)], spoil.__name__
+        found = told_of_backups(await timed.examined(full=True))
+        assert (found.state, "monday.backup" in found.detail) == ("failed", True)
+        assert "there is none" in found.detail, "what cannot be given back does not count as the newest"
+        await asyncio.to_thread(shutil.rmtree, timed.folder)

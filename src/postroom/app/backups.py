@@ -11,7 +11,7 @@ Backups of older releases are whole databases, `*.db`.
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -69,7 +69,7 @@ class BackupState:
     """The newest that is there, whoever made it."""
     age_ms: int | None
     damaged: tuple[str, ...]
-    """Names of those whose list of pages does not read."""
+    """Names of those that cannot be given back, as far as was looked."""
     failure: PostroomError | None
     """Why the last try failed; None when it did not."""
     tries: int
@@ -152,6 +152,18 @@ class Backups:
             failure=self._failure,
             tries=self._tries,
         )
+
+    async def examined(self, *, full: bool) -> BackupState:
+        """Look how it stands, and whether each can be given back: list and packs, or `full` all of it.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        damaged = await asyncio.to_thread(_damaged, self.folder, full=full)
+        found, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
+        newest = _newest([one for one in found if one.path.name not in damaged], now)
+        age_ms = None if newest is None else now - newest.made_at
+        return replace(await self.state(), newest=newest, age_ms=age_ms, damaged=damaged)
 
     async def round(self) -> int:
         """Make a backup if one is due, and return after how many milliseconds to look again."""
@@ -287,7 +299,8 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
         return (
             "failed",
             detail,
-            "`postroom backup prune` removes them; `postroom backup list --check` reads the others",
+            "run `postroom backup` for a whole one; `postroom backup list --check` says what is wrong with "
+            "the others, and `postroom backup prune` removes them",
         )
     if found.is_overdue:
         return "failed", newest, "see the log for why none was made, or run `postroom backup`"
@@ -298,6 +311,17 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
         detail = f"{newest} yet; the server makes the first a minute after its start"
         return "unknown", detail, "wait, or run `postroom backup`"
     return "ok", newest, ""
+
+
+def _damaged(folder: Path, *, full: bool) -> tuple[str, ...]:
+    found = []
+    for path in sorted(folder.glob(f"*{page_backups.SUFFIX}")):
+        try:
+            page_backups.examine(path, full=full)
+        except (StoreCorrupt, OSError):
+            if path.exists():  # and was not removed meanwhile
+                found.append(path.name)
+    return tuple(found)
 
 
 def _backup(path: Path) -> Backup:

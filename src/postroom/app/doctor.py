@@ -186,7 +186,7 @@ class Doctor:
     async def _backups(self) -> list[CheckResult]:
         if self._application.settings.database_url:
             return [backed_up_elsewhere()]
-        return [told_of_backups(await self._application.backups.state())]
+        return [told_of_backups(await self._application.backups.examined(full=self._full))]
 
     async def _runs(self) -> list[CheckResult]:
         """Look at the queue: a dead letter needs somebody, and what nothing holds back must not wait."""

@@ -32,6 +32,7 @@ from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.undelivered import UndeliveredService
 from postroom.app.wiring import Application, Declared
 from postroom.contracts.errors import ConfigError, PostroomError
+from postroom.executors.processes.job import end_programs_with_this_process
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.operations import FreshReadiness, LagMeter, measure_lag
@@ -298,6 +299,7 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
         WrongStore: the database is not the one that belongs here.
     """
     configure_logs(settings)
+    end_programs_with_this_process()
     keep_private(settings)
     told = load_gateway(settings)
     given = places.environment()

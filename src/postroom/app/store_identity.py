@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from postroom.app.backups import backups_in, folder_of
 from postroom.app.config import Settings
 from postroom.contracts.errors import WrongStore
 from postroom.log import get_logger
@@ -38,6 +39,8 @@ class Kept:
     archive: StoreMark | None
     slugs: list[str]
     """The repositories of the archive."""
+    has_backups: bool = False
+    """Whether there are backups of it, which the server makes on SQLite alone."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Kept":
@@ -47,6 +50,7 @@ class Kept:
 
         Raises:
             ConfigError: a mark does not read.
+            StoreError: the folder of backups cannot be read.
         """
         slugs = repositories(settings.storage_root) if settings.archive_enabled else []
         beside = read_mark(settings.data_dir)
@@ -54,12 +58,13 @@ class Kept:
             beside=beside if beside and beside.database == settings.shown_database else None,
             archive=read_mark(settings.storage_root) if slugs else None,
             slugs=slugs,
+            has_backups=not settings.database_url and bool(backups_in(folder_of(settings))),
         )
 
     @property
     def expects_a_store(self) -> bool:
         """Whether there was a store: to begin a new one would lose it quietly."""
-        return self.beside is not None or bool(self.slugs)
+        return self.beside is not None or bool(self.slugs) or self.has_backups
 
     @property
     def store_id(self) -> str | None:
@@ -127,7 +132,7 @@ def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
     if found.store_id is None:
         if kept.slugs and not found.holds_any:
             return f"knows none of the projects of the archive: {', '.join(kept.slugs[:5])}"
-        if kept.store_id is not None and not found.is_used:
+        if (kept.store_id is not None or kept.has_backups) and not found.is_used:
             return "is empty, and this data folder had a store"
         return ""
     for place, mark in (("data folder", kept.beside), ("archive", kept.archive)):

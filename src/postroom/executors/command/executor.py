@@ -215,7 +215,8 @@ class Execution:
                     self._work, reading, stream, prompt=self._prompt, session=session
                 )
                 if runner.recipe is Recipe.OPENCODE:
-                    socket = await opened.enter_async_context(steered.plugin_socket())
+                    platform = self._with.machine.platform
+                    socket = await opened.enter_async_context(steered.plugin_socket(platform=platform))
                     self._program.environment.update(opencode_plugin(launch.environment, socket))
             ended = await self._program.run(launch, talk, errors)
         if ended is None:
@@ -282,8 +283,7 @@ class CommandExecutor(ProgramExecutor):
         """Keep what it works with; nothing is started or written.
 
         Raises:
-            ConfigError: the server has no name, the folder is not absolute, or the system has no sessions of
-                processes.
+            ConfigError: the server has no name, or the folder is not absolute.
         """
         process_runner = ProcessRunner.at(
             folder,

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, Final, Protocol
 
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import CommandBusy, PostroomError, StaleClaim
+from postroom.contracts.errors import CommandBusy, CommandNotStarted, PostroomError, StaleClaim
 from postroom.contracts.executor import PendingBoundary
 from postroom.contracts.messages import Boundary, storable
 from postroom.contracts.runners import Recipe, Runner
@@ -229,12 +230,18 @@ class SteeredTalk:
         return self._reading.taken
 
     @asynccontextmanager
-    async def plugin_socket(self) -> AsyncIterator[str]:
+    async def plugin_socket(self, *, platform: str = sys.platform) -> AsyncIterator[str]:
         """Wait for the program's plugin, which is told there; yield a path that only our user can open.
 
         Raises:
             CommandBusy: the system has no room for it now.
+            CommandNotStarted: it is Windows, where Python has no such sockets.
         """
+        if platform == "win32":
+            raise CommandNotStarted(
+                "OpenCode is told what comes meanwhile by a socket that Python lacks on Windows",
+                remedy="have another client run this agent, or run the server on Linux or macOS",
+            )
         try:
             folder, listening = await asyncio.to_thread(_listening)
         except OSError as error:

@@ -1,6 +1,7 @@
 """The environment of a program, and which parts of it may be shown when the program fails."""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -8,8 +9,11 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner
 
-PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
-"""Copied from the server's environment, with every `LC_...`; nothing else is."""
+_PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
+_PASSED_ON_WINDOWS: Final = _PASSED | {
+    *("APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "SYSTEMDRIVE"),
+    *("SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE"),
+}
 GEMINI_VARIABLES: Final = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
 """Without it Gemini CLI starts no MCP server in a folder that its user has not trusted by hand."""
 MASK: Final = "[masked]"
@@ -23,6 +27,14 @@ DISPATCH: Final = "POSTROOM_DISPATCH"
 _SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _SHORTEST_LINE: Final = 8
 _SHORTEST_BEGIN: Final = 4
+
+
+def passed_on(platform: str) -> frozenset[str]:
+    """Return what is copied from the server's environment, beside every `LC_...`; nothing else is."""
+    return _PASSED_ON_WINDOWS if platform == "win32" else _PASSED
+
+
+PASSED: Final = passed_on(sys.platform)
 
 
 def child_environment(

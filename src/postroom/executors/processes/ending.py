@@ -15,7 +15,7 @@ import psutil
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.executors.processes.limits import CommandLimits
-from postroom.executors.processes.machine import Machine, Seen, Wanted, kill_group
+from postroom.executors.processes.machine import KILL, Machine, Seen, Wanted
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -31,7 +31,7 @@ async def end_all(
     left: tuple[Seen, ...] = ()
     for wish, patience in (
         (signal.SIGTERM, milliseconds(limits.grace)),
-        (signal.SIGKILL, milliseconds(limits.kill_wait)),
+        (KILL, milliseconds(limits.kill_wait)),
     ):
         tasks = Tasks("end of a run")
         try:
@@ -99,9 +99,9 @@ class _Round:
         """
         if left is None:
             if self._wanted.leader is not None:
-                kill_group(self._wanted.leader, self._wish)
+                self._machine.kill_group(self._wanted.leader, self._wish)
             return None
-        new = [one for one in left if one.process not in self._asked or self._wish is signal.SIGKILL]
+        new = [one for one in left if one.process not in self._asked or self._wish is KILL]
         self._asked.update(one.process for one in new)
         return _sent(self._machine, new, self._wish, opened)
 

@@ -7,6 +7,7 @@ Everything here blocks for some milliseconds: call it outside of the event loop.
 
 import os
 import signal
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from typing import Final
 import psutil
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""What ends a process for certain. On Windows `os.kill` ends it by any signal: it cannot be asked first."""
 _DEAD: Final = {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
 
 
@@ -54,13 +57,17 @@ class Wanted:
 class Machine:
     """Finds processes and signals them, whoever started them."""
 
+    def __init__(self, platform: str = sys.platform) -> None:
+        """`platform` says what the system has: Windows has neither groups nor sessions of processes."""
+        self.platform = platform
+
     def find(self, wanted: Wanted) -> tuple[Seen, ...]:
         """Return the living processes and all their descendants; never this process or its parents.
 
         Raises:
             OSError: the system does not let us look, as without a descriptor left.
         """
-        there = {one.pid: one for one in _all()}
+        there = {one.pid: one for one in self._all()}
         children: dict[int, list[int]] = {}
         for one in there.values():
             children.setdefault(one.parent, []).append(one.pid)
@@ -74,8 +81,19 @@ class Machine:
         return tuple(there[pid] for pid in sorted(owned))
 
     def look(self, pid: int, *, even_ended: bool = False) -> Seen | None:
-        """Return the process that has this pid now; a zombie only with `even_ended`."""
-        return _look(pid, even_ended=even_ended)
+        """Return the process that has this pid now; a zombie only with `even_ended`.
+
+        A failed look is raised, so that no living process counts as ended.
+        """
+        try:
+            process = psutil.Process(pid)
+            with process.oneshot():
+                if not even_ended and process.status() in _DEAD:
+                    return None
+                group, session = (0, 0) if self.platform == "win32" else (os.getpgid(pid), os.getsid(pid))
+                return Seen(pid=pid, parent=process.ppid(), group=group, session=session, process=process)
+        except (psutil.Error, ProcessLookupError, PermissionError):
+            return None
 
     def send(self, process: Seen, wish: signal.Signals) -> int | None:
         """Signal the process, and never another that has its pid by now.
@@ -88,7 +106,7 @@ class Machine:
         """
         descriptor = descriptor_of(process.pid)
         try:
-            _refuse_other(process)
+            self._refuse_other(process)
             if descriptor is None:  # a moment lies between look and signal
                 os.kill(process.pid, wish)
             else:
@@ -103,17 +121,39 @@ class Machine:
 
     def reap(self, processes: Iterable[Seen]) -> None:
         """Reap zombies that became children of this process, as the first one of a container."""
+        if self.platform == "win32":  # nothing is left of a process there
+            return
         for one in processes:
-            ended = _look(one.pid, even_ended=True)
+            ended = self.look(one.pid, even_ended=True)
             if ended is not None and ended.process == one.process and ended.parent == os.getpid():
                 with suppress(ChildProcessError):
                     os.waitpid(one.pid, os.WNOHANG)
 
     def marked(self, name: str) -> Iterable[dict[str, str]]:
         """Yield the environment of every process that has this variable."""
-        for one in _all():
+        for one in self._all():
             if name in (environment := environment_of(one)):
                 yield environment
+
+    def kill_group(self, leader: int, wish: signal.Signals = KILL) -> None:
+        """Signal all processes of a group; this takes no look and no descriptor.
+
+        Windows has no groups: the process and those that it started are ended.
+        """
+        if self.platform == "win32":
+            _kill_family(leader)
+            return
+        with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of the dead
+            os.killpg(leader, wish)
+
+    def _all(self) -> Iterable[Seen]:
+        # Not `psutil.process_iter`: it keeps what it saw of a process whose number another one has by now.
+        return (seen for pid in psutil.pids() if (seen := self.look(pid)) is not None)
+
+    def _refuse_other(self, process: Seen) -> None:
+        now = self.look(process.pid)
+        if now is None or now.process != process.process:
+            raise ProcessLookupError(process.pid)
 
 
 def started_at(pid: int) -> int:
@@ -152,10 +192,12 @@ def descriptor_of(pid: int) -> int | None:
         return None
 
 
-def kill_group(leader: int, wish: signal.Signals | None = None) -> None:
-    """Signal all processes of a group; this takes no look and no descriptor."""
-    with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of the dead
-        os.killpg(leader, wish or signal.SIGKILL)
+def _kill_family(leader: int) -> None:
+    with suppress(psutil.Error):
+        first = psutil.Process(leader)
+        for one in (first, *first.children(recursive=True)):
+            with suppress(psutil.Error):
+                one.kill()
 
 
 def environment_of(one: Seen) -> dict[str, str]:
@@ -164,35 +206,6 @@ def environment_of(one: Seen) -> dict[str, str]:
         return {} if one.process is None else dict(one.process.environ())
     except psutil.Error:  # it has ended, or is another user's
         return {}
-
-
-def _all() -> Iterable[Seen]:
-    # Not `psutil.process_iter`: it keeps what it saw of a process whose number another one has by now.
-    return (seen for pid in psutil.pids() if (seen := _look(pid)) is not None)
-
-
-def _look(pid: int, *, even_ended: bool = False) -> Seen | None:
-    """Return a process; a failed look is raised, so that no living process counts as ended."""
-    try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            if not even_ended and process.status() in _DEAD:
-                return None
-            return Seen(
-                pid=pid,
-                parent=process.ppid(),
-                group=os.getpgid(pid),
-                session=os.getsid(pid),
-                process=process,
-            )
-    except (psutil.Error, ProcessLookupError, PermissionError):
-        return None
-
-
-def _refuse_other(process: Seen) -> None:
-    now = _look(process.pid)
-    if now is None or now.process != process.process:
-        raise ProcessLookupError(process.pid)
 
 
 def _line_of(pid: int, there: dict[int, Seen]) -> frozenset[int]:

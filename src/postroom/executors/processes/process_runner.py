@@ -64,11 +64,8 @@ class ProcessRunner:
         """Return the runner of a server; nothing is started or written.
 
         Raises:
-            ConfigError: the server has no name, the folder is not absolute, or the system has no sessions of
-                processes.
+            ConfigError: the server has no name, or the folder is not absolute.
         """
-        if platform == "win32":
-            raise ConfigError("programs as agents need process groups", remedy="run it on Linux or macOS")
         if not server_name.strip() or "\0" in server_name or not folder.is_absolute():
             raise ConfigError(
                 "programs as agents need a server's name and an absolute folder", value=server_name
@@ -76,7 +73,7 @@ class ProcessRunner:
         return cls(
             clock=clock or SystemClock(),
             timer=timer or SystemTimer(),
-            machine=Machine(),
+            machine=Machine(platform),
             records=Records(folder),
             limits=limits or CommandLimits(),
             server_name=server_name,
@@ -183,7 +180,7 @@ class Program:
                 records.write_settings(instance, connection.files, connection.links)
         if self._with.keeper is not None:
             self._with.keeper.begin(instance)
-        process = started(launch)
+        process = started(launch, platform=self._with.machine.platform)
         try:
             records.has_started(record, process.pid)
         except OSError as error:  # it runs: its marker alone tells it then

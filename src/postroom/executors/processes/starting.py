@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class Launch:
     reads: Input = field(repr=False)
 
 
-def started(launch: Launch) -> "subprocess.Popen[bytes]":
+def started(launch: Launch, *, platform: str = sys.platform) -> "subprocess.Popen[bytes]":
     """Start the program, its output in pipes.
 
     Raises:
@@ -48,6 +49,8 @@ def started(launch: Launch) -> "subprocess.Popen[bytes]":
         CommandBusy: the system has no room for it now.
     """
     _refuse_arguments(launch.words)
+    if platform == "win32":
+        _refuse_batch_file(launch)
     cwd = Path(launch.cwd)
     if not cwd.is_dir():
         raise CommandNotStarted(f"the working folder {launch.cwd!r} is missing", value=launch.cwd)
@@ -66,6 +69,18 @@ def started(launch: Launch) -> "subprocess.Popen[bytes]":
             )
     except OSError as error:
         raise _refusal(launch, error) from error
+
+
+def _refuse_batch_file(launch: Launch) -> None:
+    """Refuse what Windows gives to its shell, which finds commands in arguments; messages are among them."""
+    program = launch.words[0]
+    found = shutil.which(program, path=launch.environment.get("PATH", os.defpath)) or program
+    if found.lower().endswith((".bat", ".cmd")):
+        raise CommandNotStarted(
+            f"the command {program!r} is a batch file, which would run what stands in messages",
+            value=found,
+            remedy="name the program that the batch file starts, such as node with its script",
+        )
 
 
 @contextmanager

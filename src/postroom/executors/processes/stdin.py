@@ -2,8 +2,11 @@
 
 import asyncio
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Final
+
+from postroom.executors.processes.pipes import writing
 
 MOST_UNREAD: Final = 1 << 20
 """Bytes beside the longest thing it was told that a program may leave unread."""
@@ -19,10 +22,17 @@ class StdinWriter(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     @classmethod
-    async def on(cls, process: "subprocess.Popen[bytes]", on_full: Callable[[], None]) -> "StdinWriter":
+    async def on(
+        cls,
+        process: "subprocess.Popen[bytes]",
+        on_full: Callable[[], None],
+        *,
+        platform: str = sys.platform,
+    ) -> "StdinWriter":
         """Return the writer to a program that was started with a pipe."""
-        loop = asyncio.get_running_loop()
-        _, writer = await loop.connect_write_pipe(lambda: cls(on_full), process.stdin)
+        assert process.stdin is not None  # noqa: S101 - a pipe was asked for
+        writer = cls(on_full)
+        await writing(process.stdin, lambda: writer, platform=platform)
         return writer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import Protocol
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer, milliseconds
@@ -20,8 +20,9 @@ from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import Stop, StopReason
 from postroom.executors.processes.ending import end_all, told_by
 from postroom.executors.processes.limits import READ_BYTES, CommandLimits
-from postroom.executors.processes.machine import Machine, Seen, Wanted, descriptor_of, kill_group
+from postroom.executors.processes.machine import Machine, Seen, Wanted, descriptor_of
 from postroom.executors.processes.output import Tail
+from postroom.executors.processes.pipes import Pipe, reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,10 @@ class Supervision:
 
     async def _watched(self, tasks: Tasks, opened: ExitStack) -> ProgramEnd:
         exited = _exit_of(self._process, opened)
-        output, errors = await _pipe(self._process.stdout), await _pipe(self._process.stderr)
+        platform = self._watch.machine.platform
+        assert self._process.stdout is not None and self._process.stderr is not None  # noqa: S101, PT018 - pipes were asked for
+        output = await reading(self._process.stdout, platform=platform)
+        errors = await reading(self._process.stderr, platform=platform)
         readers = (
             tasks.start(self._read_output(output), name="output"),
             tasks.start(self._read_errors(errors), name="errors"),
@@ -130,7 +134,7 @@ class Supervision:
         if gone.done():
             return True
         alarm = tasks.start(self._watch.timer.sleep(milliseconds(self._watch.limits.kill_wait)), name="exit")
-        kill_group(self._process.pid)
+        self._watch.machine.kill_group(self._process.pid)
         await asyncio.wait((gone, alarm), return_when=asyncio.FIRST_COMPLETED)
         return gone.done()
 
@@ -138,7 +142,7 @@ class Supervision:
         self,
         tasks: Tasks,
         readers: "tuple[asyncio.Task[None], asyncio.Task[None]]",
-        pipes: "tuple[_Pipe, _Pipe]",
+        pipes: tuple[Pipe, Pipe],
     ) -> None:
         """Read the rest of the pipes for a bounded time: a process that is left may hold them open."""
         alarm = tasks.start(self._watch.timer.sleep(milliseconds(self._watch.limits.drain)), name="drain")
@@ -165,10 +169,10 @@ class Supervision:
             await self._watch.timer.sleep(min(left, most_ms))  # a clock that is turned back adds nothing
         self._stop.ask(StopReason.IDLE)
 
-    async def _read_output(self, pipe: "_Pipe") -> None:
+    async def _read_output(self, pipe: Pipe) -> None:
         is_whole = False
         try:
-            while chunk := await pipe.reader.read(READ_BYTES):
+            while chunk := await pipe.read(READ_BYTES):
                 self._heard_at = self._watch.clock.now()
                 await self._talk.take(chunk)
                 self._refuse_flood()
@@ -177,8 +181,8 @@ class Supervision:
             if not is_whole:  # nobody reads any more: it would wait for ever
                 self._stop.ask(StopReason.BROKEN)
 
-    async def _read_errors(self, pipe: "_Pipe") -> None:
-        while chunk := await pipe.reader.read(READ_BYTES):
+    async def _read_errors(self, pipe: Pipe) -> None:
+        while chunk := await pipe.read(READ_BYTES):
             self._heard_at = self._watch.clock.now()
             self._errors.add(chunk)
             self._refuse_flood()
@@ -189,39 +193,14 @@ class Supervision:
 
     def _kill_at_last(self) -> None:
         """Leave nothing running when the wait was interrupted, as by the end of the event loop."""
+        machine = self._watch.machine
         if self._process.poll() is None:
-            kill_group(self._process.pid)
+            machine.kill_group(self._process.pid)
+        if machine.platform == "win32":  # the threads that have the pipes close them
+            return
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
-
-
-class _Pipe(asyncio.StreamReaderProtocol):
-    """One end of a pipe that is being read."""
-
-    def __init__(self) -> None:
-        self.reader = asyncio.StreamReader(limit=READ_BYTES)
-        super().__init__(self.reader)
-        self._let_go = asyncio.Event()
-        self.transport: asyncio.ReadTransport | None = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the descriptor is closed."""
-        super().connection_lost(exc)
-        self._let_go.set()
-
-    async def close(self) -> None:
-        """Return when the descriptor is closed."""
-        if self.transport is not None:
-            self.transport.close()
-            await self._let_go.wait()
-
-
-async def _pipe(end: IO[bytes] | None) -> _Pipe:
-    loop = asyncio.get_running_loop()
-    transport, protocol = await loop.connect_read_pipe(_Pipe, end)
-    protocol.transport = transport
-    return protocol
 
 
 def _exit_of(process: "subprocess.Popen[bytes]", opened: ExitStack) -> asyncio.Event:

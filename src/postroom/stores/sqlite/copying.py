@@ -17,8 +17,8 @@ from postroom.stores.sqlite.connection import file_error, translated
 PARTIAL: Final = ".partial"
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
 """What SQLite may lay beside a database of its own accord."""
-_PAGES: Final = 1_000
-"""Pages, 4 MB with the usual size, after which a copy looks whether it is to stop."""
+_PAGES: Final = 128
+"""Pages, half a megabyte with the usual size, after which a copy looks whether it is to stop."""
 _STEPS: Final = 100_000
 """Instructions of SQLite after which a reading looks whether it is to stop; some milliseconds."""
 

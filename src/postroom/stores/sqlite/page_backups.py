@@ -194,6 +194,20 @@ def assemble(path: Path, target: IO[bytes] | None = None) -> Listed:
     return found
 
 
+def examine(path: Path, *, full: bool = False) -> None:
+    """Look whether a backup can be given back: its list, and that its packs are there; or `full`, every page.
+
+    Raises:
+        StoreCorrupt: it cannot.
+        OSError: it cannot be opened.
+    """
+    if full:
+        assemble(path)
+        return
+    for pack in {record.pack for record in records(read(path))}:
+        Pack.open(pack_of(path.parent / PACKS, pack))
+
+
 def sweep(folder: Path, without: Collection[Path] = ()) -> int:
     """Remove backups and free what no other of their folder needs, and return how many bytes that are.
 

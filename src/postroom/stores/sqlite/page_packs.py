@@ -7,6 +7,8 @@ no backup needs much of it any more, keeps the numbers of its pages.
 import json
 import os
 import re
+import threading
+import time
 import zlib
 from array import array
 from contextlib import closing
@@ -27,8 +29,10 @@ _LEVEL: Final = 3
 """Of zlib: 6 saves some 4 % more of mail, and takes twice as long."""
 _TAIL: Final = 8
 _NAME: Final = re.compile(r"([0-9a-f]{8,})\.pack")
-_SYNCED: Final = 4 << 20
+_SYNCED: Final = 1 << 19
 """Bytes after which what was written goes to the disk: a commit of others waits for so much, not for all."""
+_REST: Final = 2
+"""How many times as long as that took the disk is left to those who commit."""
 
 
 def damaged(said: str, path: Path) -> StoreCorrupt:
@@ -68,6 +72,7 @@ class NewPack:
         path.touch(mode=0o600)
         self._file = path.open("wb")
         self._page_size = page_size
+        self._never = threading.Event()
         self._waiting: list[bytes] = []
         self._lengths = array("I")
         self.pages = self._skipped = self._unsynced = 0
@@ -115,9 +120,11 @@ class NewPack:
         self._sync()
 
     def _sync(self) -> None:
+        began = time.monotonic()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._unsynced = 0
+        self._never.wait((time.monotonic() - began) * _REST)
 
 
 @dataclass(slots=True)
