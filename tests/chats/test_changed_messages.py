@@ -73,3 +73,43 @@ async def test_a_group_that_has_another_id_goes_on_with_its_conversations(room: 
         "agent:main:telegram:group:-1005:u1",
         "agent:main:telegram:group:-1005:u2",
     ]
+
+
+async def test_a_message_that_is_changed_into_a_command_is_taken_back_and_never_read(room: Room) -> None:
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    agent.free.clear()
+    at_work = await channel.say("paint it red")
+    await settled(agent.began(1))
+    for number, words in enumerate(("/new", "/stop", "/no_such_command"), start=2):
+        said = await channel.say(f"never mind {number}")
+        await settled(lambda said=said: not gateway.intake.tasks)
+        await gateway.intake.edited(channel.message(words, id=said.message_id))
+        await gateway.intake.edited(channel.message(words, id=said.message_id))  # the platform tells it again
+    await gateway.intake.edited(channel.message("/stop", id=at_work.message_id))
+    agent.free.set()
+    await all_answered(room, gateway, 4)
+    assert agent.read == [["paint it red"]]
+    assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.RETRACTED: 3}
+    told = [
+        wording.edited_into("/new"),
+        wording.edited_into("/stop"),
+        wording.edited_into("/no_such_command"),
+    ]
+    told.append(wording.EDITED_TOO_LATE)
+    await settled(lambda: set(told) <= set(channel.texts()), room.hurry(gateway))
+    assert all(channel.texts().count(one) == 1 for one in told)
+
+
+async def test_what_a_command_gave_the_agent_is_changed_without_the_command(room: Room) -> None:
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    agent.free.clear()
+    await channel.say("hello")
+    await settled(agent.began(1))
+    said = await channel.say("/queue paint it red")
+    await settled(lambda: not gateway.intake.tasks)
+    await gateway.intake.edited(channel.message("/queue paint it blue", id=said.message_id))
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["hello"], ["paint it blue"]]

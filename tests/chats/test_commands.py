@@ -210,6 +210,42 @@ async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it
     await settled(lambda: agent.read == [["one"], ["two"], ["three"]], room.hurry(gateway))
 
 
+async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(room, monkeypatch):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    for chat, text in (
+        ("a", "/title Stuck"),
+        ("a", "/new"),
+        ("a", "behind"),
+        ("b", "/title Free"),
+        ("b", "hi"),
+    ):
+        event = channel.message(text, chat=chat)
+        await room.stores.intake_log.receive(gateway.intake._draft(event, event.source))
+    await room.close()  # as a process that died after it had kept them
+    put, may_go_on = room.stores.sessions.put, asyncio.Event()
+
+    async def hanging(session, **more):
+        if session.session_key.endswith(":a"):
+            await may_go_on.wait()
+        return await put(session, **more)
+
+    monkeypatch.setattr(room.stores.sessions, "put", hanging)
+    async with asyncio.timeout(60):
+        gateway, channel = await room.open(agent)
+    await settled(lambda: agent.read == [["hi"]], room.hurry(gateway))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(gateway.intake.accept(channel.message("and the newest", chat="a")))
+        assert await gateway.intake.sweep() == 0  # what waits is in hand
+        await settled(lambda: len(gateway.intake.tasks) > 1)
+        may_go_on.set()
+    await all_answered(room, gateway, 6)
+    assert agent.read == [["hi"], ["behind"], ["and the newest"]]
+    assert agent.activations[-1].thread_id == agent.activations[-2].thread_id
+    [titled] = [one for one in await room.stores.sessions.threads("agent:main:telegram:dm:a") if one.title]
+    assert (titled.title, titled.thread_id != agent.activations[-1].thread_id) == ("Stuck", True)
+
+
 async def test_search_finds_what_was_said_in_any_of_the_conversations(room):
     gateway, channel = await room.open(Agent())
     await channel.say("the green pier needs paint")

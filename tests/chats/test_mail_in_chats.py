@@ -99,6 +99,33 @@ async def test_a_message_taken_before_and_after_a_bot_told_its_account_is_said_o
     assert sorted(mail.told) == [("arrived", "12/7"), ("arrived", "13/7")]
 
 
+async def test_what_one_chat_is_written_comes_in_order_also_when_much_waits_at_a_start(room, monkeypatch):
+    mail = FakeMail()
+    gateway, channel, outbox = await opened(room, mail)
+    await room.close()
+    for number in range(4):
+        await takes(room, outbox, f"{number}/7", f"Message {number}", keeps_quiet=bool(number % 2))
+    send = type(channel).send
+
+    refused = {"Message 0", "Message 1", "first notice"}
+
+    async def refused_once(self, chat_id, content, reply_to=None, metadata=None):
+        if content in refused:
+            refused.remove(content)
+            return SendResult.failed(SendErrorKind.TRANSIENT, "not now")
+        return await send(self, chat_id, content, reply_to, metadata)
+
+    monkeypatch.setattr(type(channel), "send", refused_once)
+    gateway, channel, outbox = await opened(room, mail)
+    await gateway.runner.services.notices.tell(channel.message("").source, "first notice", key="n1")
+    await gateway.runner.services.notices.tell(channel.message("").source, "second notice", key="n2")
+    await settled(lambda: len(channel.texts()) == 6, room.hurry(gateway))
+    said = channel.texts()
+    assert [one for one in said if one in ("Message 0", "Message 2")] == ["Message 0", "Message 2"]
+    assert [one for one in said if one in ("Message 1", "Message 3")] == ["Message 1", "Message 3"]
+    assert said.index("first notice") < said.index("second notice")
+
+
 def attached(content: bytes, name: str) -> Attachment:
     hashed = sha256(content).hexdigest()
     return Attachment(sha256=hashed, name=name, media_type="image/png", size=len(content))

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel
 
 from channels.http_room import served, until
 from dispatch_room import Deaf, done
-from gateway_room import Room, all_answered
+from gateway_room import Agent, Room, all_answered
 from postroom.contracts.errors import (
     ContentFiltered,
     ContextOverflow,
@@ -498,6 +499,27 @@ async def test_a_request_that_counts_itself_as_a_retry_gets_the_answer_that_went
     async with harbour(room) as it:
         assert (await it.chat("x", extra_headers=retry)).choices[0].message.content == "done"
         assert it.asked == []
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_a_request_repeated_after_its_recovered_run_has_ended_is_the_same_turn(
+    room: Room, keyed: bool
+) -> None:
+    more = {"extra_headers": {"Idempotency-Key": "order-7"}} if keyed else {}
+    held, agent = Agent(), Agent()
+    held.free.clear()
+    async with harbour(room, agent=held, config=replace(CONFIG, drain=timedelta(0))) as it:
+        with pytest.raises(openai.APITimeoutError):
+            await it.sdk.with_options(timeout=0.2, max_retries=0).chat.completions.create(
+                model="postroom", messages=[{"role": "user", "content": "x"}], **more
+            )
+        await until(held.began(1))
+    async with harbour(room, agent=agent) as it:  # the run is taken up, and ends before its caller asks again
+        await all_answered(room, it.gateway, 1)
+        again = await it.chat("x", **more)
+        assert (again.choices[0].message.content, len(agent.read)) == ("re: x", 1)
+        assert ((await it.chat("x", **more)).id == again.id) is keyed
+        assert len(agent.read) == (1 if keyed else 2)
 
 
 async def test_responses_are_known_after_a_restart(room: Room) -> None:

@@ -79,6 +79,19 @@ async def test_an_agent_is_chosen_for_a_chat_and_given_back(room):
     assert "re: hello" in said  # a direct message needs no name
 
 
+async def test_what_comes_right_behind_a_choice_is_about_the_agent_that_was_chosen(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent, config=SEVERAL)
+    async with asyncio.TaskGroup() as group:
+        for text in ("/agent bo", "/title Harbour", "/agent cy", "/title Sea", "/agent default", "hello"):
+            group.create_task(gateway.intake.accept(channel.message(text)))
+    await all_answered(room, gateway, 6)
+    sessions = await room.stores.sessions.sessions()
+    titles = {one.session_key.split(":")[1]: one.title for one in sessions if one.title}
+    assert titles == {"Bo@harbour": "Harbour", "Cy@harbour": "Sea"}
+    assert read_by(agent) == [(None, "hello")]
+
+
 async def test_who_chose_an_agent_that_is_gone_is_told_once_and_answered_by_the_rules(room):
     agent = Agent()
     gateway, channel = await room.open(agent, config=SEVERAL)

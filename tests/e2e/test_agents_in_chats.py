@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from channels.fake_telegram import TOKEN, FakeTelegram, update
-from e2e.running import RunningServer
-from e2e.test_gateway_server import on_a_loop_of_its_own, secret, up
+from e2e.commands import run_here
+from e2e.running import RunningServer, plain_environment
+from e2e.test_gateway_server import on_a_loop_of_its_own, secret
 
 PATIENCE = 20.0
 AGENT = """
@@ -142,7 +144,7 @@ def test_a_question_is_listed_and_answered_from_the_command_line_once(tmp_path: 
             assert told()[0].startswith("It is merged.\n\nAda asks before it goes on:")
 
 
-def test_two_agents_of_one_group_answer_each_to_its_name_after_a_restart_and_a_stranger_ends_the_start(
+def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_there_is_told_of(
     tmp_path: Path,
 ) -> None:
     data, yard = tmp_path / "data", tmp_path / "yard"
@@ -178,7 +180,37 @@ def test_two_agents_of_one_group_answer_each_to_its_name_after_a_restart_and_a_s
         assert server.stop() == 0
         said = {one["text"].replace("\\", "") for one in fake.sent("sendMessage")}
         assert said == {"Bo: I am Bo", "I am Ada"}
-        told(f'[[routes]]\nagent = "Cy@{yard}"\nmention = "cy"\n')
-        done = up(data)
-        assert done.returncode == 78
-        assert f"there is no agent Cy@{yard}" in done.stderr
+        told(
+            f'[[routes]]\nagent = "Cy@{yard}"\nmention = "cy"\n[[routes]]\nagent = "human:eve"\nmention = "eve"\n'
+        )
+        unchecked = postroom(data, "gateway", "config", "check")
+        assert (unchecked.returncode, "no server runs" in unchecked.stdout) == (0, True)
+        server.start()
+        for number, text in enumerate(("@cy who are you?", "@eve and you?", "/queue and the others?"), 3):
+            inbound = {"message_id": number, "date": 1, "text": text, "from": person, "chat": chat}
+            feed(fake, loop, update(number, message=inbound))
+        soon(lambda: len(fake.sent("sendMessage")) == 5)
+        said = {one["text"].replace("\\", "") for one in fake.sent("sendMessage")[2:]}
+        assert {one.partition(":")[0] for one in said} >= {"I am Ada", "Not passed on to eve"}
+        assert any(f"'Cy@{yard}' has no runner" in one for one in said)
+        whole = (f"rule 1 names Cy@{yard}, and there is no such agent", "rule 2 names human:eve")
+        told_of = postroom(data, "gateway", "status").stdout
+        assert all(one in told_of for one in whole)
+        refused = postroom(data, "gateway", "config", "check")
+        assert (refused.returncode, whole[0] in refused.stderr) == (78, True)
+        told("")
+        assert postroom(data, "gateway", "config", "check").returncode == 0
+        told('[[routes]]\nagent = "human:eve"\n')
+        assert whole[1].replace("2", "1") in postroom(data, "gateway", "config", "check").stderr
+        assert postroom(data, "people", "add", "eve").returncode == 0
+        assert postroom(data, "gateway", "config", "check").returncode == 0
+        inbound = {"message_id": 9, "date": 1, "text": "@eve once more", "from": person, "chat": chat}
+        feed(fake, loop, update(9, message=inbound))
+        soon(lambda: "eve has your message" in fake.sent("sendMessage")[-1]["text"])
+        gone = postroom(data, "people", "remove", "eve").stdout
+        assert "told that nobody answers" in gone
+        server.stop()
+
+
+def postroom(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_here(*words, environment={**plain_environment(data.parent), "POSTROOM_DATA_DIR": str(data)})

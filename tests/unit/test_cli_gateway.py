@@ -29,7 +29,14 @@ HEALTH = {
 }
 ADA = {"platform": "telegram", "user_id": "77", "role": "member", "name": "Ada\x1b[2J", "from": "paired"}
 BEN = {"platform": "telegram", "user_id": "78", "name": None, "expires_at": "11:00"}
-DEAD = {"outbox_id": "o-1", "target": "telegram/1", "created_at": "09:00", "error": "forbidden: blocked"}
+DEAD = {
+    "outbox_id": "o-1",
+    "target": "telegram/1",
+    "chat": "telegram/77",
+    "who": "Ada on telegram",
+    "created_at": "09:00",
+    "error": "forbidden: blocked",
+}
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -107,7 +114,7 @@ CALLS: list[tuple[tuple[str, ...], tuple[str, str], Any, Any, str]] = [
         ("GET", "/admin/gateway/dead"),
         None,
         {"undelivered": [DEAD]},
-        "ID\tTO\tSINCE\tWHY\no-1\ttelegram/1\t09:00\tforbidden: blocked",
+        "ID\tCHAT\tFROM\tSINCE\tWHY\no-1\ttelegram/77\tAda on telegram\t09:00\tforbidden: blocked",
     ),
     (
         ("status",),
@@ -186,3 +193,9 @@ def test_who_answers_and_why_is_read_off_the_file(run: Run, tmp_path: Path) -> N
     assert run("routes", "--why", "web/ada", "--text", "@bo hi")[1] == "Bo@harbour: rule 1: mention bo\n"
     assert json.loads(run("routes", "--why", "web/ada", "--json")[1])["agent"] == "default"
     assert run("routes", "--why", "irc/ada")[0] == 2
+
+
+def test_that_everything_was_delivered_is_said_on_stderr(fake: FakePostroom, run: Run) -> None:
+    fake.admin[("GET", "/admin/gateway/dead")] = lambda _: {"undelivered": []}
+    assert run("dead") == (0, "", "everything was delivered\n")
+    assert json.loads(run("dead", "--json")[1]) == {"undelivered": []}

@@ -14,9 +14,11 @@ from prometheus_client import CollectorRegistry
 from gateway_room import CONFIG, Agent, Room, settled
 from postroom.app.chats import Chats
 from postroom.app.config import Settings
+from postroom.app.gateway_answering import Missing
 from postroom.app.gateway_config import load_gateway
 from postroom.app.gateway_service import GatewayService
 from postroom.app.gateway_wiring import ChatService, open_paths
+from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import (
@@ -26,6 +28,7 @@ from postroom.contracts.errors import (
     InvalidArgument,
     ServerUnavailable,
 )
+from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.gateway.config import HomeChannel
 from postroom.gateway.events import SendErrorKind, SendResult
@@ -61,8 +64,10 @@ secret_env = "SECRET"
 """
 
 
-def chat_service(tmp_path: Path, channels: str, clock: ManualClock, **details: Any) -> ChatService:
-    (tmp_path / "gateway.toml").write_text(AGENT + channels)
+def chat_service(
+    tmp_path: Path, channels: str, clock: ManualClock, *, agent: str = AGENT, **details: Any
+) -> ChatService:
+    (tmp_path / "gateway.toml").write_text(agent + channels)
     given = {"SECRET": SECRET, "BOT": "4711:abc", "SLACK": "xoxb-1", "HOME": str(tmp_path)}
     told = load_gateway(Settings(data_dir=tmp_path), environment=given)
     assert told is not None
@@ -100,36 +105,40 @@ async def test_models_of_chats_send_files_where_the_file_says_so(tmp_path: Path,
     await made._answering.close()
 
 
-async def test_a_route_to_an_agent_that_there_is_not_ends_the_start(
+async def test_whoever_a_rule_names_and_is_not_there_is_told_in_the_order_of_the_file(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     async def knows(project: str, name: str) -> bool:
         return (project, name) == ("harbour", "Bo")
 
-    routes = (
-        '[[routes]]\nagent = "Bo@harbour"\nmention = "bo"\n[[routes]]\nagent = "Cy@harbour"\nmention = "cy"\n'
-    )
-    made = await asyncio.to_thread(
-        chat_service, tmp_path, CHANNELS + routes, clock, agents=Agent(), knows=knows
-    )
-    with pytest.raises(ConfigError, match=r"gateway.toml \[routes\]: there is no agent Cy@harbour"):
-        await made.start()
-    await made.stop()
-
-
-async def test_a_route_to_somebody_who_is_not_named_ends_the_start(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async def knows(name: str) -> bool:
+    async def knows_person(name: str) -> bool:
         return name == "ada"
 
-    page = '[platforms.web]\ntoken_env = "SECRET"\n'
-    routes = '[[routes]]\nagent = "human:ada"\nmention = "ada"\n[[routes]]\nagent = "human:eve"\n'
-    made = await asyncio.to_thread(chat_service, tmp_path, page + routes, clock, knows_person=knows)
-    with pytest.raises(ConfigError, match=r"gateway.toml \[routes\]: nobody is named human:eve") as error:
-        await made.start()
-    assert "postroom people add eve" in error.value.remedy
-    await made.stop()
+    named = ("Bo@harbour", "human:ada", "human:eve", "Cy@harbour", "human:eve")
+    routes = [
+        f'[[routes]]\nagent = "{one}"\nplatform = "web"\nmention = "m{number}"\n'
+        for number, one in enumerate(named)
+    ]
+    page = '[platforms.web]\ntoken_env = "SECRET"\n' + "".join(routes)
+    details = {"agents": Agent(), "knows": knows, "knows_person": knows_person}
+    made = await asyncio.to_thread(chat_service, tmp_path, page, clock, **details)
+    eve, cy = await made.missing()
+    assert eve.what == "[[routes]] rule 3 names human:eve, and nobody is named so"
+    assert "postroom people add eve" in eve.remedy
+    assert cy.what == "[[routes]] rule 4 names Cy@harbour, and there is no such agent"
+    assert (made.names("human:Ada"), made.names("Cy@harbour"), made.names("human:zoe")) == (True, True, False)
+
+
+async def test_an_agent_that_answers_everything_and_is_not_there_is_told_too(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async def knows(project: str, name: str) -> bool:
+        return False
+
+    file = '[agent]\nrun = "Bo@harbour"\n[platforms.web]\ntoken_env = "SECRET"\n'
+    made = await asyncio.to_thread(chat_service, tmp_path, file, clock, agent="", agents=Agent(), knows=knows)
+    [bo] = await made.missing()
+    assert bo.what.startswith("[agent] names Bo@harbour")
 
 
 def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:
@@ -186,6 +195,9 @@ class Stand:
     runs: Any
     mailbox: Any
     state: str = "running"
+
+    async def missing(self) -> list[Missing]:
+        return []
 
 
 @dataclass
@@ -345,9 +357,47 @@ async def test_an_answer_that_was_given_up_is_delivered_when_it_is_revived(desk:
         while InboundStatus.FAILED not in (statuses := await desk.room.statuses()):
             await asyncio.sleep(0)
     assert statuses[InboundStatus.FAILED] == 1
+    assert [(one["chat"], one["who"]) for one in found] == [("telegram/12345", "U1 on telegram")]
     await desk.operator.revive(found[0]["outbox_id"][:-4])
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
     assert desk.channel.texts() == ["re: lights?"]
+
+
+async def test_what_could_not_be_delivered_is_listed_where_its_chat_is_not_known_any_more(desk: Desk) -> None:
+    unknown = OutboxDraft(
+        kind="chat",
+        target="telegram/bot",
+        payload={"kind": "answer", "thread_id": "chat/telegram/bot/gone", "inbound_ids": [77, "x"]},
+        dedupe_key="gone",
+    )
+    unreadable = replace(unknown, payload={"source": {"platform": "irc"}}, dedupe_key="odd")
+    await desk.room.runs.outbox.enqueue(unknown)
+    await desk.room.runs.outbox.enqueue(unreadable)
+    desk.gateway.wake()
+    async with asyncio.timeout(60):
+        while len(found := (await desk.operator.dead())["undelivered"]) < 2:
+            await asyncio.sleep(0)
+    assert {(one["target"], one["chat"]) for one in found} == {("telegram/bot", None)}
+
+
+@pytest.mark.parametrize(
+    ("target", "why"), [("telegram/another", "no channel of this"), ("api_server/default", "OpenAI protocol")]
+)
+async def test_what_would_reach_nobody_is_not_tried_again_and_stays_on_the_list(
+    clock: ManualClock, target: str, why: str
+) -> None:
+    runs = MemoryRunStores(clock)
+    row = await runs.outbox.enqueue(OutboxDraft(kind="chat", target=target, payload={}, dedupe_key="k"))
+    [held] = await runs.outbox.claim("chat", target, lease_ms=9_000)
+    await runs.outbox.nack(row.outbox_id, held.claim_token or "", error="no such chat", final=True)
+    channel = FakeChannel(clock=clock)
+    for operator in (UndeliveredService(runs), UndeliveredService(runs, [channel])):
+        with pytest.raises(InvalidArgument, match=why):
+            await operator.revive(row.outbox_id)
+        [listed] = (await operator.dead())["undelivered"]
+        assert listed["outbox_id"] == row.outbox_id
+    await operator.discard(row.outbox_id)
+    assert await operator.dead() == {"undelivered": []}
 
 
 async def test_health_says_where_every_message_is(desk: Desk) -> None:

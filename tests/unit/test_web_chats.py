@@ -8,11 +8,13 @@ import pytest_asyncio
 
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.chat import CHAT_THREAD
-from postroom.contracts.errors import Unauthorized
+from postroom.contracts.chat import CHAT_THREAD, InboundDraft, InboundKey
+from postroom.contracts.errors import IllegalTransition, Unauthorized
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.gateway.replies import ChatEffects
+from postroom.stores.chats.stores import StoredChats
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from work_room import WorkRoom, hidden, post
@@ -102,3 +104,26 @@ async def test_a_run_of_a_chat_is_left_once_and_a_run_of_an_agent_is_none_of_thi
     assert other.status_code == 404
     stranger = await post(room.browser(logged_in=False), address, token, ("do", "replay"))
     assert stranger.headers["location"].startswith("/login")
+
+
+async def test_each_run_names_its_chat_and_one_whose_caller_waits_no_more_is_not_tried_again(
+    room: WorkRoom,
+) -> None:
+    browser, sources = room.browser(), {"telegram": "c7", "api_server": "s1"}
+    for platform, chat in sources.items():
+        key = InboundKey(platform=platform, account="bot", chat_id=chat, message_id="m1")
+        source = {"platform": platform, "chat_id": chat, "user_name": "Ada"}
+        draft = InboundDraft(key=key, session_key=platform, body={"source": source})
+        kept = await StoredChats(room.stores.store, is_shared=False).intake_log.receive(draft)
+        message = replace(Message.user("count"), id=kept.message.thread_message_id)
+        thread = f"{CHAT_THREAD}{platform}/bot/{chat}"
+        await room.runs.mailbox.submit_background(RunActivation.new(thread, [message]))
+    await room.turn()
+    page = (await browser.get("/chats")).text
+    for shown in ("telegram/c7", "api_server/s1", "Ada on telegram", "waits no more"):
+        assert shown in page
+    assert (page.count('value="replay"'), page.count('value="discard"')) == (1, 2)
+    [over_api] = [one.work for one in await room.operator.dead_in_chats() if one.chat == "api_server/s1"]
+    with pytest.raises(IllegalTransition, match="waits no more"):
+        await room.operator.replay(over_api.run_id)
+    assert (await room.operator.discard(over_api.run_id)).run_id == over_api.run_id

@@ -200,12 +200,12 @@ async def test_only_the_chat_that_has_a_message_answers_it(room, carrier, boxes)
 
 async def test_a_person_who_was_removed_is_written_to_no_more_and_may_come_back(room, carrier):
     await room.people("Ada")
-    desk = PeopleService(room.mail, carrier.reaches)
-    assert await desk.remove("alice") is False
+    desk = PeopleService(room.mail, carrier.reaches, lambda whom: whom == "human:alice")
+    assert (await desk.remove("alice"))["removed"] is False
     assert await desk.everybody() == []
     await desk.add("alice", "telegram/77")
-    assert await desk.remove("ALICE") is True
-    assert await desk.remove("alice") is False
+    assert await desk.remove("ALICE") == {"removed": True, "answers": True}
+    assert (await desk.remove("alice"))["removed"] is False
     assert await desk.everybody() == []
     with pytest.raises(UnknownAgent):
         await room.send("Ada", "chat:telegram/77")

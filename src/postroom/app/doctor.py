@@ -260,10 +260,13 @@ class Doctor:
     async def _channels(self) -> list[CheckResult]:
         if self._application.gateway is None:
             return []
-        now = self._application.clock.now()
-        return [
-            _channel(name, told, now) for name, told in self._application.gateway.gateway.liveness().items()
-        ]
+        chats, now = self._application.gateway, self._application.clock.now()
+        found = [_channel(name, told, now) for name, told in chats.gateway.liveness().items()]
+        for what, remedy in await chats.missing():
+            found.append(
+                CheckResult(part="channel", about="rules", state="failed", detail=what, remedy=remedy)
+            )
+        return found
 
     async def _folders(self) -> list[CheckResult]:
         return [await asyncio.to_thread(told_of_folders, self._application.settings)]

@@ -25,7 +25,7 @@ class GatewayService(UndeliveredService):
     """Answers the operator's questions about one gateway."""
 
     def __init__(self, chats: ChatService) -> None:
-        super().__init__(chats.gateway.outbox)
+        super().__init__(chats.runs.stores, chats.adapters)
         self._chats = chats
         self._gateway = chats.gateway
 
@@ -61,6 +61,7 @@ class GatewayService(UndeliveredService):
             "dispatches": {status.label: count for status, count in dispatches.items()},
             "undelivered": len(dead),
             "held": await self._held(),
+            "missing": [one._asdict() for one in await self._chats.missing()],
         }
 
     async def _held(self) -> int:

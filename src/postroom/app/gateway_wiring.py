@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import BaseRoute, Mount, Route
 
 from postroom.app.config import Settings
+from postroom.app.gateway_answering import Missing, answering
 from postroom.app.gateway_config import AgentConfig, GatewayFile
 from postroom.app.gateway_platforms import PLATFORMS
 from postroom.concurrency import SystemTimer
@@ -205,35 +206,34 @@ class ChatService:
         """Take up what was left, connect the channels and begin to answer.
 
         Raises:
-            ConfigError, MissingExtra: a channel lacks something that a person must give it, or a route names
-                an agent that there is not.
+            ConfigError, MissingExtra: a channel lacks something that a person must give it.
             StoreError: what was left could not be taken up.
         """
         self.state = "starting"
-        await self._check_agents()
+        for one in await self.missing():
+            _LOG.warning("gateway.nobody_answers", reason=one.what, remedy=one.remedy)
         await asyncio.to_thread(self._take_tokens)
         await self.runs.start()
         await self.gateway.start()
         self.state = "running"
         _LOG.info("gateway.running", channels=[one.platform.value for one in self.adapters])
 
-    async def _check_agents(self) -> None:
-        """Refuse routes to agents of the mail room, and to people, that there are not."""
-        for person in filter(is_person, {one.agent for one in self._told.gateway.routes}):
-            name = str(person).removeprefix(PERSON)
-            if self._knows_person is not None and not await self._knows_person(name):
-                raise ConfigError(
-                    f"{self.file} [routes]: nobody is named {person}",
-                    value=person,
-                    remedy=f"take the rules that name them out, start, and run `postroom people add {name}`",
-                )
-        for address, agent in self._told.others.items():
-            if agent.run is not None and self._knows is not None and not await self._knows(*agent.run):
-                raise ConfigError(
-                    f"{self.file} [routes]: there is no agent {address}",
-                    value=address,
-                    remedy="register it, declare it as one of [[agents]], or remove the rules that name it",
-                )
+    async def missing(self) -> list[Missing]:
+        """Return what is wrong about each agent and person who is to answer and is not there.
+
+        Whoever writes to them is told that there is no answer; all others are served.
+        """
+        return [told for whom, told in answering(self._told).items() if not await self._is_there(whom)]
+
+    def names(self, whom: str) -> bool:
+        """Say whether a rule has this person or agent of the mail room answer."""
+        return whom.casefold() in map(str.casefold, answering(self._told))
+
+    async def _is_there(self, whom: str) -> bool:
+        if is_person(whom):
+            return self._knows_person is None or await self._knows_person(whom.removeprefix(PERSON))
+        name, _, project = whom.partition("@")
+        return self._knows is None or await self._knows(project, name)
 
     async def stop(self) -> None:
         """End it in good order; harmless when done twice, and when it never started."""

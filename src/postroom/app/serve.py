@@ -94,7 +94,7 @@ class Site:
         sessions = Sessions(derived_key(token, "page-session"), clock)
         self.codes = LoginCodes(application.store, clock)
         self._visitors = sessions
-        self._people = PeopleService(application.mail, application.reaches)
+        self._people = PeopleService(application.mail, application.reaches, application.answers_chats)
         login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
         permissions = table(settings.mcp_path)
@@ -135,7 +135,7 @@ class Site:
                 mcp_path=settings.mcp_path,
                 refresh=self._operator.refresh_metrics,
                 chats=self._operator.chats,
-                undelivered=self._operator.chats or UndeliveredService(application.store.runs.outbox),
+                undelivered=self._operator.chats or UndeliveredService(application.store.runs),
                 runners=RunnerService(application.mail, application.executors.check),
                 questions=questions,
                 runs=runs,

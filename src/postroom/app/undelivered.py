@@ -1,13 +1,18 @@
 """What no chat took: listed, tried again, discarded. Also where chats are not configured any more."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.outbox import OutboxMessage
-from postroom.contracts.run_ports import OutboxStore
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.transactions import Transaction
+from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter
+from postroom.gateway.replies import has_waiting_caller, target_name
+from postroom.gateway.session import SessionSource
+from postroom.gateway.sessions import chat_of
 
 MOST_DEAD: Final = 500
 
@@ -15,19 +20,28 @@ MOST_DEAD: Final = 500
 class UndeliveredService:
     """The dead letters of chats."""
 
-    def __init__(self, outbox: OutboxStore) -> None:
-        self._outbox = outbox
+    def __init__(self, stores: RunStores, adapters: Sequence[BasePlatformAdapter] = ()) -> None:
+        """List what is kept in these stores; `adapters` are the channels that could deliver it."""
+        self._kept, self._outbox = stores.store, stores.outbox
+        self._speakers = adapters
 
     async def dead(self) -> Mapping[str, object]:
         """Return what could not be delivered, up to 500 rows."""
-        rows = await self._outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
-        return {"undelivered": [_undelivered(row) for row in rows]}
+        return {"undelivered": await self._kept.read(_undelivered)}
 
     async def revive(self, outbox_id: str) -> Mapping[str, object]:
-        """Have it tried again; the beginning of its id will do where no other begins so."""
+        """Have it tried again; the beginning of its id will do where no other begins so.
+
+        What nobody here could deliver stays on the list.
+        """
         rows = await self._outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
-        named = [one.outbox_id for one in rows if outbox_id and one.outbox_id.startswith(outbox_id)]
-        row = await self._outbox.revive(named[0] if len(named) == 1 else outbox_id)
+        named = [one for one in rows if outbox_id and one.outbox_id.startswith(outbox_id)]
+        if len(named) != 1:
+            named = [one for one in named if one.outbox_id == outbox_id]
+        row = None
+        if named:
+            self._refuse_unsayable(named[0].target)
+            row = await self._outbox.revive(named[0].outbox_id)
         if row is None:
             raise _not_dead(outbox_id)
         return {"outbox_id": row.outbox_id, "status": row.status.value}
@@ -38,6 +52,33 @@ class UndeliveredService:
             raise _not_dead(outbox_id)
         return {"outbox_id": outbox_id, "discarded": True}
 
+    def _refuse_unsayable(self, target: str) -> None:
+        """Refuse what would reach nobody if it were tried again.
+
+        Raises:
+            InvalidArgument: no channel of this server speaks for the bot, or its caller waits no more.
+        """
+        if has_waiting_caller(target):
+            raise InvalidArgument(
+                "whoever asked over the OpenAI protocol does not wait any more, so that nobody would read it",
+                value=target,
+                remedy="read it with `postroom gateway dead --json`, and discard it",
+            )
+        if not any(_may_speak(one, target) for one in self._speakers):
+            raise InvalidArgument(
+                f"no channel of this server speaks for {target}, so that it would not be sent",
+                value=target,
+                remedy="name that bot in gateway.toml, start the server and try again, or discard it",
+            )
+
+
+def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:
+    """Say whether a channel delivers for a target; which bot it is, it knows when it has connected."""
+    platform, account = adapter.platform.value, adapter.account
+    if account == UNKNOWN_ACCOUNT:
+        return target.startswith(target_name(platform, ""))
+    return target in (target_name(platform, account), target_name(platform, UNKNOWN_ACCOUNT))
+
 
 def _not_dead(outbox_id: str) -> InvalidArgument:
     return InvalidArgument(
@@ -47,15 +88,30 @@ def _not_dead(outbox_id: str) -> InvalidArgument:
     )
 
 
-def _undelivered(row: OutboxMessage) -> dict[str, object]:
-    source = row.payload.get("source", row.payload.get("place"))  # as earlier versions named it
+def _undelivered(tx: Transaction) -> list[dict[str, object]]:
+    return [_shown(tx, row) for row in tx.outbox.dead_letters(kind=CHAT_KIND, after="", limit=MOST_DEAD)]
+
+
+def _shown(tx: Transaction, row: OutboxMessage) -> dict[str, object]:
+    said = row.payload
+    told = said.get("source", said.get("place"))  # as earlier versions named it
+    ids, thread_id = said.get("inbound_ids", said.get("lines")) or (), said.get("thread_id")
+    try:
+        if isinstance(told, Mapping):
+            chat: SessionSource | None = SessionSource.from_dict(dict(told))
+        else:
+            chat = chat_of(tx, str(thread_id), [one for one in ids if isinstance(one, int)])
+    except (KeyError, TypeError, ValueError):  # it may be here because it cannot be read
+        chat = None
     return {
         "outbox_id": row.outbox_id,
         "target": row.target,
-        "kind": row.payload.get("kind"),
-        "chat_id": source.get("chat_id") if isinstance(source, Mapping) else None,
-        "thread_id": row.payload.get("thread_id"),
-        "text": row.payload.get("text"),
+        "kind": said.get("kind"),
+        "chat_id": None if chat is None else chat.chat_id,
+        "chat": None if chat is None else chat.address.name,
+        "who": None if chat is None else chat.description,
+        "thread_id": thread_id,
+        "text": said.get("text"),
         "error": row.last_error,
         "created_at": iso(row.created_at),
     }

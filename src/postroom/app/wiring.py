@@ -162,6 +162,10 @@ class Application:
         """Say whether there is a channel to a chat."""
         return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
 
+    def answers_chats(self, whom: str) -> bool:
+        """Say whether a rule of the chats has this person or agent answer."""
+        return self.gateway is not None and self.gateway.names(whom)
+
     def _leases(self) -> Leases:
         """Make what says which work of one server is this one's."""
         host, this = socket.gethostname(), own_process()

@@ -10,10 +10,17 @@ from postroom.cli import loading, show
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
-from postroom.contracts.errors import ConfigError, InvalidArgument
+from postroom.contracts.errors import (
+    ConfigError,
+    InvalidArgument,
+    ServerUnavailable,
+    UnknownAgent,
+    UnknownProject,
+)
 
 if TYPE_CHECKING:
     from postroom.app.config import Settings
+    from postroom.app.gateway_answering import Missing
     from postroom.app.gateway_config import GatewayFile
 
 app = typer.Typer(
@@ -161,13 +168,21 @@ def dead(
         return
     found = server.admin("GET", "/admin/gateway/dead")
     rows = [
-        (one["outbox_id"], one["target"], one["created_at"], one["error"])
+        (
+            one["outbox_id"],
+            one.get("chat") or one["target"],
+            one.get("who") or "-",
+            one["created_at"],
+            one["error"],
+        )
         for one in show.items(found.get("undelivered"))
     ]
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(("ID", "TO", "SINCE", "WHY"), rows, none="everything was delivered"),
+        text=lambda: show.table(
+            ("ID", "CHAT", "FROM", "SINCE", "WHY"), rows, none="everything was delivered"
+        ),
     )
 
 
@@ -229,13 +244,50 @@ def _read(data_dir: Path | None) -> "tuple[Settings, GatewayFile]":
 
 @config.command("check")
 def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Read gateway.toml and its secrets and say what would be connected. Exit code 78 when it is wrong."""
+    """Read gateway.toml and its secrets and say what would be connected. Exit code 78 when it is wrong.
+
+    Whether there are the agents and people that it names is asked of the running server.
+    """
     settings, told = _read(data_dir)
+    from postroom.app.gateway_answering import answering
     from postroom.app.gateway_wiring import examine, outline
 
     examine(told, settings)
-    found = outline(told)
+    found = outline(told) | _missing(answering(told), data_dir)
     show.answer(found, as_json=as_json, text=lambda: show.outline(found))
+
+
+def _missing(named: "Mapping[str, Missing]", data_dir: Path | None) -> dict[str, str]:
+    """Refuse a file that names somebody who is not there; without a server say that nobody knows.
+
+    Raises:
+        ConfigError: an agent or a person that is to answer is not there.
+    """
+    if not named:
+        return {}
+    try:
+        server = Server.find(data_dir=data_dir)
+        for whom, (what, remedy) in named.items():
+            if not _is_there(server, whom):
+                raise ConfigError(what, value=whom, remedy=remedy)
+    except ServerUnavailable:
+        return {"not_checked": f"no server runs, which would say whether there is {', '.join(named)}"}
+    return {}
+
+
+def _is_there(server: Server, whom: str) -> bool:
+    from postroom.gateway.config import PERSON, is_person
+
+    if is_person(whom):
+        named = show.items(server.admin("GET", "/admin/people").get("people"))
+        wanted = whom.removeprefix(PERSON).casefold()
+        return any(one["name"].casefold() == wanted and not one["visitor"] for one in named)
+    name, _, project = whom.partition("@")
+    try:
+        server.call_tool("whois", {"project_key": project, "agent_name": name})
+    except (UnknownAgent, UnknownProject):
+        return False
+    return True
 
 
 def _no_file(file: Path) -> ConfigError:
@@ -269,6 +321,7 @@ def _status(found: Mapping[str, Any]) -> str:
             show.table(("CHANNEL", "STATE", "SINCE", "RECEIVED", "SENT", "WHY"), rows, none="no channels"),
             f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
+            *(f"{show.line(one['what'])}: {show.line(one['remedy'])}" for one in found.get("missing", ())),
             *([f"held by quiet hours: {show.line(found['held'])}"] if found.get("held") else ()),
         ]
     )

@@ -55,8 +55,12 @@ def list_all(as_json: AsJson = False) -> None:
 def remove(name: Name, as_json: AsJson = False) -> None:
     """Let nobody write to a person any more. What was written is kept."""
     found = Server.find().admin("DELETE", "/admin/people", {"name": name})
-    said = "is written to no more" if found.get("removed") else "was not written to"
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} {said}")
+    said = [f"{show.line(name)} {'is written to no more' if found.get('removed') else 'was not written to'}"]
+    if found.get("answers"):
+        said.append(
+            "chats still go to them by a rule of gateway.toml, and are told that nobody answers: change it"
+        )
+    show.answer(found, as_json=as_json, text=lambda: "\n".join(said))
 
 
 def _added(found: dict[str, object]) -> list[str]:

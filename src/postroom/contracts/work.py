@@ -73,7 +73,9 @@ class Work:
     """Money in millionths of a currency, as far as its runner tells."""
     can_cancel: bool = False
     can_replay: bool = False
-    """Whether it is a dead letter, which may also be discarded."""
+    """Whether it is a dead letter that may be tried again; one whose caller waits no more may not."""
+    can_discard: bool = False
+    """Whether it is a dead letter."""
     can_hasten: bool = False
     """Whether it is to be tried again at an instant, and may be tried before."""
 
@@ -81,6 +83,16 @@ class Work:
     def failed_attempts(self) -> int:
         """How many of its executions have failed."""
         return self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatWork:
+    """A run of a chat: what it was asked, in which chat, and by whom, as far as that is still known."""
+
+    work: Work
+    asked: str
+    chat: str
+    who: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,33 +1,47 @@
 """The order of what comes in one chat: a message behind a command waits until the command is done.
 
 `/new` and a text behind it may come in one answer of a platform. The text is about the new conversation then;
-`/agent`, `/link` and `/resume` decide as well whose it is. A command waits for nothing here: `Commands` has
-those of one session done in their order, and `/stop` at once.
+`/agent`, `/link` and `/resume` decide as well whose it is. A command waits here for those alone that decide
+in which session it is said: `Commands` has those of one session done in their order, and `/stop` at once.
 """
 
 import asyncio
-from collections.abc import Sequence
 
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.session import SessionSource
+
+_AT_ONCE = "stop"
+_DECIDE_THE_SESSION = ("agent", "link", "unlink")
 
 
 class Arrival:
     """The arrival of one message, from its coming to its end; a command's ends when it is done."""
 
-    def __init__(self, before: Sequence["Arrival"], siblings: list["Arrival"]) -> None:
-        self._before, self._siblings = tuple(before), siblings
+    def __init__(self, command: str | None, siblings: list["Arrival"]) -> None:
+        """Stand behind those that have come; `command` is None for what is none."""
+        self.decides = command in _DECIDE_THE_SESSION
+        """Whether what comes behind it may be of another session by it."""
+        behind = (one for one in siblings if command is None or (one.decides and command != _AT_ONCE))
+        self._before, self._siblings = tuple(behind), siblings
         self.ended = asyncio.Event()
         """Set when those behind it may come."""
+
+    @property
+    def may_come(self) -> bool:
+        """Whether all that it stands behind have ended."""
+        return all(one.ended.is_set() for one in self._before)
 
     async def come(self) -> None:
         """Return when all that it stands behind have ended."""
         for one in self._before:
             await one.ended.wait()
 
-    def lasts(self, task: "asyncio.Task[None]") -> None:
-        """Let the arrival end with a task."""
-        task.add_done_callback(lambda _: self.end())
+    def lasts(self, task: "asyncio.Task[None] | None") -> None:
+        """Let the arrival end with a task, or now where there is none."""
+        if task is None:
+            self.end()
+        else:
+            task.add_done_callback(lambda _: self.end())
 
     def end(self) -> None:
         """Let those behind it come; harmless when done twice."""
@@ -47,7 +61,7 @@ class Arrivals:
         chat = (source.platform, source.account, source.chat_id or source.user_id)
         self._open = {one: arrivals for one, arrivals in self._open.items() if arrivals}
         waiting = self._open.get(chat, [])
-        arrival = Arrival(() if event.is_command() else waiting, waiting)
+        arrival = Arrival(event.get_command(), waiting)
         if waiting or event.is_command():
             waiting.append(arrival)
             self._open[chat] = waiting

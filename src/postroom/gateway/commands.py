@@ -44,6 +44,8 @@ _MOST_LISTED = 10
 _ID_DIGITS = 15
 _FOR_AGENTS = frozenset({"queue", "steer", "busy", "background", "compact", "every", "retry", "undo"})
 """Commands that mean nothing where a person answers."""
+_GIVES_WORDS = frozenset({"queue", "steer", "background"})
+"""Commands whose words an agent reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,16 @@ _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *co
 def resolve_command(name: str) -> Command | None:
     """Return the command of this name or alias."""
     return _BY_NAME.get(name)
+
+
+def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
+    """Say whether a message that waits may have these words: a command is done when it comes, or never."""
+    name = after.get_command()
+    if name is None:
+        return True
+    command = resolve_command(name)
+    is_same = command is resolve_command(before.get_command() or "")
+    return command is not None and is_same and command.name in _GIVES_WORDS
 
 
 def help_text(may_use: Callable[[Command], bool]) -> str:

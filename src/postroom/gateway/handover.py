@@ -291,15 +291,17 @@ class Handover:
             return False
         return True
 
-    async def follow_deletion(self, inbound: InboundMessage) -> None:
-        """Take a deleted message back from its thread, if no run has read it."""
+    async def follow_deletion(self, inbound: InboundMessage) -> bool:
+        """Take a deleted message back from its thread; False: a run has read it."""
         thread_id = inbound.thread_id if inbound.status is InboundStatus.HANDED_OVER else None
         if thread_id is not None and not await self.taken_back(thread_id, inbound.thread_message_id):
-            return
+            return False
         try:
             await self._intake_log.move([inbound.inbound_id], InboundMove(status=InboundStatus.RETRACTED))
         except IllegalTransition:
             _LOG.info("message.deleted_too_late", inbound_id=inbound.inbound_id)
+            return False
+        return True
 
     async def taken_back(self, thread_id: str, message_id: str) -> bool:
         """Take back a message; False when a run has read it."""
@@ -348,8 +350,12 @@ def _waits(tx: Transaction, session_key: str) -> bool:
 
 
 def _latest(event: MessageEvent, inbound: InboundMessage) -> MessageEvent:
-    """Return a message with the words that it has by now in its chat."""
-    return event if inbound.revision <= event.revision else MessageEvent.from_body(inbound.body)
+    """Return a message with the words that it has by now in its chat, without the command that gives them."""
+    if inbound.revision <= event.revision:
+        return event
+    latest = MessageEvent.from_body(inbound.body)
+    latest.text = latest.get_command_args()
+    return latest
 
 
 def _quoted(text: str) -> str:

@@ -32,7 +32,8 @@ from postroom.contracts.errors import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
 from postroom.gateway import wording
-from postroom.gateway.arrivals import Arrivals
+from postroom.gateway.arrivals import Arrival, Arrivals
+from postroom.gateway.commands import may_be_changed_into
 from postroom.gateway.config import GatewayConfig, reachable
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
@@ -121,10 +122,7 @@ class Intake:
         except BaseException:
             arrival.end()
             raise
-        if task is None or not event.is_command():
-            arrival.end()
-        else:
-            arrival.lasts(task)
+        arrival.lasts(task if event.is_command() else None)
 
     async def _accepted(self, event: MessageEvent, source: SessionSource) -> "asyncio.Task[None] | None":
         """Keep a message, and return what goes on with it in the background."""
@@ -190,7 +188,8 @@ class Intake:
         if received.is_new:
             event.inbound_id = message.inbound_id
             return self._start(event, draft.session_key)
-        return await self._resume(message)
+        known = await self._read(message)
+        return None if known is None else await self._resume(message, known)
 
     def _came(self, session_key: str) -> None:
         """Note that a message of a session is no longer on its way."""
@@ -213,22 +212,40 @@ class Intake:
         if known is None:
             return
         event.inbound_id = known.inbound_id
+        told, before = event.text, MessageEvent.from_body(known.body)
+        if not may_be_changed_into(before, event):
+            await self._take_back(event, known, is_new=told != before.text)
+            return
         # Other words do not change who answers, nor what was said before them.
-        before = known.body.get("source") or {}
-        event.source = replace(source, agent=before.get("agent"), person=before.get("person"))
+        was = before.source or source
+        event.source = replace(source, agent=was.agent, person=was.person)
         event.metadata = {**known.body.get("metadata", {}), **event.metadata}
         if _album_of(event) is not None:  # an edit tells of one file, the message has those of the others too
-            event.media = MessageEvent.from_body(known.body).media
+            event.media = before.media
         try:
-            in_time = await self._handover.follow_edit(event, await self._log.edit(key, event.to_body()))
+            kept = await self._log.edit(key, event.to_body())
+            event.text = event.get_command_args()
+            in_time = await self._handover.follow_edit(event, kept)
         except UnknownMessage:
             return
         except AlreadyConsumed:
             in_time = False
         # A platform tells of an edit also when only a preview or a reaction came to it.
-        if not in_time and known.body.get("text") != event.text:
-            told = notice_key("edited", known.inbound_id)
-            await self._notices.answer(event, wording.EDITED_TOO_LATE, key=told, is_answer=False)
+        if not in_time and before.text != told:
+            await self._tell_of_edit(event, wording.EDITED_TOO_LATE)
+
+    async def _take_back(self, event: MessageEvent, known: InboundMessage, *, is_new: bool) -> None:
+        """Take back a message that was changed into a command: what one sees twice is not done twice."""
+        in_time = known.status.is_open and is_new and await self._handover.follow_deletion(known)
+        if in_time:
+            await self._tell_of_edit(event, wording.edited_into(event.text.split(maxsplit=1)[0]))
+        elif is_new:
+            await self._tell_of_edit(event, wording.EDITED_TOO_LATE)
+
+    async def _tell_of_edit(self, event: MessageEvent, text: str) -> None:
+        """Tell once who changed a message."""
+        key = notice_key("edited", event.inbound_id)
+        await self._notices.answer(event, text, key=key, is_answer=False)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
         """Take a message back, as long as no run has read it.
@@ -332,21 +349,50 @@ class Intake:
             after = page[-1].inbound_id
             for message in page:
                 late = older_than is None or message.updated_at < older_than
+                event = None
                 if late and message.inbound_id not in self._in_hand:
-                    task = await self._resume(message)
-                    taken += message.inbound_id in self._in_hand
-                    if task is not None and MessageEvent.from_body(message.body).is_command():
-                        await asyncio.wait([task])  # what stands behind it may be about another conversation
+                    event = await self._read(message)
+                if event is not None and event.source is not None:
+                    taken += await self._resume_in_turn(message, event, event.source)
         return taken
 
-    async def _resume(self, message: InboundMessage) -> "asyncio.Task[None] | None":
+    async def _resume_in_turn(
+        self, message: InboundMessage, event: MessageEvent, source: SessionSource
+    ) -> bool:
+        """Hand over what was left waiting, in the background where it stands behind a command of its chat.
+
+        Return whether it is in hand.
+        """
+        arrival = self._arrivals.take(event, source)
+        if arrival.may_come:
+            await self._resume_arrived(message, event, arrival)
+        else:
+            self._in_hand.add(message.inbound_id)
+            self.tasks.start(
+                self._resume_arrived(message, event, arrival), name=f"message {message.inbound_id} in turn"
+            )
+        return message.inbound_id in self._in_hand
+
+    async def _resume_arrived(self, message: InboundMessage, event: MessageEvent, arrival: Arrival) -> None:
+        task = None
         try:
-            event = MessageEvent.from_body(
+            await arrival.come()
+            self._in_hand.discard(message.inbound_id)
+            task = await self._resume(message, event)
+        finally:
+            arrival.lasts(task if event.is_command() else None)
+
+    async def _read(self, message: InboundMessage) -> MessageEvent | None:
+        """Return a message as it came; None when it cannot be read, and is closed."""
+        try:
+            return MessageEvent.from_body(
                 message.body, inbound_id=message.inbound_id, revision=message.revision
             )
         except (KeyError, TypeError, ValueError) as error:
             await self._reject(message.inbound_id, f"it cannot be read: {type(error).__name__}")
             return None
+
+    async def _resume(self, message: InboundMessage, event: MessageEvent) -> "asyncio.Task[None] | None":
         most = self._config.max_message_age
         if self._clock.now() - message.received_at > milliseconds(most):
             notice = wording.too_old(int(most.total_seconds() // 60))

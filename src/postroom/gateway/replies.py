@@ -22,6 +22,7 @@ from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, Term
 from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
+from postroom.gateway.session import Platform
 
 _LONGEST_ERROR = 1_000
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
@@ -92,8 +93,21 @@ class Reply(Record, frozen=True, kw_only=True):
             payload=msgspec.to_builtins(self),
             dedupe_key=dedupe_key,
             max_attempts=NO_END,
-            order_key=None if self.kind is ReplyKind.NOTICE else self.thread_id,
+            order_key=self._order_key,
         )
+
+    @property
+    def _order_key(self) -> str | None:
+        """Behind what it waits: what is said on one thread, and all notices of one place in a chat.
+
+        What waits for the end of quiet hours is waited for by its like alone.
+        """
+        if self.kind is not ReplyKind.NOTICE:
+            return self.thread_id
+        if self.source is None:
+            return None
+        quiet = "quiet" if self.keeps_quiet else ""
+        return f"notice/{quiet}/{self.source.get('thread_id') or ''}/{self.source.get('chat_id')}"
 
     @property
     def details(self) -> dict[str, Json]:
@@ -148,6 +162,11 @@ def is_chat(thread_id: str) -> bool:
     return thread_id.startswith(CHAT_THREAD) and thread_id.count("/") >= 3
 
 
+def has_waiting_caller(target: str) -> bool:
+    """Say whether what this target is told only reaches a caller who waits for it, and nobody later."""
+    return target.startswith(f"{Platform.API_SERVER.value}/")
+
+
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
     """Return what a person is asked. The number is short, and the same for the same question."""
     return Question(
@@ -182,7 +201,7 @@ def answer_of(run: RunRecord) -> Reply:
         thread_id=run.thread_id,
         run_id=run.run_id,
         text=(run.final_output or "") if calls else text,
-        inbound_ids=_inbound_ids_of(run),
+        inbound_ids=inbound_ids_of(run),
         failed=text if failed else None,
         error=(reason.value or text)[:_LONGEST_ERROR] if reason and (failed or says_nothing) else None,
         code=reason.detail if reason and failed else None,
@@ -234,11 +253,12 @@ class ChatEffects:
             thread_id=run.thread_id,
             run_id=run.run_id,
             text=text,
-            inbound_ids=_inbound_ids_of(run),
+            inbound_ids=inbound_ids_of(run),
             questions=questions,
         )
 
 
-def _inbound_ids_of(run: RunRecord) -> tuple[int, ...]:
+def inbound_ids_of(run: RunRecord) -> tuple[int, ...]:
+    """Return the inbound messages that a run answers."""
     ids = run.input.trigger_message_ids if run.input else ()
     return tuple(sorted({inbound_id for inbound_id in map(inbound_id_of, ids) if inbound_id is not None}))

@@ -12,6 +12,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
+from postroom.contracts.transactions import Transaction
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.replies import target_of, thread_name
@@ -301,3 +302,17 @@ def _last_boundary(hour: int, now: int) -> int:
     if boundary > moment:
         boundary -= timedelta(days=1)
     return int(boundary.timestamp() * 1_000)
+
+
+def chat_of(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
+    """Return the chat in which inbound messages of a thread are answered: the last one's, else the session's.
+
+    None when neither is kept any more.
+    """
+    named = tx.chats.inbound_by_id(inbound_ids[-1:], readable=True) if inbound_ids else []
+    kept = named[0].body.get("source") if named else None
+    if not kept:
+        thread = tx.chats.thread(thread_id)
+        session = None if thread is None else tx.chats.session(thread.session_key)
+        kept = None if session is None else session.source
+    return SessionSource.from_dict(kept) if kept else None

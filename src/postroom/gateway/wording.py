@@ -20,6 +20,13 @@ STOPPING = "Stopping."
 BUSY = "Not taken: the agent is at work. Send it again later."
 NOTHING_TO_STOP = "Nothing is at work here."
 EDITED_TOO_LATE = "I had read this before you changed it. Send what is different as a new message."
+
+
+def edited_into(command: str) -> str:
+    """Say that a message was changed into a command, and is neither done nor read."""
+    return f"I took back what you changed into {command}, and did nothing: send the command as a new message."
+
+
 DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
 NOT_ALLOWED = "You may not do that here."
 A_PERSON_ANSWERS = "A person answers here, and no agent: write what you want to say."

@@ -231,7 +231,7 @@ def people_routes(people: PeopleService) -> list[Route]:
 
     async def remove(request: Request) -> Response:
         asked = await read_body(request, _Named)
-        return JSONResponse({"removed": await people.remove(asked.name)})
+        return JSONResponse(dict(await people.remove(asked.name)))
 
     async def everybody(_: Request) -> Response:
         return JSONResponse({"people": [dict(one) for one in await people.everybody()]})

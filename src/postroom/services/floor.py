@@ -25,7 +25,7 @@ from postroom.contracts.work import (
 )
 from postroom.dispatch.sinks import said
 from postroom.gateway.config import DEFAULT_AGENT
-from postroom.gateway.replies import agent_on, is_chat, target_of
+from postroom.gateway.replies import agent_on, has_waiting_caller, is_chat, target_of
 from postroom.mail.conflicts import conflicts
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
@@ -104,11 +104,13 @@ def work_of(
     """Return a run as people see it."""
     slug, name = whose(run.thread_id)
     in_chat = is_chat(run.thread_id)
+    chat = target_of(run.thread_id) if in_chat else ""
+    is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
     return Work(
         run_id=run.run_id,
         project=slug,
         agent=(agent_on(run.thread_id) or DEFAULT_AGENT) if in_chat else name,
-        chat=target_of(run.thread_id) if in_chat else "",
+        chat=chat,
         state=state,
         messages=tuple(messages_named(run.input.trigger_message_ids if run.input else ())),
         created_at=run.created_at,
@@ -124,7 +126,8 @@ def work_of(
         cost_micros=run.usage.cost_micros,
         can_cancel=state == "asks" or (row is not None and not row.status.is_terminal),
         can_hasten=state == "queued" and row is not None and row.attempt_count > 0 and until is not None,
-        can_replay=row is not None and row.status is RunDispatchStatus.DEAD_LETTER,
+        can_replay=is_dead and not has_waiting_caller(chat),
+        can_discard=is_dead,
     )
 
 

@@ -23,27 +23,40 @@ _MOST = 10_000
 
 
 class PeopleService:
-    """Answers the operator's routes to people. `reaches` says whether there is a channel to a chat."""
+    """Answers the operator's routes to people."""
 
-    def __init__(self, mail: Mail, reaches: Callable[[ChatAddress], bool]) -> None:
+    def __init__(
+        self,
+        mail: Mail,
+        reaches: Callable[[ChatAddress], bool],
+        answers: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """Keep what it works with.
+
+        `reaches` says whether there is a channel to a chat, and `answers` whether `human:name` answers chats.
+        """
         self._mail = mail
-        self._reaches = reaches
+        self._reaches, self._answers = reaches, answers
 
     async def add(self, name: str, chat: str | None) -> Mapping[str, object]:
         """Name a person, or give one who is named another chat, or none."""
         address = None if chat is None else ChatAddress.parse(chat)
         return self._shown(await name_person(self._mail, name, address), address)
 
-    async def remove(self, name: str) -> bool:
-        """Have a person written to no more; their messages are kept. False when they were not named."""
+    async def remove(self, name: str) -> Mapping[str, object]:
+        """Have a person written to no more; their messages are kept.
+
+        `removed` is false when they were not named; `answers` says that a rule still gives them chats, whose
+        people are told from now on that nobody answers.
+        """
         known = await self._mail.store.read(lambda tx: _active(tx, name))
         if known is None:
-            return False
+            return {"removed": False, "answers": False}
         await self._mail.set_chat_address(PEOPLE_SLUG, known, None)
         await self._mail.call(
             "retire_agent", {"project_key": PEOPLE_SLUG, "agent_name": known}, caller=_POSTROOM
         )
-        return True
+        return {"removed": True, "answers": self._answers(f"{HUMAN}{known}")}
 
     async def everybody(self) -> Sequence[Mapping[str, object]]:
         """Return those who are named, by when they were."""

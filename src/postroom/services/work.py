@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from postroom.contracts.chat import CHAT_THREAD
@@ -13,6 +14,7 @@ from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.transactions import Transaction
 from postroom.contracts.work import (
+    ChatWork,
     Floor,
     HealthFact,
     Output,
@@ -24,6 +26,8 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
+from postroom.gateway.replies import inbound_ids_of, target_of
+from postroom.gateway.sessions import chat_of
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
@@ -67,15 +71,23 @@ class WorkService:
         """Return the dead letters, also those of chats, oldest first, up to 500."""
         return [_shown(one) for one in await self._dead("")]
 
-    async def dead_in_chats(self) -> Sequence[tuple[Work, str]]:
-        """Return the runs of chats that were given up, the newest first, each with what it was asked."""
-        threads, found = self._runs.stores.threads, list[tuple[Work, str]]()
+    async def dead_in_chats(self) -> Sequence[ChatWork]:
+        """Return the runs of chats that were given up, the newest first."""
+        threads, found = self._runs.stores.threads, list[ChatWork]()
         for row in reversed(await self._dead(CHAT_THREAD)):
             run = await threads.load_run(row.run_id)
             if run is not None:
                 ids = run.input.trigger_message_ids if run.input else ()
                 records = await threads.load_message_records(run.thread_id, ids)
-                found.append((await self._of(run), " · ".join(one.message.text() for one in records)))
+                asked = " · ".join(one.message.text() for one in records)
+                look = partial(chat_of, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
+                source = await self._runs.stores.store.read(look)
+                where = (
+                    (target_of(run.thread_id), "")
+                    if source is None
+                    else (source.address.name, source.description)
+                )
+                found.append(ChatWork(await self._of(run), asked, *where))
         return found
 
     async def count_dead_in_chats(self) -> int:
@@ -230,9 +242,15 @@ class WorkService:
 
         Raises:
             UnknownRun: there is none.
-            IllegalTransition: it is no dead letter.
+            IllegalTransition: it is no dead letter, or whoever asked does not wait for its answer any more.
         """
         work, dispatch_id = await self._given_up(run_id)
+        if not work.can_replay:
+            raise IllegalTransition(
+                f"the caller of run {work.run_id} has the failure as its answer, and waits no more",
+                value=run_id,
+                remedy="have the caller ask again; `postroom runs discard` takes this one off the list",
+            )
         try:
             result = await self._runs.mailbox.replay_dead_letter(dispatch_id)
         except UnknownDispatch as error:
@@ -256,7 +274,7 @@ class WorkService:
     async def _given_up(self, run_id: str) -> tuple[Work, str]:
         """Return a dead letter, and its dispatch."""
         work = await self.named(run_id)
-        if not work.can_replay or work.dispatch_id is None:
+        if not work.can_discard or work.dispatch_id is None:
             raise _gone(work.run_id)
         return work, work.dispatch_id
 

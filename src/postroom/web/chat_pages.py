@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, UnknownRun
-from postroom.contracts.work import Work
+from postroom.contracts.work import ChatWork
 from postroom.web import links
 from postroom.web.forms import PageContext, read_form, remembered_name, see, token_for
 from postroom.web.serving import Endpoint, choice, html
@@ -29,7 +29,7 @@ class ChatPages:
     async def run(self, request: Request) -> Response:
         """Show one run that was given up; have it tried again, or take it off the list."""
         services, run_id = self._with.services, request.path_params["run_id"]
-        found = [one for one in await services.runs.dead_in_chats() if one[0].run_id == run_id]
+        found = [one for one in await services.runs.dead_in_chats() if one.work.run_id == run_id]
         if not found:
             raise UnknownRun(
                 f"no chat has a run {run_id[:80]!r} that was given up",
@@ -50,7 +50,7 @@ class ChatPages:
                 )
         return see(links.chats(done=form.text("do")))
 
-    async def _shown(self, request: Request, dead: Sequence[tuple[Work, str]]) -> Response:
+    async def _shown(self, request: Request, dead: Sequence[ChatWork]) -> Response:
         shown = {
             "now": self._with.clock.now(),
             "works": True,
