@@ -49,7 +49,7 @@ class ChatTables(Protocol):
     def insert_inbound(
         self, draft: InboundDraft, now: int, *, thread_id: str | None = None
     ) -> InboundMessage:
-        """Store a message, which waits; with a thread it is handed over to that."""
+        """Store a message, which waits; with a thread it is handed over to that. Its body is plain data."""
         ...
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:

@@ -36,7 +36,7 @@ from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import LIMITS, Held, Limit
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
-from postroom.contracts.records import replace
+from postroom.contracts.records import Record, replace
 from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import ClaimRequest, ThreadCommit, thread_lock
 from postroom.contracts.run_tables import Places
@@ -196,8 +196,7 @@ def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry
     return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class Claimed(Record, frozen=True, kw_only=True):
     """A dispatch that is ours, with its run and what it was given to read as they are in that step."""
 
     dispatch: RunDispatch
@@ -231,8 +230,7 @@ class Attempt:
     started_at: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(Record, frozen=True, kw_only=True):
     """What an end has written: the run, and what is next on its thread."""
 
     run: RunRecord | None = None
@@ -245,8 +243,7 @@ class Ending:
     """The calls of decisions that the run has not taken, and does not ask about."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimAsk:
+class ClaimAsk(Record, frozen=True, kw_only=True):
     """Who claims, for how long, and under which id what is claimed begins; None: it begins later."""
 
     request: ClaimRequest
@@ -787,8 +784,7 @@ class Completion:
         await sink.emit(finish_event(dispatch, TerminationReason.error(error), None))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
+class _End(Record, frozen=True, kw_only=True):
     """What the end of an execution is to write, made before the change."""
 
     attempt: Attempt

@@ -7,7 +7,6 @@ otherwise ───────────────────────�
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from postroom.contracts.activation import (
     DeliveryOptions,
@@ -42,7 +41,7 @@ from postroom.contracts.messages import (
     select_pending,
     storable,
 )
-from postroom.contracts.records import replace
+from postroom.contracts.records import Record, replace
 from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit
 from postroom.contracts.runs import (
     AnsweredTicket,
@@ -174,8 +173,7 @@ def normalized_mode(request: RunActivation, *, background: bool) -> RunActivatio
     return request.traced(run_mode=RunMode.SCHEDULED) if background else request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Record, frozen=True, kw_only=True):
     """What a submission writes; `joins` is the queued dispatch that it becomes part of."""
 
     activation: RunActivation

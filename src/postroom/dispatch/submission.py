@@ -12,7 +12,7 @@ What happens when the thread is busy is decided in the same transaction.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
@@ -41,7 +41,7 @@ from postroom.contracts.messages import (
     leading_barrier,
     select_pending,
 )
-from postroom.contracts.records import replace
+from postroom.contracts.records import Record, field, replace
 from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
@@ -115,8 +115,7 @@ class MailboxSubmitResult:
     joined: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchOptions:
+class DispatchOptions(Record, frozen=True, kw_only=True):
     """How a dispatch is to be queued together with its run."""
 
     policy: BusyPolicy = BusyPolicy.QUEUE
@@ -128,8 +127,7 @@ class DispatchOptions:
     queue_cap: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Record, frozen=True, kw_only=True):
     """A request as it was accepted, and what was written for it."""
 
     plan: Plan
@@ -168,8 +166,7 @@ class Prepared:
         return self.plan.run.dispatch_id or ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ids:
+class _Ids(Record, frozen=True, kw_only=True):
     """What is made before a change, so that it may be run again."""
 
     run_id: str
@@ -835,8 +832,14 @@ class Submissions:
             is_held = facts.held_by not in (None, plan.run.run_id)
             is_free = facts.claimed is None and not facts.queued and not is_held
             plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
-        prepared = Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt)
-        return replace(prepared, ended=ended, cancelled=cancelled)
+        return Prepared(
+            plan=plan,
+            dispatch=done.dispatch,
+            claimed=claimed,
+            interrupt=interrupt,
+            ended=ended,
+            cancelled=cancelled,
+        )
 
     def _queued_in(
         self, tx: Transaction, plan: Plan, options: DispatchOptions, *, is_free: bool

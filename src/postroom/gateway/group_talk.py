@@ -54,6 +54,8 @@ class GroupTalk:
 
     def unread(self, source: SessionSource, session_key: str) -> dict[str, Json]:
         """Return what was said there and a session has not read, for the metadata of its next message."""
+        if not self.most:
+            return {}
         remarks = self._remarks.get(_place(source), ())
         after = self._read.get(session_key, 0)
         new = [remark for remark in remarks if remark.number > after]

@@ -5,7 +5,6 @@ the thread's name, where it goes is looked up by whoever delivers it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote, unquote
 
@@ -18,6 +17,7 @@ from postroom.contracts.inference import CALLER_TOOLS
 from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, Message, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
+from postroom.contracts.records import Record
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
 from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
@@ -43,8 +43,7 @@ class ReplyKind(StrEnum):
     """A question that was asked has its answer: its card is to show that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Record, frozen=True, kw_only=True):
     """Something a run waits to be told; `number` is what people call it by."""
 
     number: str
@@ -53,8 +52,7 @@ class Question:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Record, frozen=True, kw_only=True):
     """What is to be said in a chat."""
 
     kind: ReplyKind

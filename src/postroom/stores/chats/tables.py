@@ -82,8 +82,18 @@ class SqlChatTables(ChatTables):
             "thread_id": thread_id,
             "now": now,
         }
-        [row] = self._tx.all("chats.receive", values)
-        return rows.inbound(row)
+        [[inbound_id]] = self._tx.all("chats.receive", values)
+        return InboundMessage(
+            inbound_id=inbound_id,
+            key=draft.key,
+            session_key=draft.session_key,
+            sender_id=draft.sender_id,
+            body=draft.body,
+            status=status,
+            received_at=now,
+            updated_at=now,
+            thread_id=thread_id,
+        )
 
     @override
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
