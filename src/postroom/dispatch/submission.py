@@ -832,14 +832,8 @@ class Submissions:
             is_held = facts.held_by not in (None, plan.run.run_id)
             is_free = facts.claimed is None and not facts.queued and not is_held
             plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
-        return Prepared(
-            plan=plan,
-            dispatch=done.dispatch,
-            claimed=claimed,
-            interrupt=interrupt,
-            ended=ended,
-            cancelled=cancelled,
-        )
+        prepared = Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt)
+        return replace(prepared, ended=ended, cancelled=cancelled)
 
     def _queued_in(
         self, tx: Transaction, plan: Plan, options: DispatchOptions, *, is_free: bool

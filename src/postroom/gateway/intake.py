@@ -135,15 +135,9 @@ class Intake:
             return None
         source = event.source = routed
         self._note_album(event, source)
-        key = self._config.session_key(source)
         if not event.is_command():
-            event.metadata |= self._group_talk.unread(source, key)
-        draft = InboundDraft(
-            key=inbound_key(source, event.message_id),
-            session_key=key,
-            sender_id=source.user_id,
-            body=event.to_body(),
-        )
+            event.metadata |= self._group_talk.unread(source, self._config.session_key(source))
+        draft = self._draft(event, source)
         # Otherwise it would overtake another, or the rest of its album.
         is_alone = not self._coming[draft.session_key] and _album_of(event) is None
         self._coming[draft.session_key] += 1
@@ -499,6 +493,14 @@ class Intake:
         finally:
             self._in_hand.discard(inbound_id)
             self._came(session_key)
+
+    def _draft(self, event: MessageEvent, source: SessionSource) -> InboundDraft:
+        return InboundDraft(
+            key=inbound_key(source, event.message_id),
+            session_key=self._config.session_key(source),
+            sender_id=source.user_id,
+            body=event.to_body(),
+        )
 
     def _checked(self, event: MessageEvent) -> SessionSource:
         source = event.source
