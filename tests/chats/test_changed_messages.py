@@ -14,7 +14,9 @@ async def test_the_message_that_one_replies_to_is_read_by_the_agent(room: Room) 
     assert agent.read == [["In reply to:\n> paint it red\n> or blue\n\ndo that"]]
 
 
-async def test_who_changes_a_message_too_late_is_told_once_and_only_of_other_words(room: Room) -> None:
+async def test_who_changes_a_message_too_late_is_told_of_each_change_once_and_only_of_other_words(
+    room: Room,
+) -> None:
     agent = Agent()
     gateway, channel = await room.open(agent)
     agent.free.clear()
@@ -25,11 +27,50 @@ async def test_who_changes_a_message_too_late_is_told_once_and_only_of_other_wor
     await gateway.intake.edited(channel.message("paint it blue", id=said.message_id))
     agent.free.set()
     await all_answered(room, gateway, 1)
-    await gateway.intake.edited(channel.message("paint it green", id=said.message_id))
+    for words in ("paint it green", "paint it green", "paint it blue"):  # two are told again
+        await gateway.intake.edited(channel.message(words, id=said.message_id))
     await channel.say("and now?")
     await all_answered(room, gateway, 2)
     await settled(room.hurry(gateway), lambda: "re: and now?" in channel.texts())
-    assert channel.texts().count(wording.EDITED_TOO_LATE) == 1
+    assert channel.texts().count(wording.EDITED_TOO_LATE) == 2
+
+
+async def test_what_is_changed_back_from_a_command_is_not_read_and_its_sender_is_told(room: Room) -> None:
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    agent.free.clear()
+    await channel.say("paint it red")
+    await settled(agent.began(1))
+    for number, words in enumerate(("and blue", "and blue after all"), start=2):  # as it was, and otherwise
+        said = await channel.say("and blue")
+        await settled(lambda: not gateway.intake.tasks)
+        for change in ("/stop", words, words):
+            await gateway.intake.edited(channel.message(change, id=said.message_id))
+        await settled(
+            lambda number=number: channel.texts().count(wording.EDITED_UNREAD) == number - 1,
+            room.hurry(gateway),
+        )
+    agent.free.set()
+    await all_answered(room, gateway, 3)
+    assert agent.read == [["paint it red"]]
+    assert channel.texts().count(wording.edited_into("/stop")) == 2
+    assert channel.texts().count(wording.EDITED_UNREAD) == 2
+
+
+async def test_a_message_that_is_changed_to_nothing_stays_as_it_was(room: Room) -> None:
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    agent.free.clear()
+    await channel.say("hello")
+    await settled(agent.began(1))
+    for words in ("paint it red", "/queue paint it blue"):
+        said = await channel.say(words)
+        await settled(lambda: not gateway.intake.tasks)
+        for change in ("", " \n", "/queue " if words.startswith("/") else ""):
+            await gateway.intake.edited(channel.message(change, id=said.message_id))
+    agent.free.set()
+    await all_answered(room, gateway, 3)
+    assert agent.read == [["hello"], ["paint it red"], ["paint it blue"]]
 
 
 async def test_a_message_that_was_never_kept_is_changed_without_a_word(room: Room) -> None:

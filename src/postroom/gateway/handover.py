@@ -59,6 +59,8 @@ _BLOCKS = {
 
 
 _LONGEST_QUOTE = 2_000
+CHANGED_INTO_COMMAND = "changed into a command"
+"""Why a message was taken back that its sender may change again, and is then told of."""
 
 
 class AdmissionKind(StrEnum):
@@ -291,13 +293,14 @@ class Handover:
             return False
         return True
 
-    async def follow_deletion(self, inbound: InboundMessage) -> bool:
+    async def follow_deletion(self, inbound: InboundMessage, *, reason: str | None = None) -> bool:
         """Take a deleted message back from its thread; False: a run has read it."""
         thread_id = inbound.thread_id if inbound.status is InboundStatus.HANDED_OVER else None
         if thread_id is not None and not await self.taken_back(thread_id, inbound.thread_message_id):
             return False
+        move = InboundMove(status=InboundStatus.RETRACTED, reason=reason)
         try:
-            await self._intake_log.move([inbound.inbound_id], InboundMove(status=InboundStatus.RETRACTED))
+            await self._intake_log.move([inbound.inbound_id], move)
         except IllegalTransition:
             _LOG.info("message.deleted_too_late", inbound_id=inbound.inbound_id)
             return False

@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from postroom.contracts.chat import (
     ChatSession,
@@ -37,7 +38,7 @@ from postroom.gateway.commands import may_be_changed_into
 from postroom.gateway.config import GatewayConfig, reachable
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
-from postroom.gateway.handover import inbound_key
+from postroom.gateway.handover import CHANGED_INTO_COMMAND, inbound_key
 from postroom.gateway.notices import notice_key
 from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.replies import Reply, ReplyKind, answer_of
@@ -210,6 +211,8 @@ class Intake:
         if not may_be_changed_into(before, event):
             await self._take_back(event, known, is_new=told != before.text)
             return
+        if not event.media and not event.get_command_args().strip():
+            return  # nothing is left to be read, and nothing says that it was taken back
         # Other words do not change who answers, nor what was said before them.
         was = before.source or source
         event.source = replace(source, agent=was.agent, person=was.person)
@@ -225,20 +228,23 @@ class Intake:
         except AlreadyConsumed:
             in_time = False
         # A platform tells of an edit also when only a preview or a reaction came to it.
-        if not in_time and before.text != told:
-            await self._tell_of_edit(event, wording.EDITED_TOO_LATE)
+        if not in_time and (before.text != told or known.reason == CHANGED_INTO_COMMAND):
+            await self._tell_of_edit(event, told, _too_late(known))
 
     async def _take_back(self, event: MessageEvent, known: InboundMessage, *, is_new: bool) -> None:
         """Take back a message that was changed into a command: what one sees twice is not done twice."""
-        in_time = known.status.is_open and is_new and await self._handover.follow_deletion(known)
-        if in_time:
-            await self._tell_of_edit(event, wording.edited_into(event.text.split(maxsplit=1)[0]))
-        elif is_new:
-            await self._tell_of_edit(event, wording.EDITED_TOO_LATE)
+        if not is_new:
+            return
+        in_time = known.status.is_open and await self._handover.follow_deletion(
+            known, reason=CHANGED_INTO_COMMAND
+        )
+        done = wording.edited_into(event.text.split(maxsplit=1)[0]) if in_time else _too_late(known)
+        await self._tell_of_edit(event, event.text, done)
 
-    async def _tell_of_edit(self, event: MessageEvent, text: str) -> None:
-        """Tell once who changed a message."""
-        key = notice_key("edited", event.inbound_id)
+    async def _tell_of_edit(self, event: MessageEvent, told: str, text: str) -> None:
+        """Tell who changed a message what became of that, once for each wording that they gave it."""
+        words = sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
+        key = f"{notice_key('edited', event.inbound_id)}/{words}"
         await self._notices.answer(event, text, key=key, is_answer=False)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
@@ -513,6 +519,12 @@ class Intake:
         if len(event.text) > MOST_TEXT:
             raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
         return source
+
+
+def _too_late(known: InboundMessage) -> str:
+    """Say why other words of a message are not read."""
+    unread = known.status in (InboundStatus.RETRACTED, InboundStatus.REJECTED)
+    return wording.EDITED_UNREAD if unread else wording.EDITED_TOO_LATE
 
 
 def _sent_album(event: MessageEvent, source: SessionSource) -> tuple[str, SessionSource]:

@@ -20,6 +20,7 @@ STOPPING = "Stopping."
 BUSY = "Not taken: the agent is at work. Send it again later."
 NOTHING_TO_STOP = "Nothing is at work here."
 EDITED_TOO_LATE = "I had read this before you changed it. Send what is different as a new message."
+EDITED_UNREAD = "I do not read this, for it was taken back or refused before. Send it as a new message."
 
 
 def edited_into(command: str) -> str:
