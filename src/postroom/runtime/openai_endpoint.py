@@ -46,6 +46,7 @@ _BY_CODE: dict[str, type[InferenceError]] = {
     "server_error": ProviderFailed,
 }
 _BY_STATUS: dict[int, type[InferenceError]] = {
+    400: RequestRefused,
     401: Unauthorized,
     402: Unauthorized,
     403: Unauthorized,
@@ -53,6 +54,7 @@ _BY_STATUS: dict[int, type[InferenceError]] = {
     408: InferenceTimeout,
     409: ProviderFailed,
     413: ContextOverflow,
+    422: RequestRefused,
     425: ProviderFailed,
     429: RateLimited,
     503: Overloaded,
@@ -70,9 +72,7 @@ _ASKED = re.compile(r"(?:resulted in|requested|too long:) (?:about )?(\d+)", re.
 def failure_of(status: int, headers: Mapping[str, str], said: object, *, now: int) -> InferenceError:
     """Return what a refusal means. A code in the body says more than the status and wins over it."""
     error = _error(said)
-    kind = _kind_by_code(error) or _BY_STATUS.get(status)
-    if kind is None:
-        kind = ProviderFailed if status >= 500 else RequestRefused
+    kind = _kind_by_code(error) or _BY_STATUS.get(status, ProviderFailed)
     if kind is RequestRefused and _TOO_LONG.search(_text(error)):
         kind = ContextOverflow
     return kind(
@@ -183,7 +183,7 @@ class Endpoint:
             stream = await self._client.chat.completions.create(**body, extra_headers=self._headers)
             async with stream:
                 if stream.response.headers.get("content-type", "").startswith("application/json"):
-                    raise RequestRefused("the model's endpoint does not stream its answers")
+                    raise ProviderFailed("the model's endpoint answered with JSON and not with a stream")
                 begun = True
                 yield aiter(stream)
         except openai.APITimeoutError as error:
