@@ -127,7 +127,7 @@ async def test_a_picture_that_the_model_refuses_takes_no_other_with_it(room):
 
 async def test_a_transcription_that_never_ends_is_given_up(room, monkeypatch):
     monkeypatch.setattr(chat_files, "_TRANSCRIBE_SECONDS", 0.01)
-    gateway, channel, _ = await with_model(room)
+    gateway, channel, eyes = await with_model(room)
     channel.kept_files["a.ogg"] = b"OggS" + b"\0" * 20
 
     async def trickles(path: Any, file: Any) -> str:
@@ -139,5 +139,9 @@ async def test_a_transcription_that_never_ends_is_given_up(room, monkeypatch):
     event.media = (replace(event.media[0], kind=MessageType.VOICE),)
     await channel.handle_message(event)
     await all_answered(room, gateway, 1)
-    await settled(lambda: any("could not be written down" in text for text in channel.texts()))
-    assert "seen" in channel.texts()
+    why = "could not be written down: it took too long"
+    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
+    assert sorted(channel.texts()) == [f"What is said in a.ogg {why}.", "seen"]
+    [shown] = eyes.shown
+    assert [kind for kind, _ in shown] == ["text", "text"]
+    assert f"cannot be shown to you: what is said in it {why}]" in shown[1][1]

@@ -27,7 +27,10 @@ def _asked(files: Files, *messages: Message, **more: object) -> RunActivation:
 
 
 async def test_a_program_finds_its_files_in_a_private_folder_that_is_removed(tmp_path: Path) -> None:
-    files = Files(file(1, "image/png"), file(2, "image/png", sha256=None, missing="it is gone"))
+    files = Files(
+        file(1, "image/png", missing="no model takes it"),
+        file(2, "image/png", sha256=None, missing="it is gone"),
+    )
     folder = tmp_path / "run"
     async with file_room(_asked(files, _message(1), _message(2, "")), files, folder) as room:
         [(_, path)] = room.received

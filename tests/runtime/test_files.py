@@ -60,10 +60,15 @@ async def test_a_file_that_is_missing_and_one_that_was_written_down_are_text():
     files = Files(
         file(1, "image/png", sha256=None, missing="it is gone"),
         file(2, "audio/ogg", transcript="hello there"),
+        file(3, "audio/ogg", missing="nobody understood it"),
     )
-    [[_, missing], [_, said]] = await _shown(files, 1, 2)
+    [[_, missing], [_, said], [_, unheard]] = await _shown(files, 1, 2, 3)
     assert missing == ("text", '\n\n[The file "f1" (image/png, 8 bytes) is not here: it is gone]')
     assert said == ("text", '\n\nWhat is said in "f2":\n```\nhello there\n```')
+    assert unheard == (
+        "text",
+        '\n\n[The file "f3" (audio/ogg, 8 bytes) cannot be shown to you: nobody understood it]',
+    )
     assert files.refused == []
 
 

@@ -26,7 +26,7 @@ MOST_LEFT = 20
 class ChatFile(Record, frozen=True, kw_only=True):
     """A file of a thread: the one at a position of a message, or of what a run has left (by the run's id).
 
-    Without `sha256` it could not be had, and `missing` says why; with both, the agent does not take it.
+    Without `sha256` it could not be had, and `missing` says why; with both, a model cannot be shown it.
     """
 
     thread_id: str

@@ -105,8 +105,8 @@ class _Copies:
         return told
 
     async def _line(self, file: ChatFile) -> list[str]:
-        if file.missing is not None:
-            return [f"- {file.described}: not here, {one_line(file.missing)}"]
+        if file.sha256 is None:
+            return [f"- {file.described}: not here, {one_line(file.missing or '')}"]
         path = self.inbox / f"{len(self.received) + 1}-{file.name}"
         await _copied(file, self._files, path)
         self.received.append((file, path))

@@ -275,14 +275,18 @@ class FilesOfRun(RunFiles):
             size=found.size,
             sha256=found.sha256,
         )
-        said, notice = await self._written_down(found.path, known)
+        said, why = await self._written_down(found.path, known)
+        notice = None
+        if why is not None:
+            known = replace(known, missing=f"what is said in it could not be written down: {why}")
+            notice = wording.not_transcribed(known.name, why)
         known = replace(known, transcript=said)
         await self._store.put_bytes(found)
         await self._keep(known, notice)
         return known
 
     async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
-        """Return what is said in a file, or what its sender is to be told of why it is not known."""
+        """Return what is said in a file, or why it is not known; neither where nobody writes it down."""
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:
@@ -290,10 +294,10 @@ class FilesOfRun(RunFiles):
                 said = await self._files.transcribe(path, file)
         except PostroomError as error:
             _LOG.warning("file.not_transcribed", reason=error.describe())
-            return None, wording.not_transcribed(file.name, error.message)
+            return None, error.message
         except TimeoutError:
             _LOG.warning("file.not_transcribed", reason="it took too long")
-            return None, wording.not_transcribed(file.name, "it took too long")
+            return None, "it took too long"
         return storable(said.replace("\0", ""))[:MOST_TRANSCRIPT], None
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:

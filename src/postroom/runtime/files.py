@@ -73,7 +73,8 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     if file.transcript is not None:
         return ContentBlock(text=f"What is said in {quoted(file.name)}:\n{in_code_fence(file.transcript)}")
     if file.missing is not None:
-        return ContentBlock(text=f"[The file {file.described} is not here: {one_line(file.missing)}]")
+        what = "is not here" if file.sha256 is None else "cannot be shown to you"
+        return ContentBlock(text=f"[The file {file.described} {what}: {one_line(file.missing)}]")
     if is_readable_text(file.media_type):
         return await _words(file, files, room)
     kind = "image" if file.media_type in _PICTURES else "document" if file.media_type in _DOCUMENTS else None
