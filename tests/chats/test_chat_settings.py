@@ -103,6 +103,7 @@ async def test_a_conversation_begins_anew_as_its_chat_says(room):
         "busy x",
         "reset hourly",
         "reset daily 24",
+        "reset daily 99",
         "reset idle",
         "quiet 25:00-1:00",
         "quiet x",
@@ -116,6 +117,7 @@ async def test_what_cannot_be_is_refused_in_one_sentence(room, words):
     answer = await said(room, gateway, channel, f"/set {words}")
     assert answer.startswith(("Not taken: ", "There is no setting "))
     assert answer.count("\n") == 0
+    assert "`postroom" not in answer
     assert await said(room, gateway, channel, "/set") == before
 
 

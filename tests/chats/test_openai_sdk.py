@@ -374,6 +374,16 @@ async def test_what_is_wrong_with_a_request_is_said_by_name(room: Room) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             await it.sdk.responses.create(model="postroom", input="x", tools=[{"type": "web_search"}])
         assert refused.value.param == "tools[0]"
+        choice = {"type": "function", "function": {"name": "gone"}}
+        for tools in ({}, {"tools": [TOOL]}):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await it.chat("x", tool_choice=choice, **tools)
+            assert (refused.value.param, "'gone'" in refused.value.message) == ("tool_choice", True)
+        with pytest.raises(openai.BadRequestError) as refused:
+            await it.sdk.responses.create(
+                model="postroom", input="x", tool_choice={"type": "function", "name": "gone"}
+            )
+        assert refused.value.param == "tool_choice"
         assert (await it.sdk.models.retrieve("postroom")).id == "postroom"
         with pytest.raises(openai.NotFoundError):
             await it.sdk.models.retrieve("openai/gpt-9")

@@ -180,6 +180,17 @@ async def test_what_the_mail_room_refuses_is_told_and_the_next_message_passes(ro
     assert [one["body_md"] for one in await office.inbox()] == ["short"]
 
 
+async def test_a_person_who_was_removed_is_known_no_more(room, prepared_stores):
+    office = await opened(room, prepared_stores)
+    await office.mail.call(
+        "retire_agent", {"project_key": PEOPLE_SLUG, "agent_name": "Ana"}, caller=Caller(postroom=True, operator=True)
+    )
+    await office.channel.say("hello")
+    await all_answered(room, office.gateway, 1)
+    await office.until(lambda: office.channel.texts())
+    assert office.channel.texts() == ["Not passed on to Ana: nobody is known as human:Ana any more."]
+
+
 async def test_nobody_writes_to_themselves(room, prepared_stores):
     here = ChatAddress(platform="telegram", chat_id="12345")
     office = await opened(room, prepared_stores, chat=here)

@@ -5,6 +5,7 @@ quiet                            ─▶ of the chat, for everybody
 """
 
 import asyncio
+import re
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Final
@@ -26,6 +27,7 @@ SETTINGS: Final = ("busy", "reset", "quiet", "model", "instructions")
 _DEFAULT: Final = "default"
 _LONGEST: Final = 4_000
 _SHOWN: Final = 60
+_HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
 
 
 class ChatSettings:
@@ -117,12 +119,12 @@ def _reset_of(value: str) -> Json:
     policy = None
     if word == "none" and not detail:
         policy = SessionResetPolicy()
-    elif word == "daily" and (not detail or (detail.isdecimal() and len(detail) <= 2)):
+    elif word == "daily" and (not detail or _HOUR.fullmatch(detail)):
         policy = SessionResetPolicy(mode=ResetMode.DAILY, at_hour=int(detail or 4))
     elif word == "idle" and (span := span_of(detail)) is not None and span >= timedelta(minutes=1):
         policy = SessionResetPolicy(mode=ResetMode.IDLE, idle_minutes=span // timedelta(minutes=1))
     if policy is None:
-        raise _no_choice(value, "write none, daily 4 (the hour) or idle 2h")
+        raise _no_choice(value, "write none, daily 4 (the hour, 0 to 23) or idle 2h")
     return {**asdict(policy), "mode": policy.mode.value}
 
 

@@ -7,7 +7,7 @@ from postroom.contracts.choices import ContactPolicy, RecipientKind
 from postroom.contracts.errors import AgentRetired, ContactBlocked, ContactRequired, PostroomError
 from postroom.contracts.mail import Agent, Message, Project, Reach
 from postroom.mail.context import WriteContext
-from postroom.mail.projects import address_of
+from postroom.mail.projects import PEOPLE_SLUG, address_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,11 @@ def refusals(
         )
         if (kind := refusal(facts)) is not None:
             name = address_of(one.agent.name, one.project.slug, home.slug)
-            found[one.agent.id] = kind(f"{name} does not take this message", value=name)
+            what = f"{name} does not take this message"
+            if facts.retired:
+                is_person = one.project.slug == PEOPLE_SLUG
+                what = f"nobody is known as {name} any more" if is_person else f"{name} is retired"
+            found[one.agent.id] = kind(what, value=name)
     return found
 
 

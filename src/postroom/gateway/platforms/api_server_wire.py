@@ -6,7 +6,7 @@ its last message and results of tools are new. Tools and settings go to the mode
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -140,9 +140,11 @@ def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Aske
         if not isinstance(one, _PASSED_ON[name]):
             raise wrong(f"`{name}` cannot be this", name)
     limit = data.get("max_completion_tokens")
+    tools = _tools(data.get("tools"), lambda one: one.get("function"))
+    _check_choice(more, tools)
     return Asked(
         **read_conversation(data.get("messages"), "messages", image_bytes),
-        tools=_tools(data.get("tools"), lambda one: one.get("function")),
+        tools=tools,
         overrides=_overrides(data, data.get("max_tokens") if limit is None else limit, more),
         stream=_flag(data, "stream", default=False),
         include_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
@@ -171,12 +173,12 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
         raise wrong("give `previous_response_id` or `conversation`, not both", "conversation")
     reasoning = data.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, Mapping) else None
+    more, tools = _passed_on(data), _tools(data.get("tools"), lambda one: one)
+    _check_choice(more, tools)
     return Asked(
         **said,
-        tools=_tools(data.get("tools"), lambda one: one),
-        overrides=_overrides(
-            {**data, "reasoning_effort": effort}, data.get("max_output_tokens"), _passed_on(data)
-        ),
+        tools=tools,
+        overrides=_overrides({**data, "reasoning_effort": effort}, data.get("max_output_tokens"), more),
         stream=_flag(data, "stream", default=False),
         session=conversation or (session_name(data.get("user"), "user") if previous is None else None),
         previous=previous,
@@ -240,6 +242,17 @@ def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tup
         description = str(function.get("description") or "")
         made.append(ToolDescriptor(id=name, name=name, description=description, parameters=parameters))
     return tuple(made)
+
+
+def _check_choice(more: Mapping[str, Json], tools: Sequence[ToolDescriptor]) -> None:
+    """Refuse the choice of a function that is not among the tools: a model cannot call it."""
+    choice = more.get("tool_choice")
+    if not isinstance(choice, Mapping) or choice.get("type") != "function":
+        return
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if name not in [tool.name for tool in tools]:
+        raise wrong(f"`tool_choice` names {str(name)[:100]!r}, which is not in `tools`", "tool_choice")
 
 
 def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
