@@ -183,7 +183,9 @@ async def test_what_the_mail_room_refuses_is_told_and_the_next_message_passes(ro
 async def test_a_person_who_was_removed_is_known_no_more(room, prepared_stores):
     office = await opened(room, prepared_stores)
     await office.mail.call(
-        "retire_agent", {"project_key": PEOPLE_SLUG, "agent_name": "Ana"}, caller=Caller(postroom=True, operator=True)
+        "retire_agent",
+        {"project_key": PEOPLE_SLUG, "agent_name": "Ana"},
+        caller=Caller(postroom=True, operator=True),
     )
     await office.channel.say("hello")
     await all_answered(room, office.gateway, 1)

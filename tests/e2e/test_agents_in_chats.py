@@ -192,12 +192,23 @@ def test_two_agents_of_one_group_answer_each_to_its_name_and_whoever_is_not_ther
         soon(lambda: len(fake.sent("sendMessage")) == 5)
         said = {one["text"].replace("\\", "") for one in fake.sent("sendMessage")[2:]}
         assert {one.partition(":")[0] for one in said} >= {"I am Ada", "Not passed on to eve"}
-        assert any(f"'Cy@{yard}' has no runner" in one for one in said)
+        assert f"Nobody answers: there is no agent 'Cy@{yard}'; tell who runs this server" in "".join(said)
         whole = (f"rule 1 names Cy@{yard}, and there is no such agent", "rule 2 names human:eve")
         told_of = postroom(data, "gateway", "status").stdout
         assert all(one in told_of for one in whole)
         refused = postroom(data, "gateway", "config", "check")
-        assert (refused.returncode, whole[0] in refused.stderr) == (78, True)
+        assert (refused.returncode, all(one in refused.stderr for one in whole)) == (78, True)
+        with server.line() as line:
+            line.tool("register_agent", project_key=str(yard), program="p", model="m", name="Cy")
+        without = f"rule 1 names Cy@{yard}, which has no runner"
+        told_of = [postroom(data, *words).stdout for words in (("gateway", "status"), ("doctor",))]
+        assert all(without in " ".join(one.split()) for one in told_of), told_of
+        assert without in postroom(data, "gateway", "config", "check").stderr
+        inbound = {"message_id": 8, "date": 1, "text": "@cy who are you?", "from": person, "chat": chat}
+        feed(fake, loop, update(8, message=inbound))
+        soon(lambda: len(fake.sent("sendMessage")) == 6)
+        answer = fake.sent("sendMessage")[-1]["text"].replace("\\", "")
+        assert f"Nobody answers: agent 'Cy@{yard}' has no runner; tell who runs this server" in answer
         told("")
         assert postroom(data, "gateway", "config", "check").returncode == 0
         told('[[routes]]\nagent = "human:eve"\n')

@@ -26,10 +26,12 @@ from postroom.contracts.errors import (
     ConfigError,
     InternalError,
     InvalidArgument,
+    InvalidRunner,
     ServerUnavailable,
 )
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
+from postroom.contracts.runners import AnyRunner, Runner
 from postroom.gateway.config import HomeChannel
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.gateway import Gateway
@@ -105,40 +107,54 @@ async def test_models_of_chats_send_files_where_the_file_says_so(tmp_path: Path,
     await made._answering.close()
 
 
-async def test_whoever_a_rule_names_and_is_not_there_is_told_in_the_order_of_the_file(
+class Known:
+    """Fake runners: Bo has one, Di none, Flo one that does not read back, and others are not there."""
+
+    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+        match agent_id.partition("@")[0]:
+            case "Bo":
+                return Runner(argv=("x",), cwd="/work")
+            case "Di":
+                return None
+            case "Flo":
+                raise InvalidRunner("the runner that is kept does not read back")
+            case _:
+                raise AgentNotFound(f"there is no agent {agent_id!r}")
+
+
+async def test_whoever_a_rule_names_and_cannot_answer_is_told_in_the_order_of_the_file(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async def knows(project: str, name: str) -> bool:
-        return (project, name) == ("harbour", "Bo")
-
     async def knows_person(name: str) -> bool:
         return name == "ada"
 
-    named = ("Bo@harbour", "human:ada", "human:eve", "Cy@harbour", "human:eve")
+    agents = ("Cy@harbour", "Di@harbour", "Flo@harbour")
+    named = ("Bo@harbour", "human:ada", "human:eve", *agents, "human:eve")
     routes = [
         f'[[routes]]\nagent = "{one}"\nplatform = "web"\nmention = "m{number}"\n'
         for number, one in enumerate(named)
     ]
     page = '[platforms.web]\ntoken_env = "SECRET"\n' + "".join(routes)
-    details = {"agents": Agent(), "knows": knows, "knows_person": knows_person}
+    details = {"agents": Agent(), "runners": Known(), "knows_person": knows_person}
     made = await asyncio.to_thread(chat_service, tmp_path, page, clock, **details)
-    eve, cy = await made.missing()
+    eve, cy, di, flo = await made.missing()
     assert eve.what == "[[routes]] rule 3 names human:eve, and nobody is named so"
     assert "postroom people add eve" in eve.remedy
     assert cy.what == "[[routes]] rule 4 names Cy@harbour, and there is no such agent"
+    assert di.what == "[[routes]] rule 5 names Di@harbour, which has no runner"
+    assert "postroom agents set-runner" in di.remedy
+    assert flo.what == "[[routes]] rule 6 names Flo@harbour: the runner that is kept does not read back"
     assert (made.names("human:Ada"), made.names("Cy@harbour"), made.names("human:zoe")) == (True, True, False)
 
 
 async def test_an_agent_that_answers_everything_and_is_not_there_is_told_too(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async def knows(project: str, name: str) -> bool:
-        return False
-
-    file = '[agent]\nrun = "Bo@harbour"\n[platforms.web]\ntoken_env = "SECRET"\n'
-    made = await asyncio.to_thread(chat_service, tmp_path, file, clock, agent="", agents=Agent(), knows=knows)
-    [bo] = await made.missing()
-    assert bo.what.startswith("[agent] names Bo@harbour")
+    file = '[agent]\nrun = "Cy@harbour"\n[platforms.web]\ntoken_env = "SECRET"\n'
+    details = {"agent": "", "agents": Agent(), "runners": Known()}
+    made = await asyncio.to_thread(chat_service, tmp_path, file, clock, **details)
+    [cy] = await made.missing()
+    assert cy.what.startswith("[agent] names Cy@harbour")
 
 
 def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:

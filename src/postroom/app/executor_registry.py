@@ -16,7 +16,13 @@ from postroom.app.tokens import new_run_token
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import ConfigError, InvalidRunner, RunnerNotFound, RunnerSecretMissing
+from postroom.contracts.errors import (
+    AgentNotFound,
+    ConfigError,
+    InvalidRunner,
+    RunnerNotFound,
+    RunnerSecretMissing,
+)
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.run_access import RunAccess
@@ -59,6 +65,7 @@ class ExecutorsByRunner(SeveralExecutors):
         """Return what executes an agent's run, as its runner says now.
 
         Raises:
+            AgentNotFound: there is no such agent.
             RunnerNotFound: nobody has said how this agent is run.
             InvalidRunner: its runner cannot be read, or nothing here executes that kind.
         """
@@ -193,22 +200,20 @@ class ExecutorRegistry:
                 signing_secret(runner, self._environment)
                 return f"it posts to {urlsplit(runner.url).netloc}"
 
-    async def knows(self, project: str, name: str) -> bool:
-        """Say whether there is an agent of this project and name, whether it has a runner or not."""
-        return await self._mail.store.read(lambda tx: _row_of(tx, project, name)) is not None
-
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.
 
         Raises:
+            AgentNotFound: there is no such agent.
             InvalidRunner: what is kept of it cannot be read any more.
         """
         name, _, slug = agent_id.partition("@")
 
         def look(tx: MailReads) -> str | None:
-            project = tx.project(slug)
-            agent = None if project is None else tx.agent(project.id, name)
-            kept = None if agent is None else tx.runner(agent.id)
+            row_id = _row_of(tx, slug, name)
+            if row_id is None:
+                raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id)
+            kept = tx.runner(row_id)
             return None if kept is None else kept.runner
 
         kept = await self._mail.store.read(look)

@@ -14,26 +14,38 @@ class Missing(NamedTuple):
     remedy: str
 
 
-def answering(told: GatewayFile) -> Mapping[str, Missing]:
-    """Return the agents (`name@project`) and people (`human:name`) that are to answer, in the file's order.
+class Named(NamedTuple):
+    """Who is to answer: `name@project` or `human:name`, as `where` in the file names them."""
 
-    Each with what is to be said where there is none of this name.
-    """
-    found: dict[str, Missing] = {}
+    whom: str
+    where: str
+    file: str
+
+    @property
+    def gone(self) -> Missing:
+        """What is wrong when nobody has this name."""
+        if not is_person(self.whom):
+            remedy = "register it, declare it as one of [[agents]], or name another"
+            return Missing(f"{self.where} names {self.whom}, and there is no such agent", remedy)
+        remedy = f"run `postroom people add {self.whom.removeprefix(PERSON)}`, or change {self.file}"
+        return Missing(f"{self.where} names {self.whom}, and nobody is named so", remedy)
+
+    @property
+    def not_run(self) -> Missing:
+        """What is wrong when it is an agent that nothing runs."""
+        remedy = "give it one with `postroom agents set-runner`, or name another"
+        return Missing(f"{self.where} names {self.whom}, which has no runner", remedy)
+
+
+def answering(told: GatewayFile) -> Mapping[str, Named]:
+    """Return the agents and people that are to answer, in the order of the file."""
+    found: dict[str, Named] = {}
     if told.agent.run is not None:
         address = "@".join(told.agent.run[::-1])
-        found[address] = _no_agent("[agent]", address)
+        found[address] = Named(address, "[agent]", told.path.name)
     for number, rule in enumerate(told.gateway.routes, start=1):
-        whom, where = rule.agent or "", f"[[routes]] rule {number}"
+        whom = rule.agent or ""
         other = told.others.get(whom)
-        if is_person(whom):
-            remedy = f"run `postroom people add {whom.removeprefix(PERSON)}`, or change {told.path.name}"
-            found.setdefault(whom, Missing(f"{where} names {whom}, and nobody is named so", remedy))
-        elif other is not None and other.run is not None:
-            found.setdefault(whom, _no_agent(where, whom))
+        if is_person(whom) or (other is not None and other.run is not None):
+            found.setdefault(whom, Named(whom, f"[[routes]] rule {number}", told.path.name))
     return found
-
-
-def _no_agent(where: str, agent: str) -> Missing:
-    remedy = "register it, declare it as one of [[agents]], or name another"
-    return Missing(f"{where} names {agent}, and there is no such agent", remedy)

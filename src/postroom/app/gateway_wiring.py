@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import BaseRoute, Mount, Route
 
 from postroom.app.config import Settings
-from postroom.app.gateway_answering import Missing, answering
+from postroom.app.gateway_answering import Missing, Named, answering
 from postroom.app.gateway_config import AgentConfig, GatewayFile
 from postroom.app.gateway_platforms import PLATFORMS
 from postroom.concurrency import SystemTimer
@@ -23,11 +23,12 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.chat import CHAT_THREAD, ChatStores
 from postroom.contracts.clock import Clock, SystemClock, Timer
-from postroom.contracts.errors import AgentNotFound, ConfigError
+from postroom.contracts.errors import AgentNotFound, ConfigError, InvalidRunner
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.records import replace
+from postroom.contracts.runners import Runners
 from postroom.dispatch.routing import SeveralExecutors
 from postroom.gateway.config import PERSON, PlatformConfig, is_person
 from postroom.gateway.delivery import MailOutbox
@@ -133,7 +134,7 @@ class ChatService:
         clock: Clock,
         registry: CollectorRegistry,
         agents: RunDispatchExecutor | None = None,
-        knows: Callable[[str, str], Awaitable[bool]] | None = None,
+        runners: Runners | None = None,
         knows_person: Callable[[str], Awaitable[bool]] | None = None,
         mail: ChatDelivery | None = None,
         locks_dir: Path | None = None,
@@ -143,7 +144,7 @@ class ChatService:
         """Make everything; nothing runs yet.
 
         `agents` runs the agents of the mail room that answer, where one of them does, and
-        `knows` says whether there is one of this project and name, `knows_person` whether a person is named.
+        `runners` says how each is run, `knows_person` whether a person is named.
         `mail` is told what became of its messages in chats, and what is said in them to people.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken; with `leases` the
         servers of one database share its channels.
@@ -164,7 +165,7 @@ class ChatService:
         """stopped, starting, running or stopping."""
         sessions = Sessions(chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
-        self._told, self._knows, self._knows_person = told, knows, knows_person
+        self._told, self._runners, self._knows_person = told, runners, knows_person
         self._answering = ChatAgents(told, agents, clock, timer)
         self._transcriber = _transcriber(told.agent, clock)
         transcribe = None if self._transcriber is None else self._transcriber.transcribe
@@ -219,21 +220,30 @@ class ChatService:
         _LOG.info("gateway.running", channels=[one.platform.value for one in self.adapters])
 
     async def missing(self) -> list[Missing]:
-        """Return what is wrong about each agent and person who is to answer and is not there.
+        """Return what is wrong about each agent and person who is to answer and cannot.
 
         Whoever writes to them is told that there is no answer; all others are served.
         """
-        return [told for whom, told in answering(self._told).items() if not await self._is_there(whom)]
+        looked_at = [await self._fault_of(named) for named in answering(self._told).values()]
+        return [one for one in looked_at if one is not None]
 
     def names(self, whom: str) -> bool:
         """Say whether a rule has this person or agent of the mail room answer."""
         return whom.casefold() in map(str.casefold, answering(self._told))
 
-    async def _is_there(self, whom: str) -> bool:
-        if is_person(whom):
-            return self._knows_person is None or await self._knows_person(whom.removeprefix(PERSON))
-        name, _, project = whom.partition("@")
-        return self._knows is None or await self._knows(project, name)
+    async def _fault_of(self, named: Named) -> Missing | None:
+        if is_person(named.whom):
+            name = named.whom.removeprefix(PERSON)
+            is_there = self._knows_person is None or await self._knows_person(name)
+            return None if is_there else named.gone
+        try:
+            is_run = self._runners is None or await self._runners.runner_of(named.whom) is not None
+        except AgentNotFound:
+            return named.gone
+        except InvalidRunner as error:
+            remedy = error.remedy or named.not_run.remedy
+            return Missing(f"{named.where} names {named.whom}: {error.message}", remedy)
+        return None if is_run else named.not_run
 
     async def stop(self) -> None:
         """End it in good order; harmless when done twice, and when it never started."""

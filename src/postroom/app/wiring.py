@@ -249,7 +249,7 @@ class Application:
             clock=self.clock,
             registry=self.metrics.registry,
             agents=mail_runs(self.mail, self.executors, self.clock, whose) if has_agents else None,
-            knows=self.executors.knows,
+            runners=self.executors,
             knows_person=lambda name: self.store.read(lambda tx: is_named(tx, name)),
             mail=delivery,
             locks_dir=machine_dir(environment()),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlencode
 
 import typer
 
@@ -20,7 +21,7 @@ from postroom.contracts.errors import (
 
 if TYPE_CHECKING:
     from postroom.app.config import Settings
-    from postroom.app.gateway_answering import Missing
+    from postroom.app.gateway_answering import Missing, Named
     from postroom.app.gateway_config import GatewayFile
 
 app = typer.Typer(
@@ -257,37 +258,42 @@ def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     show.answer(found, as_json=as_json, text=lambda: show.outline(found))
 
 
-def _missing(named: "Mapping[str, Missing]", data_dir: Path | None) -> dict[str, str]:
-    """Refuse a file that names somebody who is not there; without a server say that nobody knows.
+def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, str]:
+    """Refuse a file that names somebody who cannot answer; without a server say that nobody knows.
 
     Raises:
-        ConfigError: an agent or a person that is to answer is not there.
+        ConfigError: agents or people that are to answer are not there, or not run.
     """
     if not named:
         return {}
     try:
         server = Server.find(data_dir=data_dir)
-        for whom, (what, remedy) in named.items():
-            if not _is_there(server, whom):
-                raise ConfigError(what, value=whom, remedy=remedy)
+        faults = {one.whom: fault for one in named.values() if (fault := _fault_of(server, one)) is not None}
     except ServerUnavailable:
         return {"not_checked": f"no server runs, which would say whether there is {', '.join(named)}"}
+    if faults:
+        what = "; ".join(one.what for one in faults.values())
+        remedies = dict.fromkeys(one.remedy for one in faults.values())
+        raise ConfigError(what, value=", ".join(faults), remedy="; ".join(remedies))
     return {}
 
 
-def _is_there(server: Server, whom: str) -> bool:
+def _fault_of(server: Server, named: "Named") -> "Missing | None":
     from postroom.gateway.config import PERSON, is_person
 
-    if is_person(whom):
-        named = show.items(server.admin("GET", "/admin/people").get("people"))
-        wanted = whom.removeprefix(PERSON).casefold()
-        return any(one["name"].casefold() == wanted and not one["visitor"] for one in named)
-    name, _, project = whom.partition("@")
+    if is_person(named.whom):
+        people = show.items(server.admin("GET", "/admin/people").get("people"))
+        wanted = named.whom.removeprefix(PERSON).casefold()
+        is_there = any(one["name"].casefold() == wanted and not one["visitor"] for one in people)
+        return None if is_there else named.gone
+    name, _, project = named.whom.partition("@")
     try:
         server.call_tool("whois", {"project_key": project, "agent_name": name})
     except (UnknownAgent, UnknownProject):
-        return False
-    return True
+        return named.gone
+    found = server.admin("GET", f"/admin/runners?{urlencode({'project': project})}")
+    is_run = any(one["agent"].casefold() == name.casefold() for one in show.items(found.get("runners")))
+    return None if is_run else named.not_run
 
 
 def _no_file(file: Path) -> ConfigError:

@@ -240,7 +240,12 @@ class Runners(Protocol):
     """Says how an agent is run."""
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
-        """Return the agent's runner, or None when none is declared; `agent_id` is the activation's."""
+        """Return the agent's runner, or None when none is declared; `agent_id` is the activation's.
+
+        Raises:
+            AgentNotFound: there is no such agent.
+            InvalidRunner: what is kept of it cannot be read any more.
+        """
         ...
 
 

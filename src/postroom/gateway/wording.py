@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 from postroom.contracts.chat_links import LinkOutcome
 from postroom.contracts.errors import (
+    AgentNotFound,
     ContentFiltered,
     ContextOverflow,
     ModelNotFound,
     RequestRefused,
+    RunnerNotFound,
     Unauthorized,
 )
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
@@ -109,6 +111,9 @@ def _failed(reason: TerminationReason) -> str:
             return f"The model refused this and it is set aside ({why}): say it differently, or go on."
         case Unauthorized.code | ModelNotFound.code:
             return f"The agent could not answer: {why}; tell who runs it, and send /retry when it is mended."
+        case AgentNotFound.code | RunnerNotFound.code:
+            plain = why.removeprefix(f"{RunnerNotFound.branch}: ")
+            return f"Nobody answers: {plain}; tell who runs this server, and send /retry when it is mended."
         case _:
             return f"The agent could not answer: {why}"
 

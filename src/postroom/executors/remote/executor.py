@@ -20,6 +20,7 @@ from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import (
+    AgentNotFound,
     InvalidActivation,
     InvalidArgument,
     InvalidRunner,
@@ -283,7 +284,7 @@ class RemoteExecutor(RunDispatchExecutor):
             return None
         try:
             return await self._secret_of(await self._runner_of(agent_id))
-        except (InvalidRunner, RunnerNotFound):
+        except (AgentNotFound, InvalidRunner, RunnerNotFound):
             return None
         except RunnerSecretMissing as error:  # who has proved nothing is not told where it should have been
             _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
