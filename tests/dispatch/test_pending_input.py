@@ -4,7 +4,13 @@ import pytest
 
 from dispatch_room import Blocking, Counting, RunActivation, dispatch_in, done, eventually
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import AlreadyConsumed, DeliveryBlocked, UnknownMessage, VersionConflict
+from postroom.contracts.errors import (
+    AgentNotFound,
+    AlreadyConsumed,
+    DeliveryBlocked,
+    UnknownMessage,
+    VersionConflict,
+)
 from postroom.contracts.messages import Boundary, DeliveryMode, Granularity, Message
 from postroom.contracts.records import replace
 
@@ -172,3 +178,20 @@ async def test_input_that_the_run_does_not_take_is_queued_and_stored_once(room):
     await dispatch_in(room.stores, queued.dispatch_id, RunDispatchStatus.ACKED)
     texts = [m.text() for m in await room.stores.threads.load_messages("t")]
     assert texts.count("not taken") == 1
+
+
+async def test_input_for_an_agent_that_is_gone_waits_and_keeps_nobody_else_waiting(room):
+    class Knowing(Counting):
+        async def resolve(self, activation, *, pinned):
+            if activation.thread_id == "gone":
+                raise AgentNotFound("nobody runs it", value="gone")
+            return await super().resolve(activation, pinned=pinned)
+
+    mode = DeliveryMode(boundary=Boundary.NEXT_STEP, target_run_id="ended")
+    for thread_id in ("gone", "here"):
+        await room.stores.threads.append_pending(thread_id, [Message.user("hi", id=thread_id)], mode)
+    mailbox = room.mailbox(Knowing())
+    assert await mailbox.recover() == 1
+    await mailbox.settled()
+    assert [one.message.id for one in await mailbox.pending("gone")] == ["gone"]
+    assert [m.text() for m in await room.stores.threads.load_messages("here")] == ["hi", "ok"]

@@ -88,8 +88,13 @@ async def test_a_thread_is_run_by_the_agent_that_its_name_names(tmp_path: Path, 
     threads = [thread_name("web", "default", "1", agent) for agent in (None, "poet", "Bo@gone")]
     assert [agents.agent_of(thread) for thread in threads] == ["default", "poet", "Bo@gone"]
     assert [agents.commits_steps(thread) for thread in threads] == [True, True, False]
+    for_nobody = RunActivation.new(threads[2], [])
     with pytest.raises(AgentNotFound, match="Bo@gone answers no chats here any more"):
-        await agents.chosen(RunActivation.new(threads[2], []))
+        await agents.chosen(for_nobody)
+    plan = await agents.resolve(for_nobody, pinned="its run")
+    assert plan.resolution_id == "its run", (
+        "what waits for an agent that is gone becomes a run, which says so"
+    )
     await agents.close()
 
 

@@ -24,7 +24,7 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.chat import CHAT_THREAD, ChatStores
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import AgentNotFound, ConfigError, InvalidRunner
-from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.records import replace
@@ -83,6 +83,15 @@ class ChatAgents(SeveralExecutors):
             AgentNotFound: the file names this agent no more.
         """
         return self._of(activation.thread_id)
+
+    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
+        """Return what the run is pinned to.
+
+        What waits for an agent that is gone becomes a run all the same: its end tells whoever wrote.
+        """
+        if pinned is not None and self._told.agent_on(activation.thread_id) is None:
+            return ResolvedRunPlan(resolution_id=pinned)
+        return await super().resolve(activation, pinned=pinned)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run as the agent that its thread names."""

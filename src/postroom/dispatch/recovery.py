@@ -27,6 +27,7 @@ from postroom.contracts.errors import (
     RunNotOpen,
     StaleClaim,
     StateError,
+    StoreError,
 )
 from postroom.contracts.limits import LIMITS
 from postroom.contracts.messages import TASKS_UPDATED, Message
@@ -152,12 +153,20 @@ class Recovery:
         return enqueued
 
     async def take_up_left_over(self) -> int:
-        """Give what was meant for runs that have ended to new ones; return how many that started."""
+        """Give what was meant for runs that have ended to new ones; return how many that started.
+
+        What nobody here can run waits on.
+        """
         taken_up, after = 0, ""
         while page := await self._core.threads.threads_with_pending(after=after):
             for thread_id in page:
                 self._core.metrics.happened("orphaned_pending_thread", "detected")
-                taken_up += await self._submissions.take_up_left_over(thread_id) is not None
+                try:
+                    taken_up += await self._submissions.take_up_left_over(thread_id) is not None
+                except StoreError:
+                    raise
+                except PostroomError as error:
+                    _LOG.warning("pending.not_taken_up", thread_id=thread_id, reason=error.describe())
             after = page[-1]
         return taken_up
 

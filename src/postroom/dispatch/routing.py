@@ -103,7 +103,11 @@ class ExecutorsByThread(SeveralExecutors):
         Raises:
             AgentNotFound: nothing here runs such threads.
         """
-        return self._of(activation.thread_id)
+        thread_id = activation.thread_id
+        executor = self._route(thread_id)
+        if executor is None:
+            raise AgentNotFound(f"nothing here runs thread {thread_id!r}", value=thread_id)
+        return executor
 
     def each(self) -> Iterator[RunDispatchExecutor]:
         """Return the executors, each once."""
@@ -111,22 +115,18 @@ class ExecutorsByThread(SeveralExecutors):
 
     def waits_for_outages(self, thread_id: str) -> bool:
         """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
-        return self._of(thread_id).waits_for_outages(thread_id)
+        executor = self._route(thread_id)
+        return executor is not None and executor.waits_for_outages(thread_id)
 
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs are committed by what executes them."""
-        return self._of(thread_id).commits_steps(thread_id)
+        executor = self._route(thread_id)
+        return executor is not None and executor.commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
         """Return which agent all runs of a thread are of; None also where nothing here runs them."""
         executor = self._route(thread_id)
         return None if executor is None else executor.agent_of(thread_id)
-
-    def _of(self, thread_id: str) -> RunDispatchExecutor:
-        executor = self._route(thread_id)
-        if executor is None:
-            raise AgentNotFound(f"nothing here runs thread {thread_id!r}", value=thread_id)
-        return executor
 
     def _route(self, thread_id: str) -> RunDispatchExecutor | None:
         routes = self._routes.items()
