@@ -182,7 +182,7 @@ async def all_answered(room, gateway, messages: int) -> None:
             found.get(one) for one in (InboundStatus.WAITING, InboundStatus.HANDED_OVER)
         )
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):  # a disk may keep a commit for half a minute
         while not await counted():
             room.hurry(gateway)()
             await asyncio.sleep(0)

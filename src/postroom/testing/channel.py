@@ -266,8 +266,11 @@ class FakeChannel(BasePlatformAdapter):
         return answer
 
 
-async def settled(*conditions: Any, within_s: float = 20.0) -> None:
-    """Return when every condition holds; let others run in between."""
+async def settled(*conditions: Any, within_s: float = 90.0) -> None:
+    """Return when every condition holds; let others run in between.
+
+    The bound is long, for a disk may keep a commit for half a minute.
+    """
     async with asyncio.timeout(within_s):
         while [one for one in conditions if not one()]:  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0)
