@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 from typing import Any
 
 import openai
@@ -124,9 +123,8 @@ async def harbour(
 
     async def hurry() -> None:
         [(_, mailbox)] = room.opened
-        for turn in count():
-            hurried()
-            if turn % 50 == 0:
+        while True:
+            if hurried():
                 await mailbox.poll()
             await asyncio.sleep(0)
 

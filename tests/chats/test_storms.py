@@ -133,7 +133,7 @@ async def _all_closed(room: Any, gateway: Any, place: Place, rows: int) -> dict[
             ended = sum(counts.get(one, 0) for one in InboundStatus if not one.is_open)
             if ended == rows and len(_refusals(place)) == counts.get(InboundStatus.REJECTED, 0):
                 return counts
-            for _ in range(20):  # looking at the store takes the gateway's time
+            for _ in range(100):  # looking at the store takes the gateway's time
                 if sum(counts.values()) == rows:  # while they come none passes: an album stays one
                     room.hurry(gateway)()
                 await asyncio.sleep(0)
