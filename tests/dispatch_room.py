@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from patient_loop import a_moment
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunStart, TextDelta, ToolCallReady
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
@@ -188,7 +189,7 @@ async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
         while True:
             if found := await look():
                 return found
-            await asyncio.sleep(0)
+            await a_moment()
 
 
 async def dispatch_that(

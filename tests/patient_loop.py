@@ -6,12 +6,16 @@ loop holds the interpreter's lock, and the thread of the store that it waits for
 
 import asyncio
 import selectors
+import time
 from typing import Any
 
 SPINS = 50
 """Rounds in which nothing came from outside, after which the loop is taken for one that only waits."""
 PAUSE = 0.001
 """Seconds for which such a round lets others work; what comes from outside ends it at once."""
+MOMENT = 0.005
+"""Seconds between two looks at a store: who looks in each round passes the interpreter's lock back and forth
+with the thread that looks, and the thread that writes does not get it for minutes on a busy machine."""
 
 
 class PatientSelector(selectors.DefaultSelector):
@@ -33,3 +37,10 @@ class PatientSelector(selectors.DefaultSelector):
 def patient_loop() -> asyncio.AbstractEventLoop:
     """Return a loop for one test."""
     return asyncio.SelectorEventLoop(PatientSelector())
+
+
+async def a_moment() -> None:
+    """Return a little later, so that others work between two looks at a store."""
+    until = time.monotonic() + MOMENT
+    while time.monotonic() < until:
+        await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from dispatch_room import PATIENCE
+from patient_loop import a_moment
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import AgentEvent, StreamReset, TextDelta
 from postroom.contracts.executor import RunControl
@@ -129,7 +130,7 @@ async def shown(look: Callable[[], Awaitable[T | None]]) -> T:
     """Look again and again until there is something; threads that look at processes have their turn between."""
     async with asyncio.timeout(PATIENCE):
         while (found := await look()) is None:
-            await asyncio.to_thread(os.sched_yield)
+            await a_moment()
         return found
 
 
