@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import shutil
 import time
 from typing import Any
 
@@ -25,7 +24,6 @@ async def main(large: int = LARGE) -> None:
 async def _ten_days(application: Application, large: int) -> None:
     """Back up each day; in between a fiftieth of the messages is read, and as many are new."""
     folder = application.backups.folder
-    await asyncio.to_thread(shutil.rmtree, folder)
     dice = random.Random("days")
     table = Table(f"Backups of {large:,} messages on {DAYS} days, {CHANGED:.0%} changed in between")
     for day in range(DAYS):
