@@ -202,6 +202,7 @@ async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
         (refusal(413), ContextOverflow),
         (refusal(302, "", Location="http://127.0.0.1:1/"), ProviderFailed),
         (refusal(405), ProviderFailed),
+        (refusal(415), RequestRefused),  # a picture, say: it is asked again without
         (refusal(422), RequestRefused),
         (refusal(429, {"error": {"code": "insufficient_quota"}}), Unauthorized),
         (refusal(429, {"error": "slow"}), RateLimited),

@@ -54,6 +54,7 @@ _BY_STATUS: dict[int, type[InferenceError]] = {
     408: InferenceTimeout,
     409: ProviderFailed,
     413: ContextOverflow,
+    415: RequestRefused,
     422: RequestRefused,
     425: ProviderFailed,
     429: RateLimited,
