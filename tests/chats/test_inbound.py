@@ -46,7 +46,7 @@ async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_
     said_at = room.clock.now()
     await channel.say("are you there?")
     await all_answered(room, gateway, 2)
-    about_it = [one for one in changes if "purge" not in one]  # that is the gateway's round, not the message's
+    about_it = [one for one in changes if "purge" not in one]  # that is a round of the gateway
     assert len(about_it) == 3, about_it
     [session] = await room.stores.sessions.sessions()
     [thread] = await room.stores.sessions.threads(session.session_key)

@@ -476,9 +476,7 @@ class Delivery:
             await self._mail.lost(reply.mail_key, f"the chat did not take it: {why}")
         self._metrics.gave_up()
         self._presenter.seen.clear(closes.inbound_ids)
-        return NotPerformed(
-            error=why, final=True, also=closes.change(f"it could not be delivered: {why}")
-        )
+        return NotPerformed(error=why, final=True, also=closes.change(f"it could not be delivered: {why}"))
 
 
 def _owed_since(row: OutboxMessage) -> int:

@@ -59,6 +59,7 @@ _BLOCKS = {
 
 
 _LONGEST_QUOTE = 2_000
+NOTHING_ELSE = Joined(locks=(), change=lambda _: None)
 CHANGED_INTO_COMMAND = "changed into a command"
 """Why a message was taken back that its sender may change again, and is then told of."""
 
@@ -111,7 +112,7 @@ class Handover:
         session: ChatSession,
         *,
         mode: BusyPolicy | None = None,
-        also: Joined | None = None,
+        also: Joined = NOTHING_ELSE,
     ) -> Admission:
         """Hand a message over that was kept, and say what became of it; `also` is written with that.
 
@@ -139,7 +140,7 @@ class Handover:
         session: ChatSession,
         *,
         mode: BusyPolicy | None = None,
-        also: Joined | None = None,
+        also: Joined = NOTHING_ELSE,
     ) -> Admission | None:
         """Keep a message and hand it over, in one change with what is `also` to be written.
 
@@ -173,7 +174,7 @@ class Handover:
         session: ChatSession,
         mode: BusyPolicy | None,
         take: Callable[[Transaction], InboundMessage | None],
-        also: Joined | None,
+        also: Joined,
     ) -> tuple[InboundMessage, Admission] | None:
         """Hand over what `take` gives, in the change in which it is given; None when it does not wait.
 
@@ -183,7 +184,7 @@ class Handover:
         if source is None:
             raise UnknownMessage("a message that is handed over has a source", value=event.message_id)
         mode, asked = mode or self.busy_mode(session, source), self.asked(session, source)
-        locks = {chat_lock(inbound_key(source, event.message_id)), *(() if also is None else also.locks)}
+        locks = {chat_lock(inbound_key(source, event.message_id)), *also.locks}
         delivery = delivery_of(mode, source)
         place = self._place_of(source)
         handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
@@ -205,8 +206,7 @@ class Handover:
                 tx.chats.move_inbound([inbound.inbound_id], handed, tx.now())
             elif is_kept_now and admission.kind is AdmissionKind.REJECTED:
                 raise _NotHandedOver
-            if also is not None:
-                also.change(tx)
+            also.change(tx)
             return inbound, admission
 
         done = await self._run_queue.accepting([thread_id], change, key=thread_id)

@@ -1,7 +1,7 @@
 """What the end of a chat's run causes: an answer to be delivered, or a question to be asked.
 
-The rows are stored in the commit that ends the run, with all that is needed to deliver an answer; who delivers
-a row is read off the thread's name. Where a row of another kind goes is looked up by whoever delivers it.
+The rows are stored in the commit that ends the run, an answer with where it goes. Who delivers a row is read
+off the thread's name; where a row of another kind goes is looked up by whoever delivers it.
 """
 
 from collections.abc import Sequence

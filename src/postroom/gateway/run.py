@@ -24,7 +24,7 @@ from postroom.gateway.admission import AGENT_PENDING, SessionGuard
 from postroom.gateway.commands import Command, Commands, help_text, resolve_command
 from postroom.gateway.config import GatewayConfig, is_person, short_name
 from postroom.gateway.events import ButtonPress, MessageEvent
-from postroom.gateway.handover import Admission, AdmissionKind, Handover
+from postroom.gateway.handover import NOTHING_ELSE, Admission, AdmissionKind, Handover
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices, notice_key
 from postroom.gateway.people import People
@@ -243,7 +243,7 @@ class GatewayRunner:
             await self._pass_on(event, source, session, key)
             return True
         activity = services.sessions.activity(session, source)
-        also = None if activity is None else Joined(locks=activity.locks, change=activity.change)
+        also = NOTHING_ELSE if activity is None else Joined(locks=activity.locks, change=activity.change)
         mode = BusyPolicy(event.metadata["busy"]) if "busy" in event.metadata else None
         if draft is not None:
             admission = await services.handover.begin(event, draft, session, mode=mode, also=also)

@@ -91,7 +91,7 @@ class Sessions:
         """Sessions as they are stored; none where other processes change them too."""
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the session in which something is said now, and whether it began anew by its reset policy."""
+        """Return the session in which something is said, and whether it began anew by its reset policy."""
         session, began_anew = await self.current(key, source)
         activity = self.activity(session, source)
         if activity is not None:

@@ -192,7 +192,9 @@ class Threads(Tables, ThreadTables):
         )
 
     def _pending(self, thread_id: str) -> tuple[PendingMessage, ...]:
-        return waiting(self._asked([("threads.pending", {"thread_id": thread_id})])["threads.pending", thread_id])
+        return waiting(
+            self._asked([("threads.pending", {"thread_id": thread_id})])["threads.pending", thread_id]
+        )
 
     @override
     def state(self, thread_id: str) -> dict[str, Json] | None:
