@@ -65,8 +65,7 @@ def write_runtime_status(
 
 
 class ScopedLocks:
-    """Locks that one process on this machine can hold, or the servers of one database: nobody else
-    receives with the same token.
+    """Locks on tokens: one process on this machine receives with each, or the servers of one database.
 
     A token is known here by a hash of it; neither file names nor messages show more.
     """
