@@ -45,7 +45,9 @@ def become(release: int, place: str) -> None:
     vars(migrations)["shipped_migrations"] = of_release
     found = statements.statements("postgres")
     insert = found["mail.insert_message"]
-    text = insert.text.replace("(id, ", f"(id, {WRITES[release]}, ").replace("($1, ", f"($1, '{release} at {place}', ")
+    text = insert.text.replace("(id, ", f"(id, {WRITES[release]}, ").replace(
+        "($1, ", f"($1, '{release} at {place}', "
+    )
     assert text.count(WRITES[release]) == text.count(f"'{release} at {place}'") == 1
     found["mail.insert_message"] = replace(insert, text=text)
 

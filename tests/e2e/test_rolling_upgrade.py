@@ -45,9 +45,7 @@ class Place:
         self.server = self._of(0)
 
     def _of(self, release: int) -> RunningServer:
-        return RunningServer(
-            self._data_dir, program=self._program(release), environment=self._environment
-        )
+        return RunningServer(self._data_dir, program=self._program(release), environment=self._environment)
 
     def _program(self, release: int) -> list[str]:
         return [str(PROGRAM), str(release), self.name]
@@ -62,7 +60,12 @@ class Place:
         """Return what a server of a release says that does not start here."""
         words = ["up", "--port", "0", "--data-dir", str(self._data_dir)]
         found = subprocess.run(
-            [sys.executable, *self._program(release), *words], env=self._environment, capture_output=True, text=True, timeout=START_PATIENCE, check=False
+            [sys.executable, *self._program(release), *words],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=START_PATIENCE,
+            check=False,
         )
         assert found.returncode == CONFIGURATION, found.stderr
         return found.stderr

@@ -139,7 +139,9 @@ def test_a_step_that_cannot_have_a_table_holds_up_nobody_who_uses_it(
         )
         upgrading.start()
         try:
-            while not looking.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'").fetchall():
+            while not looking.execute(
+                "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+            ).fetchall():
                 assert upgrading.is_alive()
             for _ in range(3):
                 asyncio.run(room.send("Ada", "Ben"))
@@ -163,10 +165,14 @@ def test_what_a_statement_answers_is_the_same_when_each_table_has_one_more_colum
             == pq.ExecStatus.COMMAND_OK
         }
         assert len(prepared) > 300
-        tables = session.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [a_schema]).fetchall()
+        tables = session.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s", [a_schema]
+        ).fetchall()
         for (table,) in tables:
             session.execute(
-                sql.SQL("ALTER TABLE {} ADD COLUMN further text NOT NULL DEFAULT ''").format(sql.Identifier(table))
+                sql.SQL("ALTER TABLE {} ADD COLUMN further text NOT NULL DEFAULT ''").format(
+                    sql.Identifier(table)
+                )
             )
         refused = {
             name
@@ -197,7 +203,9 @@ def not_additions(step: Migration) -> list[str]:
             return not match[1] or match[2] in new_tables
         if match := re.match(r"ALTER TABLE (\w+) ADD COLUMN (?!IF )\w+ [^,;]*$", text):
             is_filled = " DEFAULT " in text or " NOT NULL" not in text
-            return match[1] in new_tables or (is_filled and not re.search("UNIQUE|PRIMARY|REFERENCES|GENERATED", text))
+            return match[1] in new_tables or (
+                is_filled and not re.search("UNIQUE|PRIMARY|REFERENCES|GENERATED", text)
+            )
         if match := re.match(r"INSERT INTO (\w+) ", text):
             return match[1] in new_tables
         if match := re.match(r"UPDATE (\w+) SET (\w+) = [^,;]*$", text):

@@ -1,8 +1,8 @@
 """The numbered steps of a schema: how they are read, and which are missing.
 
-Servers of two releases may share a database of PostgreSQL, and the newer of them migrates it. So a step either
-leaves everything there that the release before it uses, or names in a line of its own the step with which the
-code stopped to use what it takes away:
+Servers of two releases may share a database of PostgreSQL, and the newer of them migrates it. So a step
+either leaves everything there that the release before it uses, or names in a line of its own the step with
+which the code stopped to use what it takes away:
 
     -- after: 0031
 
@@ -39,7 +39,7 @@ class Migration:
 
     @property
     def after(self) -> int:
-        """The step that every server must know which uses the database from this one on; 0: any server may."""
+        """The step that a server must know to use the database from this one on; 0: any server may use it."""
         found = _AFTER.search(self.sql)
         return int(found[1]) if found else 0
 

@@ -41,7 +41,8 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 )
 """
 _OF_OLD: Final = """
-SELECT NOT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('schema_migrations') AND attname = 'after')
+SELECT NOT EXISTS (SELECT 1 FROM pg_attribute
+                    WHERE attrelid = to_regclass('schema_migrations') AND attname = 'after')
 """
 _LEDGER_AFTER: Final = "ALTER TABLE schema_migrations ADD COLUMN after integer"
 _APPLIED: Final = "SELECT version, checksum FROM schema_migrations"
