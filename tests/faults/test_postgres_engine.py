@@ -707,8 +707,10 @@ def test_a_step_that_fails_leaves_the_schema_as_it_was(postgres_dsn: str, a_sche
         assert migrate(connection, address, steps=[good]) == []
         with pytest.raises(StoreCorrupt):
             migrate(connection, address, steps=[replace(good, sql="SELECT 1")])
+        alone = Migration(version=2, name="alone", sql="-- after: 0002\nCREATE TABLE c (d bigint);")
+        assert migrate(connection, address, steps=[good, alone]) == [2]
         with pytest.raises(SchemaTooNew):
-            migrate(connection, address, steps=[])
+            migrate(connection, address, steps=[good])
 
 
 async def test_stores_that_are_opened_at_once_make_the_schema_once(postgres_dsn: str, a_schema: str) -> None:
