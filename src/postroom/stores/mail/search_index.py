@@ -48,7 +48,7 @@ def fill(tx: SqlTransaction) -> None:
 
 
 def add_words(tx: SqlTransaction, after: int) -> int:
-    """Take note of the words of some messages behind a number; return the last of these, 0 when there is none."""
+    """Take note of the words of some messages behind a number; return the last one, 0 when there is none."""
     found = tx.all("mail.messages_after", {"after": after, "limit": _PAGE})
     for row in found:
         tx.run("mail.index_words", {"message_id": row[0], "words": tsvector(record(Message, row))})
@@ -56,7 +56,10 @@ def add_words(tx: SqlTransaction, after: int) -> int:
 
 
 def add_threads(tx: SqlTransaction) -> None:
-    """Take note of the threads of all messages, at once: one row that is changed for each of its messages gets slow."""
+    """Take note of the threads of all messages, on PostgreSQL.
+
+    At once: a row that one transaction changes for each message of a thread is slower each time.
+    """
     tx.run("mail.index_threads")
 
 

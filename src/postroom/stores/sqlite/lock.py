@@ -1,4 +1,4 @@
-"""One process owns a database file, or a folder: a lock of the operating system, which dies with its holder."""
+"""One process owns a database file, or a folder: a lock of the operating system that dies with its holder."""
 
 import contextlib
 import json
