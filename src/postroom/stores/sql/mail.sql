@@ -158,7 +158,9 @@ ON CONFLICT (project_id, thread_id) DO UPDATE
 
 -- index_threads @postgres
 INSERT INTO threads (project_id, thread_id, first_id, last_id, messages)
-SELECT project_id, thread_id, min(id), max(id), count(*) FROM messages GROUP BY project_id, thread_id;
+SELECT project_id, thread_id, min(id), max(id), count(*) FROM messages GROUP BY project_id, thread_id
+ON CONFLICT (project_id, thread_id) DO UPDATE
+   SET first_id = excluded.first_id, last_id = excluded.last_id, messages = excluded.messages;
 
 -- indexed @sqlite
 UPDATE search_index_progress SET indexed_to = :newest;
