@@ -177,6 +177,19 @@ def test_a_second_server_joins_and_each_sees_what_the_other_was_told(
     assert offline.returncode == 1
 
 
+def test_a_second_server_in_the_same_data_folder_is_refused_and_the_first_goes_on(
+    server: RunningServer, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    before = server.note.read_text()
+    refused = postroom(tmp_path, "up", "--port", "0", "--data-dir", str(server.data_dir), *flags)
+    assert refused.returncode == CONFIGURATION
+    assert f"{server.data_dir} is in use by process {server.pid} (server, since " in refused.stderr
+    assert server.note.read_text() == before
+    assert readiness(server) == ("ok", None)
+    server.kill()
+    server.start()
+
+
 def test_a_run_that_a_killed_server_had_begun_is_taken_up_at_the_next_start(
     server: RunningServer, tmp_path: Path
 ) -> None:

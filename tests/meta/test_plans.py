@@ -61,6 +61,7 @@ SCANS_IF_FREE = {
     "mail.project_ids",  # SQLite's search alone asks it
     *("mail.counts", "mail.purge_answers", "mail.purge_client_sessions", "mail.reservations_by_id"),
     *("threads.open_runs", "threads.runs", "threads.threads", "project_log.projects_reached"),
+    "mail.index_threads",  # of all messages, once, of a store that was just filled
     "threads.idle",  # once an hour, for threads that are cleared
     *("mail.recipients", "mail.project_by_alias"),  # beside a table of a few hundred rows
 }
