@@ -268,6 +268,7 @@ def test_questions_can_be_answered_and_their_runs_go_on(opened: Opened) -> None:
     assert opened.asked("GET", "/admin/questions")["questions"] == []
 
 
+@pytest.mark.long
 def test_each_message_of_a_chat_is_answered_once(opened: Opened) -> None:
     messages = Counter(one["chat"] for one in MAIL["open_lines"])
     assert {one["status"] for one in MAIL["open_lines"]} == {"waiting", "handed_over"}
