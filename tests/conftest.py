@@ -94,9 +94,9 @@ def logs_as_embedded() -> Iterator[None]:
     root.setLevel(level)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def loop_is_never_blocked() -> Iterator[None]:
-    """Fail a test in which code of ours does blocking I/O on a thread that runs an event loop."""
+    """Fail each test in which code of ours does blocking I/O on a thread that runs an event loop."""
     with blockbuster_ctx("postroom"):
         yield
 

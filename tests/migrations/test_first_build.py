@@ -403,6 +403,7 @@ class Deciding(Deaf):
         return done(activation, f"decided: {[resume.approved for _, resume in activation.decisions]}")
 
 
+@pytest.mark.long
 async def test_what_is_on_postgresql_is_as_it_was(gone_on: tuple[str, FakeTelegram]) -> None:
     async with stores_on(gone_on[0]) as stores:
         mailbox = Mailbox(Deciding(), stores.runs)
@@ -456,6 +457,7 @@ async def test_a_question_on_postgresql_can_be_answered_and_its_run_goes_on(
         assert (await stores.runs.threads.load_messages("done"))[-2].text() == "three"
 
 
+@pytest.mark.long
 def test_each_message_of_a_chat_on_postgresql_is_answered_once(gone_on: tuple[str, FakeTelegram]) -> None:
     fake = gone_on[1]
     answers = Counter(_plain(text) for text in _all_heard(fake) if _plain(text).startswith("re: "))
