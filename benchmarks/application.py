@@ -1,14 +1,17 @@
 """An application to measure: a fresh database in a temporary folder, filled straight through the store."""
 
+import gc
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from mcp.types import CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent
 
 from postroom.app.config import load_settings
+from postroom.app.interpreter import set_for_a_server
 from postroom.app.wiring import Application
 from postroom.mail.context import Caller
 from postroom.mail.outgoing import to_archive
@@ -34,6 +37,19 @@ class WithEmptyTool(PostroomMcpServer):
                 content=[TextContent(type="text", text='{"ok":true}')], structured_content={"ok": True}
             )
         return await super().call_tool(name, arguments, context)
+
+
+@contextmanager
+def as_served() -> Iterator[None]:
+    """Have Python set as a server sets it."""
+    before, switch = gc.get_threshold(), sys.getswitchinterval()
+    set_for_a_server()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+        sys.setswitchinterval(switch)
 
 
 @asynccontextmanager

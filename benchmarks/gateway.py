@@ -15,14 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from benchmarks.application import as_served
 from benchmarks.dispatch_mailbox import Nothing, worst_stall
 from benchmarks.figures import Table, median, ms, size
 from postroom.app.wiring import LOG_RESERVE
@@ -223,20 +224,6 @@ def silence() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
 
-@contextmanager
-def collector_as_served() -> Iterator[None]:
-    """Have the collector set as the server sets it."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
-
-
 @asynccontextmanager
 async def empty_store() -> AsyncIterator[SqliteStore]:
     """Give a store on an empty file."""
@@ -258,7 +245,7 @@ async def open_room() -> AsyncIterator[Room]:
         try:
             async with room.gateway, asyncio.TaskGroup() as group:
                 relaying = group.create_task(room.relay.serve(asyncio.Event()))
-                with collector_as_served():
+                with as_served():
                     yield room
                 relaying.cancel()
         finally:

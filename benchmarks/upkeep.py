@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.application import PROJECT, fill, fresh_application, message_arguments
+from benchmarks.application import PROJECT, as_served, fill, fresh_application, message_arguments
 from benchmarks.figures import Table, cpu_of, median, ms, size
 from benchmarks.starting import start
 from postroom.app.admin_service import AdminService
@@ -33,7 +33,8 @@ async def main(large: int = LARGE) -> None:
             kept.mkdir()
             await application.store.back_up(kept / "postroom.db")
             await asyncio.to_thread(_starts, kept, Path(name, "empty"), large)
-        await _beside(application, large)
+        with as_served():
+            await _beside(application, large)
 
 
 async def _send(application: Application) -> float:

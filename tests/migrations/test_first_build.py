@@ -459,9 +459,14 @@ async def test_a_question_on_postgresql_can_be_answered_and_its_run_goes_on(
 
 @pytest.mark.long
 def test_each_message_of_a_chat_on_postgresql_is_answered_once(gone_on: tuple[str, FakeTelegram]) -> None:
-    fake = gone_on[1]
-    answers = Counter(_plain(text) for text in _all_heard(fake) if _plain(text).startswith("re: "))
-    assert answers == Counter(f"re: {one['text']}" for one in RUNS["open_lines"])
-    for chat in (1, 2):
-        said = [_plain(text) for text in heard(fake, chat) if _plain(text).startswith("re: ")]
-        assert said == sorted(said)
+    """Or again with a mark: on a busy machine a try may take longer than its lease of two seconds."""
+    answered: list[str] = []
+    for chat in {one["chat"] for one in RUNS["open_lines"]}:
+        firsts: list[str] = []
+        for text in heard(gone_on[1], chat):
+            if (plain := _plain(text)).startswith("re: "):
+                assert plain not in firsts or plain != text, f"{text!r} is there twice, unmarked"
+                firsts += [] if plain in firsts else [plain]
+        assert firsts == sorted(firsts)
+        answered += firsts
+    assert Counter(answered) == Counter(f"re: {one['text']}" for one in RUNS["open_lines"])

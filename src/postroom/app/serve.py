@@ -25,6 +25,7 @@ from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.health import ServerHealth
+from postroom.app.interpreter import set_for_a_server
 from postroom.app.keep_config import load_keep_rules
 from postroom.app.logs import configure_logs
 from postroom.app.privacy import keep_private
@@ -242,11 +243,7 @@ class _Server(uvicorn.Server):
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         await asyncio.to_thread(_leave_note, self._application)
-        # What stands now stays: the collector need not look at it again. Its full runs are the tail of
-        # every latency (docs/benchmarks.md).
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
+        set_for_a_server()
         code = await self._site.codes.make() if sys.stdout.isatty() else ""
         with suppress(OSError):  # where a full disk takes no log it takes no greeting either
             _greet(self._application, code, chat=self._site.has_chat_page)
