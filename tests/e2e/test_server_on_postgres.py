@@ -26,6 +26,8 @@ from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
 from postgres_server import PostgresServer, is_given, running_postgres
 from store_kinds import refuse_missing
 
+pytestmark = pytest.mark.long
+
 FOLDER = "/yard/elephants"
 SLUG = "yard-elephants"
 CONFIGURATION, TEMPORARY = 78, 75

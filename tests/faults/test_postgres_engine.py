@@ -42,7 +42,7 @@ from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 from store_kinds import POOLED, pooled, refuse_missing
 
-pytestmark = pytest.mark.usefixtures("postgres_dsn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("postgres_dsn")]
 
 PATIENCE = 20
 NOTES = "CREATE TABLE notes (name text PRIMARY KEY, words text NOT NULL CHECK (words <> 'bad'))"

@@ -11,6 +11,8 @@ from postroom.stores.postgres.connection import SESSION
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.statements import statements
 
+pytestmark = pytest.mark.long
+
 Session = psycopg.Connection[Any]
 ROWS = 20_000
 ONLY_THESE = {

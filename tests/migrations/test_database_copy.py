@@ -26,6 +26,8 @@ from postroom.stores.sqlite.moving import shared_tables
 from postroom.stores.store import Stores
 from postroom.testing import ManualClock
 
+pytestmark = pytest.mark.long
+
 FIRST_BUILD = Path(__file__).with_name("first_build") / "data.tar.xz"
 Postgres = tuple[str, str]
 

@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Final
 
@@ -44,14 +45,15 @@ class Migration:
         return int(found[1]) if found else 0
 
 
-def shipped_migrations(engine: str) -> list[Migration]:
+@cache
+def shipped_migrations(engine: str) -> tuple[Migration, ...]:
     """Return the steps that this postroom knows for `sqlite` or `postgres`, in order."""
     found = []
     for entry in resources.files(f"postroom.stores.{engine}").joinpath("migrations").iterdir():
         if match := _FILE.match(entry.name):
             sql = entry.read_text(encoding="utf-8")
             found.append(Migration(version=int(match[1]), name=match[2], sql=sql))
-    return sorted(found, key=lambda step: step.version)
+    return tuple(sorted(found, key=lambda step: step.version))
 
 
 def newest_of(steps: Sequence[Migration]) -> int:
