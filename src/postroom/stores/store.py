@@ -38,7 +38,7 @@ _LOG = get_logger(__name__)
 
 
 class _Part(Generic[T]):
-    """A part of a transaction, made when it is first asked for; `cached_property` locks for that before 3.12."""
+    """A part of a transaction, made when asked for. `cached_property` takes a lock before Python 3.12."""
 
     def __init__(self, make: "Callable[[OpenTransaction], T]") -> None:
         self._make = make
