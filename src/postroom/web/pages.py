@@ -16,10 +16,11 @@ from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.choices import SearchOrder, ThreadsSeen
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import UnknownMessage
+from postroom.contracts.errors import StoreFull, UnknownMessage
 from postroom.contracts.mail import Agent, Attachment, Project
 from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.work import Floor, Waiting
+from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.web import files, links, presence, reading, wording
@@ -35,6 +36,7 @@ from postroom.web.threads import LEVELS, Wanted, thread, threads
 from postroom.web.timeline_pages import TimelinePages
 from postroom.web.views import ShownMessage
 
+_LOG = get_logger(__name__)
 T = TypeVar("T")
 
 MAX_QUESTION = 500
@@ -264,8 +266,14 @@ class Pages:
         return error_page(HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}")
 
     async def _settled(self, look: Callable[[MailReads], T]) -> T:
-        """Read what also shows searches or threads, which a store may bring up to date a little later."""
-        await self._mail.settle()
+        """Read what also shows searches or threads, which a store may bring up to date a little later.
+
+        On a full disk they are shown as they are: what came last may be missing among them.
+        """
+        try:
+            await self._mail.settle()
+        except StoreFull as error:
+            _LOG.warning("pages.shown_as_they_are", code=error.code, reason=error.message)
         return await self._mail.read(look)
 
     async def _message(self, request: Request) -> tuple[Project, ShownMessage]:
