@@ -254,9 +254,13 @@ class Application:
             mail=delivery,
             locks_dir=machine_dir(environment()),
             leases=None if self.store.is_exclusive else self.leases,
+            store_id=None if self.store.is_exclusive else self._store_id,
         )
         made.prepare(self.settings.mcp_path)
         return made
+
+    async def _store_id(self) -> str:
+        return (await self.store.identity()).store_id or ""
 
     async def backlogs(self) -> dict[str, Backlog]:
         """Return how much of the outbox waits and how much are dead letters, by kind."""
