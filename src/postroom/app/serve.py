@@ -96,7 +96,7 @@ class Site:
         self._started_at = clock.now()
         self._operator = AdminService(application, self._meter, started_at=self._started_at, chats=chats)
         is_operator = token_check(token)
-        sessions = Sessions(derived_key(token, "page-session"), clock)
+        sessions = Sessions(derived_key(token, "page-session"), clock, application.store)
         self.codes = LoginCodes(application.store, clock)
         self._visitors = sessions
         self._people = PeopleService(application.mail, application.reaches, application.answers_chats)

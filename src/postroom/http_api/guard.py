@@ -200,12 +200,12 @@ class Guard:
 
         Raises:
             WrongToken: a bearer token came along, and it is not one for this path.
+            StoreError: it cannot be known whether a session was logged out.
         """
         if head.authorization is not None and head.bearer is not None:
             return await self._bearer(head.path, head.bearer)
-        if not _is_interface(head.path, self._rules.mcp_path) and self._credentials.sessions.recognises(
-            head.cookie
-        ):
+        is_page = not _is_interface(head.path, self._rules.mcp_path)
+        if is_page and await self._credentials.sessions.recognises(head.cookie):
             return _Admitted(caller="person")
         return None
 

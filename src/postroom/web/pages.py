@@ -27,7 +27,15 @@ from postroom.web import files, links, presence, reading, wording
 from postroom.web.chat_pages import ChatPages
 from postroom.web.control import control
 from postroom.web.files import asset_routes
-from postroom.web.forms import PageContext, PageServices, Site, following, project_page, remembered_name
+from postroom.web.forms import (
+    PageContext,
+    PageServices,
+    Site,
+    following,
+    project_page,
+    remembered_name,
+    token_for,
+)
 from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
 from postroom.web.run_pages import LONGEST_WHY, QuestionPages, RunPages, SchedulePages
@@ -319,8 +327,10 @@ class Pages:
         self, request: Request, template: str, *, project: Project | None = None, **values: object
     ) -> Response:
         if project is None:
-            now = self._clock.now()
-            return await html(template, {"now": now, "works": self._services is not None, **values})
+            given = {"now": self._clock.now(), "works": self._services is not None}
+            if self._services is not None:
+                given["form_token"] = token_for(request, self._services.visitors)
+            return await html(template, {**given, **values})
         site = Site(mail=self._mail, clock=self._clock, services=self._services)
         return await project_page(site, request, template, values, project=project)
 
