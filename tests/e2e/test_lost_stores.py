@@ -19,6 +19,8 @@ from e2e.running import START_PATIENCE, RunningServer, plain_environment
 from postgres_server import running_postgres
 from store_kinds import refuse_missing
 
+pytestmark = pytest.mark.long
+
 CONFIGURATION = 78
 _NUMBERS = count(1)
 

@@ -44,6 +44,7 @@ from postroom.relay import Handler, Relay
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.runs import RunService
 from postroom.services.schedules import MailSchedules
+from postroom.stores.migrations import newest_of, shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import Stores
@@ -180,6 +181,7 @@ class Application:
                 "host": host,
                 "address": self.address,
                 "version": __version__,
+                "schema": newest_of(shipped_migrations("postgres")),
                 "places": [host, *self.settings.labels],
             },
             is_gone=(lambda _: True) if self.store.is_exclusive else is_gone,
