@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -98,7 +98,7 @@ def started(disk: Path, log: BinaryIO, *more: str) -> "subprocess.Popen[bytes]":
 
 
 def asked(
-    port: int, method: str, path: str, token: str = "", body: dict[str, object] | None = None
+    port: int, method: str, path: str, token: str = "", body: Mapping[str, object] | None = None
 ) -> tuple[int, Any]:
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:

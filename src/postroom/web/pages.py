@@ -327,7 +327,7 @@ class Pages:
         self, request: Request, template: str, *, project: Project | None = None, **values: object
     ) -> Response:
         if project is None:
-            given = {"now": self._clock.now(), "works": self._services is not None}
+            given: dict[str, object] = {"now": self._clock.now(), "works": self._services is not None}
             if self._services is not None:
                 given["form_token"] = token_for(request, self._services.visitors)
             return await html(template, {**given, **values})
