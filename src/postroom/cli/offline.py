@@ -145,14 +145,14 @@ def _look_at_store(settings: Settings, now: int) -> None:
     if settings.database_url:
         with closing(_postgres(settings, may_begin=False)) as store:
             asyncio.run(store.probe())
-            refuse_wrong(asyncio.run(store.identity(kept.slugs)), kept, settings)
+            refuse_wrong(asyncio.run(store.identity(kept.projects)), kept, settings)
         return
     if kept.expects_a_store:
         refuse_missing(settings.database)
     _require(settings.database)
     with _owned(settings.database, now, "doctor"):
         checked_schema(settings.database, settings.database)
-        found = identity_of_file(settings.database, kept.slugs)
+        found = identity_of_file(settings.database, kept.projects)
     if found is not None:
         refuse_wrong(found, kept, settings)
 
