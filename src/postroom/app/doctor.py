@@ -120,7 +120,9 @@ class Doctor:
         application = self._application
         if not application.archive.serves("") and (writer := await self._holder(ARCHIVE)):
             return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes it")]
-        kept = await asyncio.to_thread(Kept.of, application.settings)  # first: the store may only be ahead of it
+        kept = await asyncio.to_thread(
+            Kept.of, application.settings
+        )  # first: the store may only be ahead of it
         refuse_wrong(await application.store.identity(kept.projects), kept, application.settings)
         return [await self._archive(project) for project in await application.store.read(all_projects)]
 

@@ -19,11 +19,13 @@ from typing import Any, TypeVar
 
 from postroom.app.backups import backups_in, folder_of
 from postroom.app.config import Settings
+from postroom.contracts.clock import Clock
 from postroom.contracts.errors import WrongStore
 from postroom.log import get_logger
 from postroom.mail.archive.mark import StoreMark, read_mark, repositories, write_mark
 from postroom.stores.identity import StoreIdentity
 from postroom.stores.sqlite.connection import file_error
+from postroom.stores.sqlite.left_log import cut_damaged_log
 from postroom.stores.store import Stores
 
 _LOG = get_logger(__name__)
@@ -105,6 +107,16 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
         _keep(settings.storage_root, kept.archive, StoreMark(store_id=store_id, logs=found.logs))
 
 
+def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
+    """Go on with what can be read of a database whose log is damaged; both are kept as they were. Blocks.
+
+    Raises:
+        StoreError: they cannot be kept, or another process has the database.
+    """
+    if not settings.database_url and (kept := cut_damaged_log(settings.database, now=clock.now())):
+        _LOG.warning("store.log_given_up", database=str(settings.database), kept=str(kept))
+
+
 def _awaited(asked: Coroutine[Any, Any, T]) -> T:
     """Return what the store answers; on a thread of its own, for an event loop may be running here."""
     with ThreadPoolExecutor(max_workers=1) as thread:
@@ -152,8 +164,8 @@ def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
             return f"does not have the project {slug} and is older than the archive, which has it"
         if found.logs.get(slug, newest) < newest:
             return (
-                f"ends with entry {found.logs[slug]} in the log of the project {slug} and is older than the archive, "
-                f"which was told of entry {newest}"
+                f"ends with entry {found.logs[slug]} in the log of the project {slug} and is older than the "
+                f"archive, which was told of entry {newest}"
             )
     return ""
 

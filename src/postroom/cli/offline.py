@@ -22,6 +22,7 @@ from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import connect, file_error, translated
 from postroom.stores.sqlite.copying import back_up, remove_with_companions
 from postroom.stores.sqlite.engine import refuse_missing
+from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.looking import identity_of_file, outline_of_file
 
@@ -108,10 +109,11 @@ def _outline(settings: Settings, now: int) -> Outline:
 
 @contextmanager
 def _owned(database: Path, now: int, purpose: str) -> Iterator[None]:
-    """Keep every server from a database for so long."""
+    """Keep every server from a database for so long; opening one whose log is damaged would use that up."""
     lock = OwnerLock(database)
     lock.acquire(now=now, purpose=purpose)
     try:
+        refuse_damaged_log(database)
         yield
     finally:
         lock.release()

@@ -437,7 +437,8 @@ class RecordWrites(
     ) -> None:
         """Store whole rows by table with their ids, for rebuilding from an archive.
 
-        `logs` says, by slug, behind which entry the log of a project goes on: with the one that tells of the project.
+        `logs` says, by slug, behind which entry the log of a project goes on: the next one tells of the
+        project.
 
         Raises:
             StateError: the store already holds some.

@@ -158,7 +158,7 @@ class Archive:
             repository.tidy(self._clock.now())
 
     def _reaches(self, slug: str, newest_entry: int) -> None:
-        """Have the archive say that it has this entry of a project's log, before it has what the entry tells of.
+        """Have the archive say that it has this entry of a project's log, before it is written.
 
         Raises:
             ArchiveUnavailable: it cannot be said; the batch is written again later.

@@ -1,8 +1,8 @@
 """Which store an archive is of, and how far it reaches: a small file beside the repositories.
 
 It is compared when a server starts, so that another database, or an older one, never writes its numbers into
-an archive that has them already. Every change that an archive is told of makes an entry in the log of its project,
-and no entry is numbered less than one before it: by the newest entry any older database is known.
+an archive that has them already. Every change that an archive is told of makes an entry in the log of its
+project, and the numbers of entries only grow: by the newest one any older database is known.
 """
 
 import json
