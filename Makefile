@@ -26,6 +26,9 @@ COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --gen
 # Those that only other systems have are not counted.
 pinned = $$(grep '==' $(1) | grep -vc "sys_platform == '[we]")
 
+# What is long by its nature is marked so, by `pytest.mark.long` or in tests/conftest.py.
+TESTS := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 # One file has most of their tests, and each test takes seconds: they are given out one by one.
 DRIVE_CLIENTS := $(BIN)/pytest -n $(JOBS) --dist load --maxschedchunk 1 tests/real_clients
 
@@ -50,7 +53,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test unit seeds seeds-postgres check format static lock docs bench soak soak-servers peers clients libraries raise-clients test-clients clients-table audit sbom wheel screenshot clean help
+.PHONY: install dev run test test-long unit seeds seeds-postgres check format static lock docs bench soak soak-servers peers clients libraries raise-clients test-clients clients-table audit sbom wheel screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -59,12 +62,15 @@ dev: $(DEV) ## add every extra, and what tests and checks need
 run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and the line that connects a client
 	@$(BIN)/postroom up $(ARGS)
 
-test: $(DEV) ## run every test but those with real clients, the seeds included
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/real_clients tests
+test: $(DEV) ## run the tests for while you work, under five minutes on two cores, and the seeds
+	$(TESTS) -m "not long" --ignore tests/real_clients tests
 	@$(MAKE) --no-print-directory seeds
 
+test-long: $(DEV) ## run all others but those with real clients: whole servers, browsers, kills, PostgreSQL everywhere
+	$(TESTS) -m long --ignore tests/real_clients tests
+
 unit: $(DEV) ## run the unit tests and the seeds: what CI runs on every other Python
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/unit
+	$(TESTS) tests/unit
 	@$(MAKE) --no-print-directory seeds
 
 seeds: $(DEV) ## run the acceptance tests beside the project, unchanged
@@ -89,8 +95,8 @@ static: $(DEV) ## formatting, lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-check: static ## what CI runs: formatting, lint, types, layers, tests
-	@$(MAKE) --no-print-directory test
+check: static ## what CI runs: formatting, lint, types, layers, every test
+	@$(MAKE) --no-print-directory test test-long
 
 format: $(DEV) ## format the code and fix what lint can fix
 	$(BIN)/ruff format .

@@ -1,6 +1,7 @@
 """What every test may use: a clock to move, stores, and a guard against blocking the event loop."""
 
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -36,6 +37,11 @@ from sqlite_files import open_new  # noqa: E402 - as above
 if TYPE_CHECKING:
     from e2e.browser import Browser
 
+LONG_CASES = {"postgres", "pooled"}
+"""Kinds of stores whose cases are long, where SQLite has the same case."""
+BOTH_ENGINES = Path(__file__).parent / "conformance"
+"""Where PostgreSQL is not: there it is seen that both engines keep each promise, and all else stands above that."""
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what stands before `&` so, and every program that a test starts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,10 +52,29 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"patient": patient_loop}
 
 
+def _is_long_case(item: pytest.Item) -> bool:
+    long = LONG_CASES - {"postgres"} if BOTH_ENGINES in item.path.parents else LONG_CASES
+    case = getattr(item, "callspec", None)
+    return case is not None and not long.isdisjoint(map(str, case.params.values()))
+
+
+@pytest.hookimpl(tryfirst=True)  # before those are left out that are marked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests into another order where `POSTROOM_SHUFFLE` names a seed; no test may hang on another."""
+    """Mark what is long, and put the tests into another order where `POSTROOM_SHUFFLE` names a seed.
+
+    No test may hang on another.
+    """
+    for item in items:
+        if _is_long_case(item):
+            item.add_marker(pytest.mark.long)
     if seed := os.environ.get("POSTROOM_SHUFFLE"):
         random.Random(seed).shuffle(items)
+
+
+def pytest_collection_finish() -> None:
+    """Have no later look for garbage pass over all the tests again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +94,9 @@ def logs_as_embedded() -> Iterator[None]:
     root.setLevel(level)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def loop_is_never_blocked() -> Iterator[None]:
-    """Fail a test in which code of ours does blocking I/O on a thread that runs an event loop."""
+    """Fail each test in which code of ours does blocking I/O on a thread that runs an event loop."""
     with blockbuster_ctx("postroom"):
         yield
 

@@ -9,7 +9,7 @@ import selectors
 import time
 from typing import Any
 
-SPINS = 50
+SPINS = 10
 """Rounds in which nothing came from outside, after which the loop is taken for one that only waits."""
 PAUSE = 0.001
 """Seconds for which such a round lets others work; what comes from outside ends it at once."""

@@ -11,12 +11,13 @@ from postroom.testing import ManualClock
 
 def open_new(path: Path, clock: Clock) -> SqliteStore:
     """Open an empty store on a file that is not there yet; call it outside of the event loop."""
-    path.write_bytes(_with_the_newest_schema())
+    path.write_bytes(with_the_newest_schema())
     return SqliteStore.open(path, clock=clock, purpose="test")
 
 
 @cache
-def _with_the_newest_schema() -> bytes:
+def with_the_newest_schema() -> bytes:
+    """Return a database file with nothing in it but the newest schema."""
     with TemporaryDirectory(prefix="postroom-schema-") as folder:
         path = Path(folder, "postroom.db")
         SqliteStore.open(path, clock=ManualClock(), purpose="test").close()

@@ -134,8 +134,7 @@ class Leases:
         """Take and renew what is wanted; False when that could not be written, or came too late."""
         asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
         try:
-            if names - before:
-                await self._look_for_gone()
+            await self._look_for_gone()
             fences = await self._store.write(partial(self._taken, names=names), key=LEASES)
         except StoreError as error:
             _LOG.warning("leases.not_renewed", reason=error.describe())

@@ -606,6 +606,7 @@ async def test_after_a_connection_that_carried_something_pauses_are_short_again(
         await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
         clock.advance(timedelta(seconds=0.5 if number == 3 else 3))
         await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED and fake.live)
+        assert adapter.liveness.error is None
 
 
 async def test_slack_that_asks_us_to_move_again_and_again_makes_no_storm(
@@ -624,8 +625,10 @@ async def test_the_wait_that_slack_asks_for_is_kept(
     fake.will("apps.connections.open", Fault(429, {"ok": False}, {"Retry-After": "40"}))
     fake.wires[0].cut()
     await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    assert adapter.liveness.error == "the connection to Slack was lost"
     clock.advance(timedelta(seconds=1))
     await eventually(lambda: len(fake.called("apps.connections.open")) == 2 and clock.sleeping == 2)
+    assert "Slack cannot be reached" in str(adapter.liveness.error)
     clock.advance(timedelta(seconds=13))
     assert clock.sleeping == 2
     clock.advance(timedelta(seconds=27))

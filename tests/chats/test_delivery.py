@@ -322,3 +322,24 @@ async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_att
     await all_answered(room, gateway, 1)
     assert tries == [1, 2, 3, 4, 5]
     assert channel.texts() == ["The agent could not answer: overloaded: the provider is down"]
+
+
+async def test_an_answer_says_itself_where_it_goes_and_is_looked_up_only_where_it_may_have_arrived(
+    room, monkeypatch
+):
+    gateway, channel = await room.open(Agent(), capabilities=FINAL)
+    looked, answered = [], room.stores.answered
+
+    async def counted(*about):
+        looked.append(about)
+        return await answered(*about)
+
+    monkeypatch.setattr(room.stores, "answered", counted)
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    assert (channel.texts(), looked) == (["re: hello"], [])
+    channel.refusals.append(failed(SendErrorKind.UNKNOWN))
+    await channel.say("again")
+    await all_answered(room, gateway, 2)
+    assert len(looked) == 1
+    assert await room.statuses() == {InboundStatus.DONE: 2}

@@ -31,6 +31,28 @@ async def test_a_message_is_answered_where_it_was_said(room):
     assert (await gateway.counts()).adds_up
 
 
+async def test_a_message_is_three_changes_also_in_a_session_that_was_silent_for_long(room, monkeypatch):
+    gateway, channel = await room.open(Agent())
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    room.clock.advance(timedelta(minutes=5))
+    changes, write = [], room.runs.store.write
+
+    async def counted(change, *, key=""):
+        changes.append(change.__qualname__)
+        return await write(change, key=key)
+
+    monkeypatch.setattr(room.runs.store, "write", counted)
+    said_at = room.clock.now()
+    await channel.say("are you there?")
+    await all_answered(room, gateway, 2)
+    about_it = [one for one in changes if "purge" not in one]  # that is a round of the gateway
+    assert len(about_it) == 3, about_it
+    [session] = await room.stores.sessions.sessions()
+    [thread] = await room.stores.sessions.threads(session.session_key)
+    assert (session.active_at, thread.active_at) == (said_at, said_at)
+
+
 async def test_the_platform_may_send_a_message_as_often_as_it_likes(room):
     agent = Agent()
     gateway, channel = await room.open(agent)

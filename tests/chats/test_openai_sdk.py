@@ -251,6 +251,33 @@ async def test_tools_in_responses_go_on_by_the_response(room: Room) -> None:
         assert "response.function_call_arguments.done" in kinds
 
 
+async def test_a_result_that_the_models_last_word_does_not_ask_for_is_refused(room: Room) -> None:
+    async with harbour(room) as it:
+
+        async def ask(asked: Any) -> str:
+            made = await it.sdk.responses.create(
+                model="postroom", input=asked, tools=[FLAT_TOOL], conversation="conv1"
+            )
+            return made.output_text
+
+        def result(call_id: str, output: str) -> list[dict[str, str]]:
+            return [{"type": "function_call_output", "call_id": call_id, "output": output}]
+
+        it.model.add(calls(call("tide", "c1"), call("tide", "c2")), said("Forgotten."))
+        await ask("How high?")
+        await ask("Forget it")
+        with pytest.raises(openai.BadRequestError, match="no tool is called for the result 'c1'"):
+            await ask(result("c1", "3 m"))
+        it.model.add(calls(call("tide", "c3")), said("High."), said("As before."))
+        await ask("Again")
+        assert await ask(result("c3", "4 m")) == "High."
+        for late in (result("c3", "5 m"), result("never", "6 m")):
+            with pytest.raises(openai.BadRequestError, match="send it right behind its call"):
+                await ask(late)
+        assert await ask("And now?") == "As before."
+        assert [one for one in it.shown() if one[0] == "tool"] == [("tool", "4 m")]
+
+
 async def test_our_own_tools_are_used_beside_the_callers(room: Room) -> None:
     @function_tool()
     async def wind() -> str:

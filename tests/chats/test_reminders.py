@@ -36,6 +36,24 @@ async def test_a_reminder_comes_once_over_a_restart(room):
     assert agent.read == []
 
 
+async def test_reminders_that_were_due_while_no_server_ran_come_in_order(room):
+    gateway, channel = await room.open(Agent())
+    spans = range(20, 0, -1)
+    for number, minutes in enumerate(spans, start=1):
+        await channel.say(f"/remind {minutes}m number {minutes}")
+        await all_answered(room, gateway, number)
+    await room.close()
+    gateway, channel = await room.open(Agent())
+    await later(room, gateway, timedelta(hours=1))
+    wanted = [f"Reminder: number {minutes}" for minutes in sorted(spans)]
+
+    def reminded() -> list[str]:
+        return [text for text in channel.texts() if text.startswith("Reminder: ")]
+
+    await settled(lambda: len(reminded()) == len(wanted), room.hurry(gateway))
+    assert reminded() == wanted
+
+
 async def test_words_come_to_the_agent_again_and_again_until_they_are_removed(room):
     agent = Agent()
     gateway, channel = await room.open(agent)

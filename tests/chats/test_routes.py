@@ -170,6 +170,7 @@ async def test_an_edit_on_its_way_stays_with_the_agent_that_has_the_message(room
     assert read_by(agent) == [("Bo@harbour", "@bo one"), ("Bo@harbour", "three")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mode", [BusyPolicy.QUEUE, BusyPolicy.COLLECT, BusyPolicy.STEER, BusyPolicy.INTERRUPT]
 )

@@ -16,6 +16,8 @@ from postroom.gateway.config import BusyConfig, BusyPolicy
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 
+pytestmark = pytest.mark.long
+
 COUNT = 20
 WORK_MS = 100
 HEADS = {

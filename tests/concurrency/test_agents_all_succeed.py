@@ -16,6 +16,8 @@ from mcp_agent_mail.config import clear_settings_cache
 from mcp_agent_mail.db import ensure_schema, get_session, reset_database_state
 from mcp_agent_mail.storage import clear_repo_cache
 
+pytestmark = pytest.mark.long
+
 T = TypeVar("T")
 Tool = Callable[..., Awaitable[Any]]
 

@@ -256,7 +256,7 @@ class Telling:
     def withdraw(self, tx, run: RunRecord) -> None:
         raise AssertionError("nothing asks here")
 
-    def of(self, run: RunRecord) -> list[OutboxDraft]:
+    def of(self, tx, run: RunRecord) -> list[OutboxDraft]:
         self.asked.append(run)
         payload = {"run": run.run_id, "status": run.status, "said": run.final_output}
         return [OutboxDraft(kind="chat", target="t", payload=payload, dedupe_key=f"end/{run.dispatch_id}")]

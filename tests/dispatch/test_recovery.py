@@ -454,6 +454,23 @@ async def test_a_run_that_is_being_woken_is_not_woken_by_the_recovery_of_another
     assert (executor.run_count, other.run_count) == (1, 0)
 
 
+async def test_a_sweep_takes_back_what_a_process_holds_that_has_surely_ended(room):
+    """Not when its lease ends. What another of that name claims later is its own."""
+    executor, ended = Counting(), set[str]()
+    killed = room.mailbox(Noop(), consumer_id="killed")
+    prepared = await killed.prepare_run_for_dispatch(RunActivation.new("a", [Message.user("x", id="m")]))
+    await room.stores.dispatches.enqueue(killed.build_dispatch(prepared.activation))
+    assert await room.stores.dispatches.claim("a", "killed", lease_ms=600_000) is not None
+    heir = room.mailbox(executor, consumer_id="heir", config=MailboxConfig(gone=lambda: ended))
+    for count in (0, 1):
+        await heir.run_sweep()
+        await heir.poll()
+        await heir.settled()
+        assert executor.run_count == count
+        ended.add("killed")
+    assert executor.activations[0].attempt == 2
+
+
 async def test_who_is_alone_takes_back_what_processes_hold_that_are_gone(room):
     """At once and not when their leases end; an attempt counts, and the last one ends in the dead-letter queue."""
     executor = Counting()

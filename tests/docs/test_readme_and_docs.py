@@ -177,6 +177,7 @@ def assert_shown(shown: str, printed: str) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", [path for path in TEXTS if marked(path)], ids=lambda path: path.stem)
 def test_what_a_page_shows_happens(path: Path, desk: Desk) -> None:

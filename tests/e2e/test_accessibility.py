@@ -8,6 +8,8 @@ import pytest
 
 from e2e.test_page_in_a_browser import ADDRESSES, site
 
+pytestmark = pytest.mark.long
+
 __all__ = ["site"]
 
 TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")

@@ -10,10 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from channels.fake_telegram import TOKEN, FakeTelegram, update
 from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment
 from e2e.test_gateway_server import on_a_loop_of_its_own, secret
+
+pytestmark = pytest.mark.long
 
 PATIENCE = 20.0
 AGENT = """

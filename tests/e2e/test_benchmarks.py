@@ -18,7 +18,7 @@ PARTS = {"__init__", "__main__", "application", "figures", "http_server"}
 ALL = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in PARTS)
 NEEDS_POSTGRES = ("dispatch_mailbox", "embedded", "enqueue_many", "servers")
 PATIENCE = 150
-pytestmark = pytest.mark.timeout(PATIENCE + 10)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE + 10)]
 
 
 def ran(*words: str) -> subprocess.CompletedProcess[str]:

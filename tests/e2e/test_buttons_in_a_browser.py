@@ -14,6 +14,8 @@ from e2e.test_accessibility import axe, examined
 from e2e.test_live_pages import log_in
 from e2e.test_work_in_a_browser import agent, fill, press, soon
 
+pytestmark = pytest.mark.long
+
 __all__ = ["axe"]
 
 

@@ -30,7 +30,7 @@ SECONDS = float(os.environ.get("POSTROOM_CHAOS_SECONDS", "5"))
 RUNS = int(os.environ.get("POSTROOM_CHAOS_RUNS", "400"))
 THREADS = 200 if RUNS >= 5_000 else 40
 PROGRAM = Path(__file__).with_name("chaos_process.py")
-pytestmark = pytest.mark.timeout(SECONDS * 4 + 240)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(SECONDS * 4 + 240)]
 
 
 @dataclass

@@ -18,6 +18,8 @@ from e2e.test_lost_stores import postroom, wrote
 from postgres_server import running_postgres
 from store_kinds import refuse_missing
 
+pytestmark = pytest.mark.long
+
 PROJECT = {"project_key": "/yard/elephants"}
 OK, PATIENCE = 200, 30.0
 

@@ -13,6 +13,8 @@ import pytest
 
 from e2e.running import Cut, Line, RunningServer, plain_environment
 
+pytestmark = pytest.mark.long
+
 PLACE = "/yard/log"
 STREAM = {"Accept": "text/event-stream"}
 

@@ -35,7 +35,7 @@ MANY = int(os.environ.get("POSTROOM_AT_ONCE", "120"))
 """More than may wait."""
 SENDERS = 3
 GROUP = {"id": -100200, "type": "supergroup", "title": "Team"}
-pytestmark = pytest.mark.timeout(120 + TURN_MS * 250 // 1000)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120 + TURN_MS * 250 // 1000)]
 
 
 class Agent(Deaf):

@@ -22,6 +22,8 @@ from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
 from postroom.contracts.signing import signature
 from runtime.test_openai_model import END, FakeEndpoint, chunk
 
+pytestmark = pytest.mark.long
+
 KEY = "key-of-the-api-0123456789"
 HOOK_SECRET = "secret-of-the-build-server"
 CHAT_TOKEN = "the token of the harbour"

@@ -27,7 +27,7 @@ from store_kinds import refuse_missing
 ROUNDS = int(os.environ.get("POSTROOM_GATEWAY_ROUNDS", "4"))
 CHATS = 8
 PROGRAM = Path(__file__).with_name("gateway_process.py")
-pytestmark = pytest.mark.timeout(120 + ROUNDS * 12)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120 + ROUNDS * 12)]
 
 
 class Processes:

@@ -14,6 +14,8 @@ import pytest
 
 from e2e.running import Line, RunningServer, plain_environment
 
+pytestmark = pytest.mark.long
+
 IDENTITY = {
     "GIT_AUTHOR_NAME": "n",
     "GIT_AUTHOR_EMAIL": "e@x",

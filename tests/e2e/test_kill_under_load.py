@@ -31,7 +31,7 @@ SHORTEST, LONGEST = 0.2, 1.5
 FOLDER = "/yard/cuts"
 SLUG = "yard-cuts"
 CREW = tuple(f"Mate{number}" for number in range(WRITERS))
-pytestmark = pytest.mark.timeout(60 + 20 * ROUNDS)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(60 + 20 * ROUNDS)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from e2e.browser import Browser
 from e2e.running import RunningServer
 from e2e.test_work_in_a_browser import agent, command, soon
 
+pytestmark = pytest.mark.long
+
 OUTPUT = "document.querySelector('#log')"
 AT_END = f"(one => one.scrollTop > 0 && one.scrollTop + one.clientHeight >= one.scrollHeight - 4)({OUTPUT})"
 MIDDLE = """

@@ -17,6 +17,8 @@ from e2e.running import RunningServer
 from e2e.strict_model import StrictModel
 from e2e.test_gateway_server import KEY, PATIENCE, chat_page, configured, on_a_loop_of_its_own, shown
 
+pytestmark = pytest.mark.long
+
 MESSAGES = int(os.environ.get("POSTROOM_LONG_CHAT", "150"))
 
 

@@ -20,6 +20,8 @@ from e2e.running import START_PATIENCE, RunningServer, plain_environment
 from postgres_server import running_postgres
 from store_kinds import refuse_missing
 
+pytestmark = pytest.mark.long
+
 CONFIGURATION = 78
 _NUMBERS = count(1)
 
@@ -99,7 +101,7 @@ def former(folder: Path) -> dict[Path, bytes]:
     return {
         path: b"" if path.name == "postroom.db" else path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.endswith(".lock")
+        if path.is_file() and not path.name.endswith((".lock", ".owner.json"))
     }
 
 

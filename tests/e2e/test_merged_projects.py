@@ -8,8 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment
+
+pytestmark = pytest.mark.long
 
 MAIN, TREE = "/yard/main", "/yard/tree"
 MESSAGES = 6_000

@@ -14,7 +14,7 @@ JOBS = 1_500
 CENTS = 10
 """What a thousand jobs cost."""
 PATIENCE = 240
-pytestmark = pytest.mark.timeout(PATIENCE + 30)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE + 30)]
 KILLED = """
 import builtins, os, runpy, signal, sys
 say, last = print, sys.argv.pop(1)

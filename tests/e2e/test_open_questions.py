@@ -38,7 +38,7 @@ SENT = (
 )
 PATIENCE = 60
 _NUMBERS = count(1)
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(params=KINDS)

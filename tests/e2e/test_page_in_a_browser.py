@@ -24,6 +24,8 @@ from postroom.web.pages import page_routes
 from still_room import still_room
 from web_samples import HOSTILE, Writer, picture
 
+pytestmark = pytest.mark.long
+
 POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

@@ -11,6 +11,8 @@ from e2e.running import RunningServer
 from e2e.test_live_pages import log_in
 from e2e.test_work_in_a_browser import soon
 
+pytestmark = pytest.mark.long
+
 SOON_MS = 1_000
 """Milliseconds from a change to the page that shows it, on a machine that has nothing else to do."""
 WATCH = """

@@ -8,10 +8,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from channels.fake_telegram import TOKEN, FakeTelegram, shown_text, update
 from e2e.running import RunningServer
 from e2e.test_agents_in_chats import feed, soon
 from e2e.test_gateway_server import on_a_loop_of_its_own, secret
+
+pytestmark = pytest.mark.long
 
 HAL = {"id": 1, "is_bot": False, "first_name": "Hal"}
 CHAT = {"id": 1, "type": "private", "first_name": "Hal"}

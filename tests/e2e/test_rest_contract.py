@@ -62,7 +62,7 @@ KNOWN: dict[str, Any] = {
     "thread_id": "msg-1",
 }
 """What is there, so that a call comes further than to the first name that it looks for."""
-pytestmark = pytest.mark.timeout(1_200 if FULL else 120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_200 if FULL else 120)]
 
 
 class World:

@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from e2e.running import RunningServer
 from e2e.test_lost_stores import postroom, wrote
+
+pytestmark = pytest.mark.long
 
 FOLDER = "/yard/elephants"
 

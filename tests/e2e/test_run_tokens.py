@@ -25,7 +25,7 @@ mv "$OUT.new" "$OUT"
 while [ -e "$OUT.wait" ]; do sleep 0.1; done
 echo "It is done."
 """
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 
 class Office:

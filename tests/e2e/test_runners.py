@@ -33,7 +33,7 @@ sleep "$SLOW"
 echo "end $POSTROOM_AGENT $POSTROOM_INSTANCE" >> "$JOURNAL"
 echo "done by $POSTROOM_AGENT"
 """
-pytestmark = pytest.mark.timeout(PATIENCE + 60)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE + 60)]
 
 
 class Crew:

@@ -26,6 +26,8 @@ from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
 from postgres_server import PostgresServer, is_given, running_postgres
 from store_kinds import refuse_missing
 
+pytestmark = pytest.mark.long
+
 FOLDER = "/yard/elephants"
 SLUG = "yard-elephants"
 CONFIGURATION, TEMPORARY = 78, 75
@@ -175,6 +177,19 @@ def test_a_second_server_joins_and_each_sees_what_the_other_was_told(
         await_that(lambda: work_of(second) == {"archive", "retention"}, "the other one took over")
     offline = postroom(tmp_path, "doctor", "--data-dir", str(tmp_path / "second"))
     assert offline.returncode == 1
+
+
+def test_a_second_server_in_the_same_data_folder_is_refused_and_the_first_goes_on(
+    server: RunningServer, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    before = server.note.read_text()
+    refused = postroom(tmp_path, "up", "--port", "0", "--data-dir", str(server.data_dir), *flags)
+    assert refused.returncode == CONFIGURATION
+    assert f"{server.data_dir} is in use by process {server.pid} (server, since " in refused.stderr
+    assert server.note.read_text() == before
+    assert readiness(server) == ("ok", None)
+    server.kill()
+    server.start()
 
 
 def test_a_run_that_a_killed_server_had_begun_is_taken_up_at_the_next_start(

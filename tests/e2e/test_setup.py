@@ -16,6 +16,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from e2e.running import RunningServer, plain_environment
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 60
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

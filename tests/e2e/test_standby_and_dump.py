@@ -21,7 +21,7 @@ REPLICATED = {
     "max_wal_senders": "4",
     "hot_standby": "on",
 }
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

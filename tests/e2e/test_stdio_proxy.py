@@ -21,6 +21,8 @@ from postroom.app import places
 from postroom.cli.client import Server, locate
 from postroom.stores.sqlite.lock import read_owner
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 10
 MODERN = "2026-07-28"
 

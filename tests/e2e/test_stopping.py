@@ -8,6 +8,8 @@ import pytest
 from e2e.running import RunningServer
 from e2e.test_work_in_a_browser import agent, command, soon
 
+pytestmark = pytest.mark.long
+
 STUBBORN = "trap '' TERM INT; cat > /dev/null; exec tail -f /dev/null"
 
 

@@ -14,6 +14,8 @@ import pytest
 from e2e.running import START_PATIENCE, plain_environment
 from runtime.endpoint import END, FakeEndpoint, chunk, fragment
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "support_chat.py"
 
 

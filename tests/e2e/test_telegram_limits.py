@@ -6,7 +6,7 @@ import pytest
 
 from e2e.telegram_storm import MINUTE_MS, storm
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 async def test_200_chats_and_a_group_of_60_people_are_answered_once_each(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from e2e.running import PATIENCE, Line, RunningServer
 
+pytestmark = pytest.mark.long
+
 WRITTEN = "the-hidden-word"
 CALLER = f"00-{'a' * 32}-{'b' * 16}-01"
 

@@ -21,6 +21,8 @@ from postroom.web.pages import page_routes
 from still_room import StillRoom, still_room
 from timeline_room import a_shop
 
+pytestmark = pytest.mark.long
+
 __all__ = ["axe"]
 
 MARKS = (

@@ -12,6 +12,8 @@ import pytest
 
 from e2e.running import RunningServer, plain_environment
 
+pytestmark = pytest.mark.long
+
 PEER = Path(__file__).with_name("peer.py")
 PATIENCE = 40.0
 SLOWEST_TYPICAL = 0.025

@@ -15,6 +15,8 @@ import pytest
 from e2e.running import RunningServer
 from e2e.test_waiting_hook import LINE, PROJECT, furnished, send
 
+pytestmark = pytest.mark.long
+
 HOOK = [sys.executable, "-m", "postroom", "hook", "codex"]
 CODEX = """#!/bin/sh
 if [ "$1" = queue ]; then

@@ -15,6 +15,8 @@ import pytest
 
 from e2e.running import RunningServer
 
+pytestmark = pytest.mark.long
+
 PROJECT = "/srv/harbour"
 WAITS = [sys.executable, "-m", "postroom", "hook", "claude", "wait"]
 LINE = 'postroom: 1 unread message for "Bo"; newest from "Ada"'

@@ -22,6 +22,8 @@ from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
 from postroom.gateway.platforms.web import WebAdapter
 from postroom.gateway.session import SessionSource
 
+pytestmark = pytest.mark.long
+
 TOKEN = "the token of the harbour"
 HOSTILE = (
     "<img src=x onerror=alert(1)><script>alert(2)</script> [here](javascript:alert(3)) javascript:alert(4)\n"

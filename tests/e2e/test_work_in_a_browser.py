@@ -16,6 +16,8 @@ from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment
 from e2e.test_accessibility import axe, examined
 
+pytestmark = pytest.mark.long
+
 __all__ = ["axe"]
 
 T = TypeVar("T")

@@ -36,6 +36,7 @@ async def nothing(run: Run) -> None:
     """Be done."""
 
 
+@pytest.mark.long
 async def test_each_item_is_answered_and_handles_come_in_order(opening: Open) -> None:
     told: list[tuple[int, int]] = []
     items = (Item(f"chat-{number % 700}", {"page": number}) for number in range(1_200))

@@ -132,6 +132,7 @@ async def test_a_turn_without_a_word_is_a_failure(tmp_path: Path) -> None:
         await room.run()
 
 
+@pytest.mark.long
 async def test_a_line_of_a_gibibyte_is_refused_in_bounded_memory(tmp_path: Path) -> None:
     words = "raw('{'); piece = b'x' * (1 << 20)\nfor _ in range(1 << 10): raw(piece)"
     room = AcpRoom(tmp_path, agent(words))
@@ -225,6 +226,7 @@ def test_a_line_is_as_long_as_it_may_be_and_no_longer() -> None:
         list(peer.heard(b" " + message))
 
 
+@pytest.mark.long
 def test_a_line_that_comes_in_small_pieces_costs_its_bytes() -> None:
     peer, _ = _peer(longest_line=1 << 20)
     tracemalloc.start()

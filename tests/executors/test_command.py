@@ -314,6 +314,7 @@ def peak_kib() -> int:
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
+@pytest.mark.long
 async def test_a_flood_of_a_gigabyte_costs_bounded_memory(tmp_path: Path) -> None:
     text = "block = b'0123456789abcdef' * 65536\nfor _ in range(1024): sys.stdout.buffer.write(block)\ntell('the end')"
     room = Room(tmp_path, script(text))

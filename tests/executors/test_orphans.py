@@ -22,6 +22,8 @@ from postroom.executors.processes.machine import Machine, Seen, boot_id, started
 from postroom.executors.processes.orphans import Orphans
 from postroom.executors.processes.records import Record, Records
 
+pytestmark = pytest.mark.long
+
 SERVER_NAME = uuid4().hex
 GRACE_MS = 3_600_000
 QUICK = CommandLimits(grace=timedelta(milliseconds=50))

@@ -24,6 +24,8 @@ from postroom.stores.sqlite.packing import keep_apart
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import an_office, put_message
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 20
 DAY = timedelta(days=1)
 LARGE = 3 << 20

@@ -13,7 +13,7 @@ from postroom.contracts.transactions import Transaction
 from postroom.embedded import Mailbox
 from postroom.testing import History
 
-pytestmark = pytest.mark.usefixtures("postgres_dsn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("postgres_dsn")]
 STORM = Storm(runs=120, threads=120, workers=4, at_once=8, kill_every=0, budget=20)
 
 

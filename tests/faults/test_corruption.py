@@ -12,6 +12,8 @@ from application_room import place
 from postroom.contracts.errors import PostroomError
 from postroom.testing import ManualClock
 
+pytestmark = pytest.mark.long
+
 PROJECT = "/projects/lighthouse"
 MESSAGES = 12
 CASES = 200

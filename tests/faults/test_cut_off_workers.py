@@ -22,7 +22,7 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 
-pytestmark = pytest.mark.usefixtures("postgres_dsn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("postgres_dsn")]
 WRITES_ONLY = MailboxConfig(max_concurrent_runs=0)
 
 

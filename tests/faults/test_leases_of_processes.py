@@ -21,6 +21,8 @@ from psycopg import sql
 from faults.cutting_proxy import a_proxy
 from faults.lease_process import KIND
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).with_name("lease_process.py")
 PATIENCE = 90
 Steps = list[tuple[str, int]]

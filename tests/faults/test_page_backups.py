@@ -143,6 +143,7 @@ def test_a_hundred_flips_and_cuts_are_found(tmp_path: Path) -> None:
     assert held(first) == copy.read_bytes()
 
 
+@pytest.mark.long
 def test_killed_at_any_step_it_leaves_the_backups_before_whole(tmp_path: Path) -> None:
     copy, folder = a_copy(tmp_path / "copy"), tmp_path / "backups"
     with page_backups.folder_lock(folder):

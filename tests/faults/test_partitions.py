@@ -25,7 +25,7 @@ from store_kinds import refuse_missing
 PROGRAM = "trap '' TERM; echo $$ >> begun; while true; do sleep 300; done"
 """It works until it is killed."""
 LEASE, PATIENCE = 30.0, 120.0
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
 @dataclass(frozen=True)

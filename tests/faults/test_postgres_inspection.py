@@ -13,7 +13,7 @@ from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 
-pytestmark = pytest.mark.usefixtures("postgres_dsn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("postgres_dsn")]
 
 DISPATCH = """
 INSERT INTO run_dispatches

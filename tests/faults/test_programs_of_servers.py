@@ -21,7 +21,7 @@ from e2e.running import RunningServer, plain_environment
 PATIENCE = 120.0
 PROGRAM = "exec 9> lock; trap '' TERM; flock 9; echo $$ >> begun; while true; do sleep 300; done"
 """It works for longer than any lease, holds a lock while any process of it is there, and ends for no SIGTERM."""
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -98,6 +98,7 @@ def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -
     assert seen["wrong"] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_server_that_starts_on_a_full_disk_reads_and_writes_again_with_room(
     how: str, tmp_path: Path
@@ -108,6 +109,7 @@ def test_a_server_that_starts_on_a_full_disk_reads_and_writes_again_with_room(
     assert (seen["checks"]["log"], seen["store"], seen["with_room"]) == ("failed", "store_full", 200)
 
 
+@pytest.mark.long
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "postroom.db"
     dice = random.Random(9)

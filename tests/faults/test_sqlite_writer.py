@@ -20,6 +20,7 @@ from postroom.contracts.errors import (
     UnknownAgent,
 )
 from postroom.contracts.store import MailStore, MailWrites
+from postroom.contracts.transactions import Transaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.conformance.given import Office, an_office, put_message
 
@@ -409,3 +410,41 @@ async def test_every_connection_is_durable_and_only_the_writer_folds_the_log(
         await sqlite_store.store.engine.readers.submit(
             lambda connection: connection.execute("DELETE FROM projects")
         )
+
+
+async def test_what_a_change_that_raised_had_looked_up_is_forgotten(sqlite_store: SqliteStore) -> None:
+    runs, thread_id = sqlite_store.runs.store, "t"
+
+    def made_and_refused(tx: Transaction) -> None:
+        tx.runs.threads.made(thread_id)
+        assert tx.runs.threads.load(thread_id) is not None
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        await runs.write(made_and_refused)
+    assert await runs.write(lambda tx: tx.runs.threads.load(thread_id)) is None
+
+
+async def test_changes_of_a_group_are_run_once_and_again_where_one_raises(sqlite_store: SqliteStore) -> None:
+    here = await an_office(sqlite_store)
+    ran: list[str] = []
+
+    def noting(name: str) -> Callable[[MailWrites], str]:
+        send = sending(here, name)
+
+        def change(tx: MailWrites) -> str:
+            ran.append(name)
+            return send(tx)
+
+        return change
+
+    await as_one_group(sqlite_store, *(sqlite_store.write(noting(name)) for name in "ab"))
+    assert ran == ["a", "b"]
+    learned = await as_one_group(
+        sqlite_store,
+        sqlite_store.write(noting("c")),
+        sqlite_store.write(failing(here, "d")),
+        sqlite_store.write(noting("e")),
+    )
+    assert (ran, str(learned[1])) == (["a", "b", "c", "c", "e"], "d")
+    assert await subjects(sqlite_store, here) == ["a", "b", "c", "e"]

@@ -6,7 +6,7 @@ import pytest
 
 from faults.storm import Storm, weather
 
-pytestmark = pytest.mark.usefixtures("postgres_dsn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("postgres_dsn")]
 
 
 async def test_a_limit_and_the_order_of_threads_hold_in_a_storm(postgres_dsn, tmp_path: Path):

@@ -126,6 +126,17 @@ async def test_the_only_process_takes_over_from_one_that_was_killed(store: Store
     assert alone.holds(NAME)
 
 
+async def test_who_has_all_that_it_wants_hears_of_servers_that_have_ended_too(store: Store) -> None:
+    ended: list[str] = []
+    one = leases(store, "one", is_gone=lambda about: about["address"] in ended)
+    await leases(store, "two", "another").renew()
+    for gone in (set(), {"two"}):
+        await one.renew()
+        await one.renew()
+        assert one.gone == gone
+        ended.append("http://two")
+
+
 async def test_which_servers_are_up_is_a_lease_of_each_and_forgotten_after_a_while(
     store: Store, clock: ManualClock
 ) -> None:

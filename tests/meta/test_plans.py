@@ -11,6 +11,8 @@ from postroom.stores.postgres.connection import SESSION
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.statements import statements
 
+pytestmark = pytest.mark.long
+
 Session = psycopg.Connection[Any]
 ROWS = 20_000
 ONLY_THESE = {
@@ -61,6 +63,7 @@ SCANS_IF_FREE = {
     "mail.project_ids",  # SQLite's search alone asks it
     *("mail.counts", "mail.purge_answers", "mail.purge_client_sessions", "mail.reservations_by_id"),
     *("threads.open_runs", "threads.runs", "threads.threads", "project_log.projects_reached"),
+    "mail.index_threads",  # of all messages, once, of a store that was just filled
     "threads.idle",  # once an hour, for threads that are cleared
     *("mail.recipients", "mail.project_by_alias"),  # beside a table of a few hundred rows
 }

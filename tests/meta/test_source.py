@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from postroom.app.config import Settings
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -46,9 +48,13 @@ BROAD_EXCEPTS = {
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def files() -> Iterator[tuple[str, str]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ast.Module]:
+    """What each file says, by its name: to read all of them takes seconds, and so does passing over them later."""
+    return {
+        path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
 
 
 def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Function]]:
@@ -65,11 +71,11 @@ def length(function: Function) -> int:
     return (function.end_lineno or 0) - (begin or 0)
 
 
-def test_functions_fit_on_a_screen() -> None:
+def test_functions_fit_on_a_screen(modules: dict[str, ast.Module]) -> None:
     long = {
         f"{name}:{function}": length(node)
-        for name, text in files()
-        for function, node in functions(ast.parse(text))
+        for name, tree in modules.items()
+        for function, node in functions(tree)
         if length(node) > LONGEST_FUNCTION
     }
     assert long.keys() == LONG_FUNCTIONS.keys(), long
@@ -99,38 +105,43 @@ def own_handlers(function: Function) -> Iterator[ast.ExceptHandler]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
-def test_nothing_is_swallowed_but_at_the_named_edges() -> None:
+def test_nothing_is_swallowed_but_at_the_named_edges(modules: dict[str, ast.Module]) -> None:
     broad = {
         f"{name}:{function}"
-        for name, text in files()
-        for function, node in functions(ast.parse(text))
+        for name, tree in modules.items()
+        for function, node in functions(tree)
         for handler in own_handlers(node)
         if catches_everything(handler) and not raises_again(handler)
     }
     assert broad == BROAD_EXCEPTS.keys()
 
 
-def test_no_module_catches_everything_while_it_is_loaded() -> None:
+def test_no_module_catches_everything_while_it_is_loaded(modules: dict[str, ast.Module]) -> None:
     top = [
         name
-        for name, text in files()
-        for node in ast.parse(text).body
+        for name, tree in modules.items()
+        for node in tree.body
         if isinstance(node, ast.Try) and any(map(catches_everything, node.handlers))
     ]
     assert top == []
 
 
-def settings_read(text: str) -> Iterator[str]:
+def settings_read(tree: ast.Module) -> Iterator[str]:
     """Yield what a module reads of something that is called `settings`."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             of = node.value
             if getattr(of, "attr", getattr(of, "id", "")) == "settings":
                 yield node.attr
 
 
-def test_every_setting_is_read_or_said_to_have_no_effect() -> None:
-    read = {one for name, text in files() if name != "postroom/app/config.py" for one in settings_read(text)}
+def test_every_setting_is_read_or_said_to_have_no_effect(modules: dict[str, ast.Module]) -> None:
+    read = {
+        one
+        for name, tree in modules.items()
+        if name != "postroom/app/config.py"
+        for one in settings_read(tree)
+    }
     derived = {  # read through the properties of Settings
         "verified": {"identity", "host"},
         "max_request_bytes": {"max_body_bytes", "max_attachments_bytes"},
@@ -142,25 +153,24 @@ def test_every_setting_is_read_or_said_to_have_no_effect() -> None:
     assert set(Settings.model_fields) - read == said
 
 
-def test_every_field_of_what_can_be_set_is_read() -> None:
+def test_every_field_of_what_can_be_set_is_read(modules: dict[str, ast.Module]) -> None:
     """A field that only its own class reads, to check it, changes nothing."""
-    trees = {name: ast.parse(text) for name, text in files()}
     fields: dict[str, list[str]] = {}
-    for name, tree in trees.items():
+    for name, tree in modules.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and re.search("(Config|Limits|Rules)$", node.name):
                 named = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
                 fields[f"{name}:{node.name}"] = [one.id for one in named if isinstance(one, ast.Name)]
     checks = {
         id(part)
-        for tree in trees.values()
+        for tree in modules.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef) and node.name == "__post_init__"
         for part in ast.walk(node)
     }
     read = {
         node.attr
-        for tree in trees.values()
+        for tree in modules.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and id(node) not in checks
     }

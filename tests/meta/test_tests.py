@@ -42,6 +42,9 @@ SLEEPS = {
     "unit/test_gateway_pacing.py:say": "the sleep of a manual clock, which the test moves",
     "chats/test_storms.py:_worked": "the sleep of a manual clock, which the test moves",
     "e2e/peer.py:first": "a process of its own looks again and again at a real server; there is nothing to be woken by",
+    "e2e/test_rolling_upgrade.py:send": "how long a client thinks between its messages to real servers",
+    "e2e/test_rolling_upgrade.py:more": "a look at clients of real servers, which wake nobody",
+    "e2e/test_rolling_upgrade.py:writes": "a look at a database that processes of their own write to",
     "e2e/test_connections.py:sent_and_read": "plays a client that sends slowly: the pause is what is tested",
 }
 """Where a sleep has a length, and why."""

@@ -363,6 +363,7 @@ async def _is_read(stores: Stores) -> None:
     await stores.store.read(look)
 
 
+@pytest.mark.long
 def test_a_copy_on_postgresql_holds_every_row(
     tmp_path: Path, filled_sqlite: Filled, postgres_dsn: str, a_schema: str
 ) -> None:
@@ -462,6 +463,7 @@ def test_effects_and_logs_of_mail_are_in_the_one_outbox_and_log_afterwards(tmp_p
         store.close()
 
 
+@pytest.mark.long
 def test_effects_and_logs_of_mail_are_in_the_one_outbox_and_log_afterwards_on_postgresql(
     postgres_dsn: str, a_schema: str
 ) -> None:

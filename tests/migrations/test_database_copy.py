@@ -19,11 +19,14 @@ from migrations.copying import tables_of
 from postroom.cli import moving as sides
 from postroom.contracts.errors import InvalidRecord, StateError, StoreCorrupt, StoreHeld, WrongStore
 from postroom.stores import moving
+from postroom.stores.mail import search_index
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.moving import shared_tables
 from postroom.stores.store import Stores
 from postroom.testing import ManualClock
+
+pytestmark = pytest.mark.long
 
 FIRST_BUILD = Path(__file__).with_name("first_build") / "data.tar.xz"
 Postgres = tuple[str, str]
@@ -140,6 +143,7 @@ def test_a_copy_that_is_cut_off_anywhere_goes_on_and_no_server_opens_it_meanwhil
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(moving, "AT_ONCE", 5)
+    monkeypatch.setattr(search_index, "_PAGE", 5)
     source: sides.Place = file
     target: sides.Place = schema
     if direction == "back":

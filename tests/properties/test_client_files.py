@@ -2,12 +2,15 @@
 
 import json
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from postroom.app.clients import json_edit, toml_edit
 from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit
 from postroom.jsonc import read
+
+pytestmark = pytest.mark.long
 
 ENTRY = {"command": "postroom", "args": ["mcp"]}
 HOOK = {"hooks": [{"type": "command", "command": "postroom hook claude Stop", "timeout": 10}]}

@@ -46,6 +46,8 @@ from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.testing import ManualClock
 
+pytestmark = pytest.mark.long
+
 __all__ = ["run_place"]
 
 EXAMPLES = {"sqlite": 30, "postgres": 25}

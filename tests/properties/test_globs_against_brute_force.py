@@ -12,12 +12,15 @@ from functools import cache
 from itertools import product
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.contracts.errors import InvalidPattern
 from postroom.mail import globs
 from postroom.mail.globs import Pattern, matches, overlap, overlapping, parse_pattern, prefixes_of
+
+pytestmark = pytest.mark.long
 
 PART = re.compile(r"\[[!^]?\]?[^\]]*\]|.")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from postroom.mail.archive.batch import gather
 from postroom.mail.context import Rules
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+
+pytestmark = pytest.mark.long
 
 FIELD = "/projects/field"
 

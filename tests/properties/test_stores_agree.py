@@ -28,7 +28,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from store_kinds import SCHEMA, empty
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 SERVER: dict[str, str] = {}
 """Where PostgreSQL is; a state machine takes no fixtures."""

@@ -432,10 +432,12 @@ async def test_speech_is_written_down_by_an_endpoint(tmp_path) -> None:
         thread_id="t", message_id="m", position=1, name="a.ogg", media_type="audio/ogg", size=4, sha256="5"
     )
     asked: list[bytes] = []
+    away = b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n"
     answers = [
+        away,  # it passes
         b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{"text":"hello"}',
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
-        b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n",
+        *[away] * 3,
     ]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -455,7 +457,8 @@ async def test_speech_is_written_down_by_an_endpoint(tmp_path) -> None:
     assert b'filename="a.ogg"' in asked[0]
     assert b"ears" in asked[0]
     for kind in (ProviderFailed, Overloaded):
-        with pytest.raises(kind):
+        with pytest.raises(kind, match=r"^the transcription endpoint "):
             await made.transcribe(path, file)
+    assert len(asked) == len(answers)
     await made.close()
     server.close()

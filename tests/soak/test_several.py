@@ -24,7 +24,7 @@ from soak.several import soak_several
 from soak.world import ECHO, TWO_AT_ONCE, Server, Surroundings
 from store_kinds import refuse_missing
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.mark.skipif(missing_balancer() is not None, reason=str(missing_balancer()))

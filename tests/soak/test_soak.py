@@ -21,7 +21,7 @@ from soak.killing import Soak, soak, unexpected
 from soak.peers import Heard
 
 KILLS = int(os.environ.get("POSTROOM_SOAK_KILLS", "10"))
-pytestmark = pytest.mark.timeout(300 + 10 * KILLS)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300 + 10 * KILLS)]
 
 IN_THE_DATABASE = {
     "a message is gone": ("lost", "DELETE FROM messages WHERE id = (SELECT max(id) FROM messages WHERE body_md LIKE 'Say%')"),

@@ -26,6 +26,7 @@ from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import an_office, put_message
+from sqlite_files import with_the_newest_schema
 
 NOW = 1_700_000_000_000
 
@@ -33,8 +34,8 @@ NOW = 1_700_000_000_000
 def make(path: Path, mark: str) -> Path:
     """Make a database of postroom that tells whose it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(with_the_newest_schema())
     connection = connect(path)
-    migrate(connection, path, now=NOW)
     connection.execute("CREATE TABLE mark (text TEXT)")
     connection.execute("INSERT INTO mark VALUES (?)", (mark,))
     connection.close()

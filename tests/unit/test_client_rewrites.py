@@ -24,6 +24,15 @@ BEFORE: dict[str, dict[str, Any] | None] = {
 ADDED = {"startups": 3, "tips": {"seen": [1, 2]}}
 CLIENTS = ("claude", "codex", "gemini", "cursor", "copilot", "opencode")
 """One for each form of a file."""
+WAYS = [
+    (None, "", False),
+    (None, "\n", True),
+    (2, "\n", True),
+    (2, "", False),
+    (4, "", True),
+    (4, "\n", False),
+]
+"""How it was written before, whether the new file ends its last line, and where the client adds keys: each two together."""
 
 
 @pytest.fixture
@@ -40,9 +49,7 @@ def anew(document: Any, *, end: str, first: bool = False) -> str:
 
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("before", BEFORE, ids=lambda one: one.replace(" ", "-"))
-@pytest.mark.parametrize("indent", [None, 2, 4], ids=["one-line", "two", "four"])
-@pytest.mark.parametrize("end", ["", "\n"], ids=["no-line-end", "line-end"])
-@pytest.mark.parametrize("first", [False, True], ids=["behind", "before"])
+@pytest.mark.parametrize(("indent", "end", "first"), WAYS)
 def test_only_our_part_goes_when_the_client_wrote_its_file_anew(
     name: str, before: str, indent: int | None, end: str, *, first: bool, room: Room
 ) -> None:

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Iterable
 from datetime import timedelta
 
+import pytest
+
 from postroom.gateway.capabilities import Rate, RateLimits
 from postroom.gateway.pacing import KEPT_MS, UNTOLD_MS, Pacing
 from postroom.testing import ManualClock
@@ -111,6 +113,7 @@ async def test_a_refusal_of_typing_quietens_typing_and_one_in_a_chat_besides_the
     assert await wait_for(pacing, "c", "of the bot") == 9_000
 
 
+@pytest.mark.long
 async def test_storms_keep_every_limit_and_everybody_has_a_turn(clock: ManualClock) -> None:
     """200 chats and 60 people in one group at the same instant; who is told to come back does."""
     pacing, said = Pacing(LIMITS, clock, clock), []

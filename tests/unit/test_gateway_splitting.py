@@ -227,6 +227,7 @@ MEGABYTES = {
 }
 
 
+@pytest.mark.long
 @each_row("kind", MEGABYTES)
 def test_a_megabyte_takes_time_that_grows_with_its_length_only(kind: str) -> None:
     text = MEGABYTES[kind]

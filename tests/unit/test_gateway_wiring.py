@@ -20,7 +20,7 @@ from postroom.app.gateway_service import GatewayService
 from postroom.app.gateway_wiring import ChatService, open_paths
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.chat import InboundStatus
+from postroom.contracts.chat import CHAT_KIND, InboundStatus
 from postroom.contracts.errors import (
     AgentNotFound,
     ConfigError,
@@ -32,6 +32,8 @@ from postroom.contracts.errors import (
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.runners import AnyRunner, Runner
+from postroom.contracts.transactions import Transaction
+from postroom.gateway import wording
 from postroom.gateway.config import HomeChannel
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.gateway import Gateway
@@ -341,6 +343,27 @@ async def test_a_notice_that_cannot_be_said_is_refused(desk: Desk, changes: dict
     told = {"platform": "telegram", "chat_id": "1", "text": "hi", **changes}
     with pytest.raises(InvalidArgument, match=words):
         await desk.operator.send(Notice(**told))
+
+
+async def test_what_quiet_hours_hold_is_counted_with_what_waits_behind_it(desk: Desk) -> None:
+    def waiting(number: int, chat: str) -> OutboxDraft:
+        return OutboxDraft(
+            kind=CHAT_KIND,
+            target="a channel that is not here",
+            payload={},
+            order_key=chat,
+            dedupe_key=str(number),
+        )
+
+    def change(tx: Transaction) -> None:
+        tx.outbox.enqueue([waiting(number, chat) for number, chat in enumerate("aaabb")])
+        [first] = tx.outbox.claim(CHAT_KIND, "a channel that is not here", lease_ms=1_000, limit=1)
+        tx.outbox.nack(
+            [first.outbox_id], [first.claim_token], error=wording.QUIET, delay_ms=60_000, untried=True
+        )
+
+    await desk.room.runs.store.write(change)
+    assert (await desk.operator.health())["held"] == 3
 
 
 async def test_a_notice_waits_for_a_channel_whose_account_is_not_known(desk: Desk) -> None:

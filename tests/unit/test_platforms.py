@@ -51,6 +51,7 @@ for found in pkgutil.walk_packages(postroom.__path__, "postroom."):
 """
 
 
+@pytest.mark.long
 def test_every_module_is_imported_where_what_only_unix_has_is_missing() -> None:
     done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -65,9 +65,13 @@ class GatewayService(UndeliveredService):
         }
 
     async def _held(self) -> int:
-        """Count the messages of agents that wait for the end of quiet hours, of the oldest 500 that wait."""
+        """Count the messages of agents that wait for the end of quiet hours, of the oldest 500 that wait.
+
+        Those behind the first of a chat wait for it and are not tried.
+        """
         rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MOST_DEAD))
-        return sum(row.last_error == QUIET for row in rows)
+        held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}
+        return sum((row.target, row.order_key) in held for row in rows)
 
     async def refresh_metrics(self) -> None:
         """Read what the gauges show."""

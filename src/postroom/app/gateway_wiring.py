@@ -149,6 +149,7 @@ class ChatService:
         locks_dir: Path | None = None,
         timer: Timer | None = None,
         leases: Leases | None = None,
+        store_id: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
@@ -156,7 +157,7 @@ class ChatService:
         `runners` says how each is run, `knows_person` whether a person is named.
         `mail` is told what became of its messages in chats, and what is said in them to people.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken; with `leases` the
-        servers of one database share its channels.
+        servers of one database, which `store_id` tells, share its channels.
 
         Raises:
             ConfigError: a channel cannot be made of what is said of it.
@@ -197,7 +198,7 @@ class ChatService:
         )
         self.mail_outbox = MailOutbox(self.adapters)
         """Has mail messages delivered to its chats."""
-        self._locks_dir = locks_dir if leases is None else None
+        self._locks_dir, self._store_id = locks_dir, store_id
         self._locks = ScopedLocks(locks_dir)
 
     def prepare(self, mcp_path: str) -> None:
@@ -222,7 +223,8 @@ class ChatService:
         self.state = "starting"
         for one in await self.missing():
             _LOG.warning("gateway.nobody_answers", reason=one.what, remedy=one.remedy)
-        await asyncio.to_thread(self._take_tokens)
+        store_id = "" if self._store_id is None else await self._store_id()
+        await asyncio.to_thread(self._take_tokens, store_id)
         await self.runs.start()
         await self.gateway.start()
         self.state = "running"
@@ -272,15 +274,17 @@ class ChatService:
         """Let a stop that waits for runs wait no longer; they are taken up at the next start."""
         await self.mailbox.drain(timedelta(0))
 
-    def _take_tokens(self) -> None:
-        """Have each token to ourselves on this machine, also among servers with other data folders."""
+    def _take_tokens(self, store_id: str) -> None:
+        """Have each token to ourselves on this machine, or to the servers of one shared database."""
         tokens = [(one.platform.value, one.lock_identity()) for one in self.adapters]
         try:
             for scope, identity in tokens:
                 if identity is not None and self._locks_dir is not None:
                     self._locks_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     self._locks_dir.mkdir(mode=0o700, exist_ok=True)
-                    self._locks.acquire(scope, identity)
+                    self._locks.acquire(
+                        scope, identity, store_id=store_id, server=str(self._state_dir or self.file)
+                    )
         except OSError as error:  # a user without a home: servers with one data folder still see each other
             _LOG.warning("gateway.tokens_not_locked", reason=error.strerror)
 

@@ -6,8 +6,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +32,7 @@ from postroom.app.privacy import keep_private
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.undelivered import UndeliveredService
 from postroom.app.wiring import Application, Declared
+from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.processes.job import end_programs_with_this_process
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
@@ -53,6 +54,7 @@ from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
+from postroom.stores.sqlite.lock import OwnerLock
 from postroom.version import __version__
 from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
@@ -292,7 +294,8 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
         ConfigError: the port is taken, the token or a folder is not private, or a chat is not set up as it
             must be.
         MissingExtra: PostgreSQL, a chat or telemetry needs a library that is not installed.
-        StoreHeld, SchemaTooNew, StoreReadOnly, StoreUnavailable: this process cannot use the database.
+        StoreHeld: another server uses the database, or the data folder.
+        SchemaTooNew, StoreReadOnly, StoreUnavailable: this process cannot use the database.
         WrongStore: the database is not the one that belongs here.
     """
     configure_logs(settings)
@@ -304,6 +307,29 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
         agents=load_agents(given), budgets=load_budgets(given), keep=load_keep_rules(given), chats=told
     )
     token = load_or_make_token(places.token_file(settings.data_dir))
+    with _alone_in(settings):
+        return _served(settings, declared, token, new_store=new_store)
+
+
+@contextmanager
+def _alone_in(settings: Settings) -> Iterator[None]:
+    """Keep other servers from the data folder: on SQLite the lock of its database does.
+
+    Raises:
+        StoreHeld: another one uses it.
+    """
+    if not settings.database_url:
+        yield
+        return
+    lock = OwnerLock(settings.data_dir / "server", of=settings.data_dir)
+    lock.acquire(now=SystemClock().now(), purpose="server")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _served(settings: Settings, declared: Declared, token: str, *, new_store: bool) -> int:
     listener = _listen(settings)
     try:
         application = Application.open(

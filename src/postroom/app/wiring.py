@@ -44,6 +44,7 @@ from postroom.relay import Handler, Relay
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.runs import RunService
 from postroom.services.schedules import MailSchedules
+from postroom.stores.migrations import newest_of, shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import Stores
@@ -183,6 +184,7 @@ class Application:
                 "host": host,
                 "address": self.address,
                 "version": __version__,
+                "schema": newest_of(shipped_migrations("postgres")),
                 "places": [host, *self.settings.labels],
             },
             is_gone=(lambda _: True) if self.store.is_exclusive else is_gone,
@@ -257,9 +259,13 @@ class Application:
             mail=delivery,
             locks_dir=machine_dir(environment()),
             leases=None if self.store.is_exclusive else self.leases,
+            store_id=None if self.store.is_exclusive else self._store_id,
         )
         made.prepare(self.settings.mcp_path)
         return made
+
+    async def _store_id(self) -> str:
+        return (await self.store.identity()).store_id or ""
 
     async def backlogs(self) -> dict[str, Backlog]:
         """Return how much of the outbox waits and how much are dead letters, by kind."""

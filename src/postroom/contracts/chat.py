@@ -145,6 +145,11 @@ def chat_lock(key: InboundKey) -> str:
     return f"chat:{key.platform}/{key.account}/{key.chat_id}"
 
 
+def session_locks(session_key: str, thread_id: str) -> tuple[str, str]:
+    """Return the names by which a session and its thread are locked; no two sessions may have the thread."""
+    return f"chat_session:{session_key}", f"chat_thread:{thread_id}"
+
+
 def inbound_id_of(message_id: str) -> int | None:
     """Return the inbound message that a message of a thread came from; None when it came from no chat."""
     number = message_id.removeprefix(INBOUND_ID)

@@ -18,8 +18,10 @@ class PersonRole(StrEnum):
 
     def reaches(self, needed: "PersonRole") -> bool:
         """Say whether this role is enough where `needed` is asked for."""
-        order = list(PersonRole)
-        return order.index(self) <= order.index(needed)
+        return _ORDER.index(self) <= _ORDER.index(needed)
+
+
+_ORDER = tuple(PersonRole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

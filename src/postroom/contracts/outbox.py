@@ -1,11 +1,12 @@
 """Effects to perform: stored with the change that causes them, performed at least once, keyed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol, Self
 
 from postroom.contracts.messages import Json
+from postroom.contracts.records import Record, field
 
 OUTBOX: Final = "outbox"
 """The topic on which hints come that there may be effects to perform."""
@@ -30,8 +31,7 @@ class NackOutcome(StrEnum):
     LOST_CLAIM = "lost_claim"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxDraft:
+class OutboxDraft(Record, frozen=True, kw_only=True):
     """An effect to store: performed by the handler of its kind for its target, once a `dedupe_key`."""
 
     kind: str
@@ -54,8 +54,7 @@ def line_lock(kind: str, target: str) -> str:
     return f"line:{kind}:{target}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxMessage:
+class OutboxMessage(Record, frozen=True, kw_only=True):
     """A stored effect; `attempt_count` is raised by each claim."""
 
     outbox_id: str

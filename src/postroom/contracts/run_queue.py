@@ -132,11 +132,11 @@ class RunEffects(Protocol):
         """
         ...
 
-    def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
+    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects outside the database of a run that is done, or waits, as it stands now.
 
-        Pure, and the same for the same run: after a crash it is asked again. Each effect has a dedupe key,
-        by which it is stored once.
+        Called in the change that stores the end; it may look, and writes nothing. The same for the same run:
+        after a crash it is asked again. Each effect has a dedupe key, by which it is stored once.
         """
         ...
 

@@ -32,6 +32,12 @@ class ChatTables(Protocol):
         """Return those of these inbound messages that exist, by id; the readable ones, or all."""
         ...
 
+    def answered(
+        self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
+    ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
+        """Return in one look the readable ones of these inbound messages, by id, and the files of a run."""
+        ...
+
     def open_inbound(
         self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
     ) -> list[InboundMessage]:

@@ -574,7 +574,7 @@ class Completion:
         if run is not None and owns(dispatch, run):
             ended = run.ended(termination_of(dispatch), now=tx.now(), dispatch_id=dispatch.dispatch_id)
             effects = self._core.effects
-            drafts = () if effects is None else tuple(effects.of(ended))
+            drafts = () if effects is None else tuple(effects.of(tx, ended))
             tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, outbox=drafts))
             if effects is not None:
                 effects.write(tx, ended, accept)
@@ -662,7 +662,7 @@ class Completion:
             return None
         ended = run.ended(TerminationReason(type=TerminationKind.CANCELLED, value=reason), now=tx.now())
         effects = self._core.effects
-        drafts = () if effects is None else tuple(effects.of(ended))
+        drafts = () if effects is None else tuple(effects.of(tx, ended))
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts))
         tx.tell(WORK)  # what waited behind it is due
         if effects is not None:
@@ -828,7 +828,7 @@ class _End(Record, frozen=True, kw_only=True):
             run=ended,
             claim=dispatch.claim_proof,
             events=self.events,
-            outbox=() if self.effects is None else tuple(self.effects.of(run)),
+            outbox=() if self.effects is None else tuple(self.effects.of(tx, run)),
             spends=self.spends,
             begins=None if attempt.started_at else attempt.instance_id,
             ends=ends,

@@ -102,7 +102,7 @@ class MailboxConfig:
     places: Callable[[], Collection[str]] | None = None
     """Names the places that this process is: it claims their runs, and those for anywhere. None: all."""
     gone: Callable[[], Collection[str]] | None = None
-    """Names other consumers that have surely ended: what they hold is taken back at the start as well."""
+    """Names other consumers that have surely ended: what they hold is taken back, at the start and later."""
     claims_hold: Callable[[int], None] | None = None
     """Told at each claim and renewal for how many milliseconds no other process can claim what executes here:
     whoever ends work from outside knows then when, should this process stand still."""

@@ -85,6 +85,8 @@ class Recovery:
         self._dispatcher = dispatcher
         self._submissions = submissions
         self.repair = CheckpointRepair(events, core.threads)
+        self._gone = frozenset[str]()
+        """Processes that hold nothing any more."""
 
     async def recover(self) -> int:
         """Take up all that was left behind; return how many dispatches, runs and threads that were.
@@ -95,8 +97,7 @@ class Recovery:
         config = self._core.config
         if config.is_exclusive:
             await self._take_over(lambda consumer: consumer != self._core.consumer_id)
-        elif config.gone is not None and (gone := frozenset(config.gone())):
-            await self._take_over(gone.__contains__)
+        await self.take_over_from_gone()
         taken_up = len(await self.reclaim())
         await self._completion.reconcile_all()
         if self._events.is_on:
@@ -169,6 +170,13 @@ class Recovery:
                     _LOG.warning("pending.not_taken_up", thread_id=thread_id, reason=error.describe())
             after = page[-1]
         return taken_up
+
+    async def take_over_from_gone(self) -> None:
+        """Take back, once, what processes hold that are known to have ended."""
+        gone = frozenset(() if self._core.config.gone is None else self._core.config.gone()) - self._gone
+        if gone:
+            await self._take_over(gone.__contains__)
+            self._gone |= gone
 
     async def _take_over(self, is_gone: Callable[[str], bool]) -> None:
         """Take back what processes hold that are gone; an attempt counts, as when a lease ends."""
@@ -378,6 +386,7 @@ class Rounds:
         What fails is logged; the next round tries again.
         """
         try:
+            await self._recovery.take_over_from_gone()
             reclaimed = await self._recovery.reclaim()
             await self._completion.reconcile_all()
             await self._recovery.repair.drain()

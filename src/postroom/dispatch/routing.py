@@ -162,9 +162,9 @@ class JoinedEffects:
         for part in self._parts:
             part.withdraw(tx, run)
 
-    def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
+    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects of a run that is done, or waits."""
-        return tuple(draft for part in self._parts for draft in part.of(run))
+        return tuple(draft for part in self._parts for draft in part.of(tx, run))
 
     def stored(self, run: RunRecord) -> None:
         """Tell each room that the effects of a run are stored."""

@@ -44,7 +44,7 @@ class Ends:
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing: its end is written."""
 
-    def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
+    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return nothing: there are no effects outside the database."""
         return ()
 

@@ -36,6 +36,7 @@ from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.files import attached, attachment_of, content_of
+from postroom.gateway.handover import inbound_key
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter, send_metadata
@@ -160,6 +161,27 @@ _NO_CHANNEL = SendResult.failed(SendErrorKind.NOT_FOUND, "its channel is not con
 NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 
 
+@dataclass(frozen=True, slots=True)
+class _Closes:
+    """The inbound messages that have their answer by a reply."""
+
+    inbound_ids: tuple[int, ...] = ()
+    chats: tuple[str, ...] = ()
+    """The locks of the chats that they are of."""
+    is_done: bool = False
+    """Whether each was seen closed already."""
+
+    def change(self, failed: str | None) -> Joined:
+        """Return the change that closes them; one that was closed otherwise stays so."""
+        move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
+
+        def change(tx: Transaction) -> None:
+            if self.inbound_ids:
+                tx.chats.move_inbound(self.inbound_ids, move, tx.now())
+
+        return Joined(locks=self.chats, change=change)
+
+
 class Delivery:
     """Delivers for the bots that this process speaks for."""
 
@@ -209,25 +231,35 @@ class Delivery:
         try:
             reply = Reply.of(row)
         except msgspec.ValidationError as error:
-            return await self._given_up(row, None, (), f"it cannot be read: {type(error).__name__}")
-        run_id = reply.run_id if reply.kind is ReplyKind.ANSWER else None
-        ids = reply.inbound_ids[:MAX_INBOUND]
-        read, files = await self._stores.answered(ids, reply.thread_id, run_id)
-        inbound = () if reply.kind is ReplyKind.QUESTION else read  # a question closes none
-        is_closed = bool(inbound) and not any(message.status.is_open for message in inbound)
-        if is_closed and row.may_have_arrived:
+            return await self._given_up(row, None, _Closes(), f"it cannot be read: {type(error).__name__}")
+        address, closes = await self._answered(row, reply)
+        if closes.is_done and row.may_have_arrived:
             return Performed()  # an earlier version died between its messages and its acknowledgement
         if self._clock.now() - _owed_since(row) > milliseconds(self._config.max_age):
-            return await self._given_up(row, reply, inbound, "it is too old to be sent")
-        address = await self._address(reply, read, files)
+            return await self._given_up(row, reply, closes, "it is too old to be sent")
         if address is None:
-            return await self._given_up(row, reply, inbound, "nobody knows where it goes")
+            return await self._given_up(row, reply, closes, "nobody knows where it goes")
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         result = await self._sent(row, reply, address)
         if not result.success:
-            return await self._failed(row, reply, inbound, result)
-        return await self._delivered(row, reply, inbound)
+            return await self._failed(row, reply, closes, result)
+        return await self._delivered(row, reply, closes)
+
+    async def _answered(self, row: OutboxMessage, reply: Reply) -> tuple[ReplyAddress | None, _Closes]:
+        """Return where a reply goes, and what is done with it; looked up where it does not say so itself."""
+        if reply.says_where and reply.source is not None and not row.may_have_arrived:
+            source = SessionSource.from_dict(reply.source)
+            chat = chat_lock(inbound_key(source, None))
+            return ReplyAddress(source, reply.answers), _Closes(reply.inbound_ids, (chat,))
+        run_id = reply.run_id if reply.kind is ReplyKind.ANSWER else None
+        read, files = await self._stores.answered(reply.inbound_ids[:MAX_INBOUND], reply.thread_id, run_id)
+        address = await self._address(reply, read, files)
+        if reply.kind is ReplyKind.QUESTION:  # it closes none
+            return address, _Closes()
+        chats = tuple(sorted({chat_lock(message.key) for message in read}))
+        is_done = bool(read) and not any(message.status.is_open for message in read)
+        return address, _Closes(tuple(message.inbound_id for message in read), chats, is_done)
 
     async def _quiet_ms(self, source: SessionSource) -> int:
         """Return how long the quiet hours of a chat go on."""
@@ -403,21 +435,19 @@ class Delivery:
                 lambda one: replace(one, settings=_with_card(one.settings, number, card_id)),
             )
 
-    async def _delivered(
-        self, row: OutboxMessage, reply: Reply, inbound: Sequence[InboundMessage]
-    ) -> Performed:
+    async def _delivered(self, row: OutboxMessage, reply: Reply, closes: _Closes) -> Performed:
         """Have the inbound messages closed that have their answer, with the end of the row."""
         if reply.mail_key is not None and self._mail is not None:
             await self._mail.arrived(reply.mail_key)
         self._outgoing.pop(row.outbox_id, None)
         self._metrics.delivered(self._clock.now() - row.created_at)
-        self._presenter.seen.clear(message.inbound_id for message in inbound)
+        self._presenter.seen.clear(closes.inbound_ids)
         if reply.run_id:
             self._presenter.forget(reply.run_id)
-        return Performed(also=_closing(inbound, reply.failed))
+        return Performed(also=closes.change(reply.failed))
 
     async def _failed(
-        self, row: OutboxMessage, reply: Reply, inbound: Sequence[InboundMessage], result: SendResult
+        self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
     ) -> NotPerformed:
         """Have it tried later, or not at all. What is behind it on its thread waits for it."""
         kind = result.error_kind or SendErrorKind.UNKNOWN
@@ -432,35 +462,21 @@ class Delivery:
             )
         self._metrics.delivery_failed(kind.value)
         if not kind.may_pass or row.attempt_count >= self._config.max_attempts:
-            return await self._given_up(row, reply, inbound, why)
+            return await self._given_up(row, reply, closes, why)
         return NotPerformed(
             error=why, not_before_ms=result.retry_after_ms or 0, may_have_arrived=kind.may_have_arrived
         )
 
     async def _given_up(
-        self, row: OutboxMessage, reply: Reply | None, inbound: Sequence[InboundMessage], why: str
+        self, row: OutboxMessage, reply: Reply | None, closes: _Closes, why: str
     ) -> NotPerformed:
         """Have a row put into the dead-letter queue, and its inbound messages say why they have no answer."""
         self._outgoing.pop(row.outbox_id, None)
         if reply is not None and reply.mail_key is not None and self._mail is not None:
             await self._mail.lost(reply.mail_key, f"the chat did not take it: {why}")
         self._metrics.gave_up()
-        self._presenter.seen.clear(message.inbound_id for message in inbound)
-        return NotPerformed(
-            error=why, final=True, also=_closing(inbound, f"it could not be delivered: {why}")
-        )
-
-
-def _closing(inbound: Sequence[InboundMessage], failed: str | None) -> Joined:
-    """Return the change that closes inbound messages; one that was closed otherwise stays so."""
-    asked = [message.inbound_id for message in inbound]
-    move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
-
-    def change(tx: Transaction) -> None:
-        if asked:
-            tx.chats.move_inbound(asked, move, tx.now())
-
-    return Joined(locks=tuple(sorted({chat_lock(message.key) for message in inbound})), change=change)
+        self._presenter.seen.clear(closes.inbound_ids)
+        return NotPerformed(error=why, final=True, also=closes.change(f"it could not be delivered: {why}"))
 
 
 def _owed_since(row: OutboxMessage) -> int:

@@ -77,8 +77,9 @@ class MessageEvent:
 
         `/etc/passwd` is a path and no command.
         """
-        word = self.text.split(maxsplit=1)[0] if self.text.startswith("/") else ""
-        name = word[1:].partition("@")[0].lower()
+        if not self.text.startswith("/"):
+            return None
+        name = self.text.split(maxsplit=1)[0][1:].partition("@")[0].lower()
         return name if name and name.replace("_", "").replace("-", "").isalnum() else None
 
     def get_command_args(self) -> str:

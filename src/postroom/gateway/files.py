@@ -298,6 +298,8 @@ class FilesOfRun(RunFiles):
         except TimeoutError:
             _LOG.warning("file.not_transcribed", reason="it took too long")
             return None, "it took too long"
+        if not said.strip():
+            return None, "no words were heard in it"
         return storable(said.replace("\0", ""))[:MOST_TRANSCRIPT], None
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:

@@ -40,7 +40,7 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.quoting import one_line, said_by
 from postroom.contracts.run_queue import RunQueue, ThreadState
-from postroom.contracts.transactions import Transaction
+from postroom.contracts.transactions import Joined, Transaction
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
@@ -59,6 +59,7 @@ _BLOCKS = {
 
 
 _LONGEST_QUOTE = 2_000
+NOTHING_ELSE = Joined(locks=(), change=lambda _: None)
 CHANGED_INTO_COMMAND = "changed into a command"
 """Why a message was taken back that its sender may change again, and is then told of."""
 
@@ -106,9 +107,14 @@ class Handover:
         self._config = config
 
     async def hand_over(
-        self, event: MessageEvent, session: ChatSession, *, mode: BusyPolicy | None = None
+        self,
+        event: MessageEvent,
+        session: ChatSession,
+        *,
+        mode: BusyPolicy | None = None,
+        also: Joined = NOTHING_ELSE,
     ) -> Admission:
-        """Hand a message over that was kept, and say what became of it.
+        """Hand a message over that was kept, and say what became of it; `also` is written with that.
 
         Raises:
             StoreError: it could not be kept; the message still waits and is handed over later.
@@ -121,7 +127,7 @@ class Handover:
             found = next(iter(tx.chats.inbound_by_id([inbound_id])), None)
             return found if found is not None and found.status is InboundStatus.WAITING else None
 
-        done = await self._handed_over(event, session, mode, kept)
+        done = await self._handed_over(event, session, mode, kept, also)
         if done is not None:
             return done[1]
         event.handed_over = True  # it was taken back in the chat, or another process was faster
@@ -134,8 +140,9 @@ class Handover:
         session: ChatSession,
         *,
         mode: BusyPolicy | None = None,
+        also: Joined = NOTHING_ELSE,
     ) -> Admission | None:
-        """Keep a message and hand it over, in one change.
+        """Keep a message and hand it over, in one change with what is `also` to be written.
 
         None: nothing was written, for it is known already, it is to be refused, or others are to hand over
         earlier ones.
@@ -153,7 +160,7 @@ class Handover:
             return found.message if found.is_new else None
 
         try:
-            done = await self._handed_over(event, session, mode, received)
+            done = await self._handed_over(event, session, mode, received, also)
         except _NotHandedOver:
             return None
         if done is None:
@@ -167,6 +174,7 @@ class Handover:
         session: ChatSession,
         mode: BusyPolicy | None,
         take: Callable[[Transaction], InboundMessage | None],
+        also: Joined,
     ) -> tuple[InboundMessage, Admission] | None:
         """Hand over what `take` gives, in the change in which it is given; None when it does not wait.
 
@@ -176,12 +184,13 @@ class Handover:
         if source is None:
             raise UnknownMessage("a message that is handed over has a source", value=event.message_id)
         mode, asked = mode or self.busy_mode(session, source), self.asked(session, source)
-        lock, delivery = chat_lock(inbound_key(source, event.message_id)), delivery_of(mode, source)
+        locks = {chat_lock(inbound_key(source, event.message_id)), *also.locks}
+        delivery = delivery_of(mode, source)
         place = self._place_of(source)
         handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
 
         def change(tx: Transaction, accept: Accept) -> tuple[InboundMessage, Admission] | None:
-            tx.lock(lock)
+            tx.lock(*sorted(locks))
             inbound = take(tx)
             if inbound is None:
                 return None
@@ -197,6 +206,7 @@ class Handover:
                 tx.chats.move_inbound([inbound.inbound_id], handed, tx.now())
             elif is_kept_now and admission.kind is AdmissionKind.REJECTED:
                 raise _NotHandedOver
+            also.change(tx)
             return inbound, admission
 
         done = await self._run_queue.accepting([thread_id], change, key=thread_id)

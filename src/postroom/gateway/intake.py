@@ -136,9 +136,10 @@ class Intake:
             return None
         source = event.source = routed
         self._note_album(event, source)
+        session_key = self._config.session_key(source)
         if not event.is_command():
-            event.metadata |= self._group_talk.unread(source, self._config.session_key(source))
-        draft = self._draft(event, source)
+            event.metadata |= self._group_talk.unread(source, session_key)
+        draft = self._draft(event, source, session_key)
         # Otherwise it would overtake another, or the rest of its album.
         is_alone = not self._coming[draft.session_key] and _album_of(event) is None
         self._coming[draft.session_key] += 1
@@ -500,10 +501,10 @@ class Intake:
             self._in_hand.discard(inbound_id)
             self._came(session_key)
 
-    def _draft(self, event: MessageEvent, source: SessionSource) -> InboundDraft:
+    def _draft(self, event: MessageEvent, source: SessionSource, session_key: str) -> InboundDraft:
         return InboundDraft(
             key=inbound_key(source, event.message_id),
-            session_key=self._config.session_key(source),
+            session_key=session_key,
             sender_id=source.user_id,
             body=event.to_body(),
         )

@@ -36,6 +36,8 @@ class GatewayMetrics:
             ["outcome"],
             registry=registry,
         )
+        self._counted: dict[str, Counter] = {}
+        """The counters of messages, by what became of them: to look one up costs more than to count."""
         self._open = Gauge(
             "postroom_chat_messages_open", "Messages that have no answer yet", ["status"], registry=registry
         )
@@ -63,7 +65,10 @@ class GatewayMetrics:
 
         It is accepted, duplicate, refused, started, queued, steered, collected, rejected or passed_on.
         """
-        self._messages.labels(outcome).inc()
+        counter = self._counted.get(outcome)
+        if counter is None:
+            counter = self._counted[outcome] = self._messages.labels(outcome)
+        counter.inc()
 
     def show_open(self, waiting: int, handed_over: int) -> None:
         """Show how many messages have no answer yet."""

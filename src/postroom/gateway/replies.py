@@ -1,7 +1,7 @@
 """What the end of a chat's run causes: an answer to be delivered, or a question to be asked.
 
-The rows are stored in the commit that ends the run. Nothing is looked up here: who delivers a row is read off
-the thread's name, where it goes is looked up by whoever delivers it.
+The rows are stored in the commit that ends the run, an answer with where it goes. Who delivers a row is read
+off the thread's name; where a row of another kind goes is looked up by whoever delivers it.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from postroom.contracts.accepting import Accept
-from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
+from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, MAX_INBOUND, inbound_id_of
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
 from postroom.contracts.inference import CALLER_TOOLS
 from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, Message, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
-from postroom.contracts.records import Record
+from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
 from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
@@ -73,9 +73,11 @@ class Reply(Record, frozen=True, kw_only=True):
     """The tokens that its run has read and written."""
     questions: tuple[Question, ...] = ()
     source: dict[str, Json] | None = None
-    """Where it goes, when it is not where the thread's session is."""
+    """Where it goes; None: it is looked up, by its inbound messages, else by the thread's session."""
     answers: tuple[str, ...] = ()
-    """The platform's ids of what it answers, where those are not its inbound messages."""
+    """The platform's ids of what it answers; none: they are looked up, by its inbound messages."""
+    leaves_files: bool = False
+    """Whether its run has left files, which follow it."""
     question: str | None = None
     """The number of the question that has its answer."""
     mail_key: str | None = None
@@ -84,6 +86,13 @@ class Reply(Record, frozen=True, kw_only=True):
     """Whether it waits for the end of the chat's quiet hours."""
     files: tuple[Attachment, ...] = ()
     """Files that are sent behind it, besides those that its run has left."""
+
+    @property
+    def says_where(self) -> bool:
+        """Whether nothing of it needs to be looked up before it is said."""
+        has_ids = bool(self.answers) or not self.inbound_ids
+        is_whole = self.source is not None and has_ids and not self.leaves_files
+        return is_whole and self.kind is not ReplyKind.QUESTION
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
         """Return it as an outbox row."""
@@ -233,14 +242,28 @@ class ChatEffects:
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing: only an end is told."""
 
-    def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
+    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the answer of a run that is done, or the questions of one that waits."""
         if not is_chat(run.thread_id):
             return ()
-        reply = self._question(run) if run.status is RunStatus.WAITING else answer_of(run)
+        if run.status is not RunStatus.WAITING:
+            reply: Reply | None = self._answer(tx, run)
+        else:
+            reply = self._question(run)
         if reply is None:
             return ()
         return (reply.draft(f"{reply.kind}/{run.run_id}/{run.dispatch_id}"),)
+
+    def _answer(self, tx: Transaction, run: RunRecord) -> Reply:
+        """Return what a run says at its end, and where, so that who delivers it need not look."""
+        reply = answer_of(run)
+        read, files = tx.chats.answered(reply.inbound_ids[:MAX_INBOUND], run.thread_id, run.run_id)
+        return replace(
+            reply,
+            source=(read[-1].body.get("source") or None) if read else None,
+            answers=tuple(message.key.message_id for message in read),
+            leaves_files=bool(files),
+        )
 
     def _question(self, run: RunRecord) -> Reply | None:
         waiting = run.waiting

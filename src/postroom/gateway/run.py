@@ -18,12 +18,13 @@ from postroom.contracts.chat import ChatSession, ChatStores, InboundDraft, Inbou
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
+from postroom.contracts.transactions import Joined
 from postroom.gateway import status, wording
 from postroom.gateway.admission import AGENT_PENDING, SessionGuard
 from postroom.gateway.commands import Command, Commands, help_text, resolve_command
 from postroom.gateway.config import GatewayConfig, is_person, short_name
 from postroom.gateway.events import ButtonPress, MessageEvent
-from postroom.gateway.handover import Admission, AdmissionKind, Handover
+from postroom.gateway.handover import NOTHING_ELSE, Admission, AdmissionKind, Handover
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices, notice_key
 from postroom.gateway.people import People
@@ -234,21 +235,26 @@ class GatewayRunner:
             await services.notices.answer(event, wording.STOPPED, key=notice_key("stopped", event.inbound_id))
             await self._close(event, InboundStatus.DONE)
             return True
-        session, began_anew = await services.sessions.of(key, source)
+        session, began_anew = await services.sessions.current(key, source)
         if began_anew and services.sessions.reset_policy(session, source).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
         if is_person(source.agent):
+            session, _ = await services.sessions.of(key, source)
             await self._pass_on(event, source, session, key)
             return True
+        activity = services.sessions.activity(session, source)
+        also = NOTHING_ELSE if activity is None else Joined(locks=activity.locks, change=activity.change)
         mode = BusyPolicy(event.metadata["busy"]) if "busy" in event.metadata else None
         if draft is not None:
-            admission = await services.handover.begin(event, draft, session, mode=mode)
+            admission = await services.handover.begin(event, draft, session, mode=mode, also=also)
             if admission is None:
                 return False
         else:
             if services.stores.is_shared:
                 await self._wait_for_earlier(event, key)
-            admission = await services.handover.hand_over(event, session, mode=mode)
+            admission = await services.handover.hand_over(event, session, mode=mode, also=also)
+        if activity is not None:
+            services.sessions.note(activity)
         services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
             services.presenter.show_typing(source)

@@ -4,13 +4,15 @@ import re
 from enum import StrEnum
 from urllib.parse import quote
 
+from msgspec.structs import asdict
+
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import Record
 
 PREFIX = "agent"
-_PLAIN = re.compile(r"[\w./@-]*", re.ASCII)
-"""What a part of a key mostly is: it stands there as it is."""
+_PLAIN = re.compile(r"[\w./@:-]*", re.ASCII)
+"""What keys mostly are: without a colon in a part, each stands there as it is."""
 _MAIN = "main"
 """Stands in keys for `[agent]`."""
 
@@ -68,8 +70,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Json]:
         """Return it as plain data, what is not known left out."""
-        found = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {name: value for name, value in found.items() if value not in (None, False)}
+        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Json]) -> "SessionSource":
@@ -98,12 +99,11 @@ class SessionKey(Record, frozen=True, kw_only=True):
         parts = (self.platform.value, self.chat_type, self.chat_id, self.thread_id, self.participant)
         if self.person is not None:
             parts = ("person", self.person, None, None, None)
-        named = [_named(part) for part in (self.agent or _MAIN, *parts) if part]
-        return ":".join((PREFIX, *named))
-
-
-def _named(part: str) -> str:
-    return part if _PLAIN.fullmatch(part) else quote(part, safe="!@#$&'()*+,;=/?~ ")
+        named = [PREFIX, *filter(None, (self.agent or _MAIN, *parts))]
+        key = ":".join(named)
+        if _PLAIN.fullmatch(key) and key.count(":") == len(named) - 1:
+            return key
+        return ":".join(quote(part, safe="!@#$&'()*+,;=/?~ ") for part in named)
 
 
 def session_key_of(

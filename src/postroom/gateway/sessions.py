@@ -3,13 +3,15 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_hex
 from urllib.parse import unquote
 
-from postroom.contracts.chat import ChatSession, ChatStores, SessionThread
+from postroom.contracts.chat import ChatSession, ChatStores, SessionThread, session_locks
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
+from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.contracts.transactions import Transaction
@@ -26,6 +28,46 @@ QUIET_OFF = "off"
 """Chosen for a chat that has no quiet hours, whatever the file says."""
 _CHOSEN = "agent"
 """The setting of a session that says which agent was chosen there."""
+
+
+@dataclass(slots=True)
+class Activity:
+    """When a session was last active, and where: written in the change that keeps what was said."""
+
+    session_key: str
+    thread_id: str
+    source: dict[str, Json]
+    at: int
+    written: ChatSession | None = None
+    """The session as it was written."""
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """What is locked before the change."""
+        return session_locks(self.session_key, self.thread_id)
+
+    def noted(self, session: ChatSession) -> ChatSession:
+        """Return the session with it."""
+        return replace(session, active_at=self.at, source=self.source)
+
+    def change(self, tx: Transaction) -> None:
+        """Write it, unless the session has another thread by now."""
+        self.written, stored = None, tx.chats.session(self.session_key)
+        if stored is None or stored.thread_id != self.thread_id:
+            return
+        now = tx.now()
+        written = replace(self.noted(stored), updated_at=now, revision=stored.revision + 1)
+        tx.chats.put_thread(
+            SessionThread(
+                thread_id=self.thread_id,
+                session_key=self.session_key,
+                title=stored.title,
+                created_at=now,
+                active_at=self.at,
+            )
+        )
+        tx.chats.put_session(written)
+        self.written = written
 
 
 class Sessions:
@@ -49,19 +91,36 @@ class Sessions:
         """Sessions as they are stored; none where other processes change them too."""
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the session of a message that comes now, and whether it began anew by its reset policy."""
+        """Return the session in which something is said, and whether it began anew by its reset policy."""
+        session, began_anew = await self.current(key, source)
+        activity = self.activity(session, source)
+        if activity is not None:
+            session = await self.changed(key, activity.noted)
+            self._addresses.pop(session.thread_id, None)
+        return session, began_anew
+
+    async def current(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
+        """Return the same, and leave it to the caller to write down that the session is active now."""
         now = self._clock.now()
         session = await self.load(key)
         if session is None:
             return self._kept(await self._store.open(self._fresh(key, source, now))), False
         if self._is_over(session, source, now):
             return await self.begin_anew(key, source), True
-        if now - session.active_at >= _TOUCH_AFTER_MS or not _is_at(session, source):
-            session = await self.changed(
-                key, lambda one: replace(one, active_at=now, source=source.to_dict())
-            )
-            self._addresses.pop(session.thread_id, None)
         return session, False
+
+    def activity(self, session: ChatSession, source: SessionSource) -> "Activity | None":
+        """Return what is to be written down of a session in which something is said now, if anything is."""
+        now = self._clock.now()
+        if now - session.active_at < _TOUCH_AFTER_MS and _is_at(session, source):
+            return None
+        return Activity(session.session_key, session.thread_id, source.to_dict(), now)
+
+    def note(self, activity: "Activity") -> None:
+        """Know a session as its activity was written."""
+        if activity.written is not None:
+            self._kept(activity.written)
+            self._addresses.pop(activity.thread_id, None)
 
     async def chosen_agent(self, source: SessionSource) -> str | None:
         """Return the agent that was chosen with /agent where this is said; None when none was."""

@@ -65,7 +65,7 @@ def write_runtime_status(
 
 
 class ScopedLocks:
-    """Locks that one process on this machine can hold: nobody else receives with the same token.
+    """Locks on tokens: one process on this machine receives with each, or the servers of one database.
 
     A token is known here by a hash of it; neither file names nor messages show more.
     """
@@ -74,8 +74,10 @@ class ScopedLocks:
         self._folder = folder
         self._held: dict[tuple[str, str], FileLock] = {}
 
-    def acquire(self, scope: str, identity: str) -> None:
+    def acquire(self, scope: str, identity: str, *, store_id: str = "", server: str = "") -> None:
         """Take a lock; harmless when it is held here already.
+
+        With a `store_id` all servers of that store may hold it, each by a file of its own, named by `server`.
 
         Raises:
             ConfigError: another process holds it.
@@ -84,11 +86,17 @@ class ScopedLocks:
             return
         folder = self._folder / LOCKS
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        name = f"{scope}-{sha256(identity.encode()).hexdigest()[:16]}"
-        lock = FileLock(folder / f"{name}.lock", timeout=0, mode=0o600, thread_local=False)
+        name = f"{scope}-{_hashed(identity)}"
+        ours = f"{name}.{store_id[:16]}." if store_id else f"{name}.lock"
+        lock = _lock_of(folder / (f"{ours}{_hashed(server)}.lock" if store_id else ours))
         try:
             lock.acquire()
+            for other in sorted(folder.glob(f"{name}.*lock")):
+                if not other.name.startswith(ours):
+                    with _lock_of(other):  # free: who held it has gone
+                        pass
         except Timeout as error:
+            lock.release()
             raise ConfigError(
                 f"another process receives with the same {scope} token",
                 value=name,
@@ -106,6 +114,14 @@ class ScopedLocks:
         """Give back all that are held here."""
         for scope, identity in list(self._held):
             self.release(scope, identity)
+
+
+def _lock_of(file: Path) -> FileLock:
+    return FileLock(file, timeout=0, mode=0o600, thread_local=False)
+
+
+def _hashed(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def _write(path: Path, told: Mapping[str, Json]) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from postroom.concurrency import Tasks
@@ -71,7 +71,6 @@ class RunInChat:
     cancel: Callable[[], object]
     answers: tuple[str, ...] = ()
     """The platform's ids of the messages that it answers."""
-    deltas: "asyncio.Queue[AgentEvent]" = field(default_factory=asyncio.Queue)
 
     def interrupt(self, reason: str) -> None:
         """End the run soon; what waits in its session is kept."""
@@ -220,7 +219,7 @@ class StreamingPresenter:
     async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent] | None"]:
-        """Show a run while it executes; what it tells is put into the queue that is given."""
+        """Show a run while it executes; what it tells is put into the queue that is given, if one is."""
         address = await self._address(activation)
         if address is None:
             yield None
@@ -230,14 +229,15 @@ class StreamingPresenter:
         adapter = self.adapters.get(source.platform)
         if adapter is not None and not adapter.is_ours():
             adapter = None
-        tasks = Tasks(f"run {run.run_id}")
+        tasks, deltas = Tasks(f"run {run.run_id}"), None
         self.guard.run_began(key, run)
         try:
             if adapter is not None and adapter.capabilities.typing:
                 tasks.start(self._typing(adapter, source), name="typing")
             if adapter is not None and self._config.enabled and shows_drafts(adapter.capabilities):
-                tasks.start(self._draw(adapter, source, run), name="draft")
-            yield run.deltas
+                deltas = asyncio.Queue[AgentEvent]()
+                tasks.start(self._draw(adapter, source, run, deltas), name="draft")
+            yield deltas
         finally:
             self.guard.run_ended(key, run)
             await tasks.close()
@@ -256,12 +256,18 @@ class StreamingPresenter:
             await adapter.send_typing(source.chat_id, send_metadata(source))
             await self._timer.sleep(_TYPING_EVERY_MS)
 
-    async def _draw(self, adapter: BasePlatformAdapter, source: SessionSource, run: RunInChat) -> None:
+    async def _draw(
+        self,
+        adapter: BasePlatformAdapter,
+        source: SessionSource,
+        run: RunInChat,
+        deltas: "asyncio.Queue[AgentEvent]",
+    ) -> None:
         """Show the answer as it grows, no more often than the platform likes."""
         shown, label = self._fresh(adapter.capabilities), self.sessions.label(source)
         between, is_begun = "", False
         while True:
-            event = await run.deltas.get()
+            event = await deltas.get()
             if isinstance(event, StreamReset | RunRetrying):
                 shown, label = self._fresh(adapter.capabilities), self.sessions.label(source)
                 self.forget(run.run_id)

@@ -136,7 +136,7 @@ def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
     already = f"Linked with {', '.join(linked)}. " if linked else ""
     return (
         f"{already}Send /link {code} in your other chat within {minutes} minutes, and nobody else: whoever"
-        " sends it shares this conversation."
+        " sends it shares this conversation. A code that was given here before counts no more."
     )
 
 

@@ -1,6 +1,7 @@
 """Turns a command into a small JSON schema: no titles, no nulls, no references; agents pay for every word."""
 
 import re
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -13,8 +14,9 @@ _CHECKED_ANYWAY = ("maximum", "minimum", "minLength", "maxLength", "pattern", "m
 _WORDS = re.compile(r"[A-Za-z]{1,8}|\d{1,3}|[^\sA-Za-z\d]{1,3}")
 
 
+@cache
 def input_schema(command: type[Command]) -> dict[str, Any]:
-    """Return the JSON schema of a command's arguments."""
+    """Return the JSON schema of a command's arguments, made once and shared: not to be changed."""
     _, components = msgspec.json.schema_components([command])
     schema = _inlined(components[command.__name__], components)
     properties = {name: _small(value) for name, value in schema["properties"].items()}

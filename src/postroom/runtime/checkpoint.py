@@ -13,6 +13,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.conversation import Conversation, Summary, SummaryDraft
 from postroom.contracts.errors import CommitUnknown, DuplicateRecord, ForeignThread, VersionConflict
 from postroom.contracts.executor import RunControl
+from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import Message, Role, ToolCall, Visibility
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
@@ -70,6 +71,22 @@ def _shown(turn: _Turn) -> tuple[Message, ...]:
         return ()
     answers = (turn.answers[call.id] for call in answered)
     return (replace(message, tool_calls=answered), *answers)
+
+
+def foreign_result(messages: Sequence[Message]) -> str | None:
+    """Return the call of a result that the newest message brings and the model's last word does not ask for.
+
+    The model would not be shown such a result, and would be asked with nothing new. None when there is none.
+    """
+    last_call_ids, newest, brought = set[str](), set[str](), tuple[Message, ...]()
+    for message in messages:
+        if message.role is Role.ASSISTANT:
+            last_call_ids = {call.id for call in message.tool_calls}
+        elif message.role is Role.USER and message.visibility is Visibility.ALL:
+            newest, brought = last_call_ids, CallerRequest.of(message).context
+    if any(one.role is not Role.TOOL for one in brought):
+        return None  # the caller tells the conversation, which was looked at as it came
+    return next((one.tool_call_id or "" for one in brought if one.tool_call_id not in newest), None)
 
 
 def has_input_after(messages: Sequence[Message], call_id: str) -> bool:

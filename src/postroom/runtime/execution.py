@@ -63,6 +63,7 @@ from postroom.runtime.checkpoint import (
     by_call,
     calls_left,
     earlier_answers,
+    foreign_result,
     has_input_after,
     is_output_of,
     running,
@@ -240,6 +241,10 @@ class Execution:
 
     def _request(self) -> InferenceRequest:
         spec, asked = self._with.agent.spec, CallerRequest.newest(self._log.messages)
+        if (call_id := foreign_result(self._log.messages)) is not None:
+            raise RequestRefused(
+                f"no tool is called for the result {call_id[:100]!r}: send it right behind its call"
+            )
         own = merged(spec.overrides, self._with.activation.options.overrides)
         return InferenceRequest(
             model=spec.model,

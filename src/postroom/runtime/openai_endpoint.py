@@ -70,14 +70,16 @@ _WINDOW = re.compile(r"context length (?:is|of) (\d+)|> (\d+) maximum|n_ctx\D{1,
 _ASKED = re.compile(r"(?:resulted in|requested|too long:) (?:about )?(\d+)", re.I)
 
 
-def failure_of(status: int, headers: Mapping[str, str], said: object, *, now: int) -> InferenceError:
+def failure_of(
+    status: int, headers: Mapping[str, str], said: object, *, now: int, endpoint: str = "the model's endpoint"
+) -> InferenceError:
     """Return what a refusal means. A code in the body says more than the status and wins over it."""
     error = _error(said)
     kind = _kind_by_code(error) or _BY_STATUS.get(status, ProviderFailed)
     if kind is RequestRefused and _TOO_LONG.search(_text(error)):
         kind = ContextOverflow
     return kind(
-        f"the model's endpoint answered {status}: {_text(error)}",
+        f"{endpoint} answered {status}: {_text(error)}",
         value=status,
         retry_after_ms=retry_after_ms(headers, now=now),
         details=_counted(error) if kind is ContextOverflow else None,
@@ -204,13 +206,13 @@ class Endpoint:
             raise ProviderFailed("the model's endpoint sent what is no JSON") from error
 
     async def transcribe(self, sound: bytes, *, name: str, media_type: str, model: str, now: int) -> str:
-        """Return what is said in a sound file.
+        """Return what is said in a sound file; what may pass is tried twice more, as the SDK does it.
 
         Raises:
             InferenceError: the endpoint refused, could not be reached, or answered something else.
         """
         try:
-            told = await self._client.audio.transcriptions.create(
+            told = await self._client.with_options(max_retries=2).audio.transcriptions.create(
                 model=model, file=(name, sound, media_type), extra_headers=self._headers
             )
         except openai.APITimeoutError as error:
@@ -219,8 +221,9 @@ class Endpoint:
             cause = self._hidden(error.__cause__ or error)
             raise ProviderFailed(f"the transcription endpoint cannot be reached: {cause}") from error
         except openai.APIStatusError as error:
+            headers, whose = error.response.headers, "the transcription endpoint"
             raise self._told(
-                failure_of(error.status_code, error.response.headers, error.body, now=now)
+                failure_of(error.status_code, headers, error.body, now=now, endpoint=whose)
             ) from None
         except (openai.APIError, ValueError, RecursionError) as error:
             raise ProviderFailed("the transcription endpoint sent what is no answer") from error

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from itertools import groupby
 from typing import Final, Protocol, TypeVar
 from uuid import uuid4
 from zoneinfo import ZoneInfo
@@ -258,7 +259,7 @@ class Schedules:
                     await news.wait(pause)
 
     async def submit_due(self) -> int:
-        """Submit what is due now, or pass it over; return how many schedules that moved on.
+        """Submit what is due now, or pass it over, in the order of being due; return how many moved on.
 
         Raises:
             StoreError: the store could not be looked at, or what is due could not be written.
@@ -278,9 +279,11 @@ class Schedules:
             except PostroomError as error:  # the others go on
                 put_off.append(error)
 
-        async with asyncio.TaskGroup() as group:
-            for one, plan in zip(due, plans, strict=True):
-                group.create_task(move(one, plan), name=f"schedule {one.name}")
+        planned = sorted(zip(due, plans, strict=True), key=lambda one: one[0].next_at or 0)
+        for _, at_once in groupby(planned, key=lambda one: one[0].next_at):  # what was due first comes first
+            async with asyncio.TaskGroup() as group:
+                for one, plan in at_once:
+                    group.create_task(move(one, plan), name=f"schedule {one.name}")
         if put_off:
             raise put_off[0]
         return sum(moved)

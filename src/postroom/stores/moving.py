@@ -87,8 +87,8 @@ class Side(Protocol):
         """
         ...
 
-    def finish(self, newest_message: int) -> None:
-        """Fill the indexes, let numbers go on behind those that were given, and remove the mark."""
+    def finish(self, newest_message: int, progress: Progress) -> None:
+        """Fill the indexes, let numbers go on behind those that were given, and remove the mark last."""
         ...
 
 
@@ -122,7 +122,7 @@ def copy(source: Side, target: Side, tables: Sequence[Table], progress: Progress
             progress(f"comparing {table.name}: {done} rows")
             counted[table.name] = done
     progress("filling the indexes")
-    target.finish(source.newest_message())
+    target.finish(source.newest_message(), progress)
     return Copied(rows=counted, went_on=went_on)
 
 

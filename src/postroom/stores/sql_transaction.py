@@ -94,16 +94,9 @@ class Tables:
         What this transaction has asked and not written since is known: a step that is decided on a thread
         and then written looks at its row once. Values are given as tuples where they are lists.
         """
-        known, found, new = self._sql.known, dict[tuple[Any, ...], list[Row]](), dict[tuple[Any, ...], Look]()
-        for look in looks:
-            key = (look[0], *look[1].values())
-            rows = known.get(key)
-            if rows is None:
-                new[key] = look
-            else:
-                found[key] = rows
+        known = self._sql.known
+        wanted = {(statement, *values.values()): (statement, values) for statement, values in looks}
+        new = [key for key in wanted if key not in known] if known else list(wanted)
         if new:
-            asked = dict(zip(new, self._sql.ask(*new.values()), strict=True))
-            known.update(asked)
-            found.update(asked)
-        return found
+            known.update(zip(new, self._sql.ask(*[wanted[key] for key in new]), strict=True))
+        return {key: known[key] for key in wanted}

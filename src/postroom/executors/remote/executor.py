@@ -316,7 +316,7 @@ class RemoteExecutor(RunDispatchExecutor):
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing: only an end is told."""
 
-    def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
+    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return no effects."""
         return ()
 

@@ -284,8 +284,9 @@ class SlackAdapter(BasePlatformAdapter):
             raise ServerUnavailable("Slack named a socket that is not its own", remedy="")
         return address
 
-    def _stands(self, state: AdapterState) -> None:
+    def _stands(self, state: AdapterState, why: str) -> None:
         self.liveness.state = state
+        self.liveness.error_code, self.liveness.error = ("unreachable", why) if why else (None, None)
 
     def _failed(self, code: str, message: str, retryable: bool) -> None:
         _LOG.error("slack.failed", code=code, why=message)

@@ -71,6 +71,12 @@ class Ending(StrEnum):
 _ENDINGS: Final = {"link_disabled": Ending.DISABLED, "too_many_websockets": Ending.CROWDED}
 
 
+_WHY: Final = {
+    Ending.LOST: "the connection to Slack was lost",
+    Ending.CROWDED: "Slack says that this app has too many connections",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """What the socket asks and tells its adapter."""
@@ -81,7 +87,8 @@ class Hooks:
     """Takes an envelope; raises StoreError when it could not be kept."""
     heard: Callable[[], None]
     refused: Callable[[str, str], None]
-    stands: Callable[[AdapterState], None]
+    stands: Callable[[AdapterState, str], None]
+    """Takes where the connection is, and why it is gone."""
     failed: Callable[[str, str, bool], None]
     """Takes why it ended for good: a code, a sentence, and whether connecting anew may help."""
 
@@ -173,7 +180,7 @@ class SlackSocket:
         """Open the next connection: at once when Slack asked for it, else after a pause."""
         wait = 0 if ending is Ending.REPLACED and proven else self.pause_ms(attempt)
         if ending is not Ending.REPLACED:
-            self._hooks.stands(AdapterState.RECONNECTING)
+            self._hooks.stands(AdapterState.RECONNECTING, _WHY[ending])
         while True:
             await self._timer.sleep(wait)
             try:
@@ -182,10 +189,10 @@ class SlackSocket:
                 attempt += 1
                 asked = error.details.get("retry_after_ms")
                 wait = max(self.pause_ms(attempt), asked if isinstance(asked, int) else 0)
-                self._hooks.stands(AdapterState.RECONNECTING)
+                self._hooks.stands(AdapterState.RECONNECTING, error.message)
                 _LOG.warning("slack.unreachable", why=error.message, next_try_ms=wait)
             else:
-                self._hooks.stands(AdapterState.CONNECTED)
+                self._hooks.stands(AdapterState.CONNECTED, "")
                 return connection
 
     async def _connect(self) -> _Connection:

@@ -4,6 +4,7 @@ Made from the same commands as the MCP tools' schemas, with the bounds that thos
 The same code gives the same document, byte for byte.
 """
 
+from functools import cache
 from typing import Any, Final, Literal
 
 import msgspec
@@ -206,8 +207,9 @@ def _schemes(session_cookie: str) -> dict[str, Any]:
     }
 
 
+@cache
 def encoded(*, session_cookie: str) -> bytes:
-    """Return the document as it is served."""
+    """Return the document as it is served, made when it is first asked for."""
     return msgspec.json.encode(document(session_cookie=session_cookie))
 
 

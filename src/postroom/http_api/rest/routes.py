@@ -30,11 +30,10 @@ def rest_routes(calls: Calls, following: EventFollowing, *, session_cookie: str)
     Whom each answers is said in `permissions`. `session_cookie` is the name of the
     cookie by which people at the pages are known.
     """
-    told = encoded(session_cookie=session_cookie)
     events_of = EventService(following)
 
     async def describe(_: Request) -> Response:
-        return Response(told, media_type=JSON)
+        return Response(encoded(session_cookie=session_cookie), media_type=JSON)
 
     async def events(request: Request) -> Response:
         return await events_of.answer(request)

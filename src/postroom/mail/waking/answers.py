@@ -88,7 +88,7 @@ class MessageEffects:
             questions = [one.tool_call_id for one in run.open_tickets]
             tx.mail.withdraw_questions(run.run_id, agent.id, questions, now=tx.now())
 
-    def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
+    def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return no effects: the answer is in the database."""
         return ()
 

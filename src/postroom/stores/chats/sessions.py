@@ -2,7 +2,7 @@
 
 from typing_extensions import override
 
-from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatSessions, SessionThread
+from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatSessions, SessionThread, session_locks
 from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionConflict
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
@@ -101,8 +101,8 @@ def _checked(session: ChatSession) -> ChatSession:
 
 
 def _lock(tx: Transaction, session: ChatSession) -> None:
-    """Keep others from the session and from its thread, which no two sessions may have."""
-    tx.lock(f"chat_session:{session.session_key}", f"chat_thread:{session.thread_id}")
+    """Keep others from the session and from its thread."""
+    tx.lock(*session_locks(session.session_key, session.thread_id))
 
 
 def _stored(tx: Transaction, session: ChatSession) -> ChatSession:

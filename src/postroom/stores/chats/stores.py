@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from postroom.contracts.chat import ChatStores, InboundMessage
 from postroom.contracts.files import ChatFile
-from postroom.contracts.transactions import Store, Transaction
+from postroom.contracts.transactions import Store
 from postroom.stores.chats.files import StoredFiles
 from postroom.stores.chats.intake_log import StoredIntakeLog, not_too_many
 from postroom.stores.chats.links import StoredLinks
@@ -61,12 +61,7 @@ class StoredChats(ChatStores):
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
         asked = not_too_many(inbound_ids)
-
-        def look(tx: Transaction) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-            files = () if run_id is None else tx.chats.files(thread_id, (run_id,))
-            return tuple(tx.chats.inbound_by_id(asked, readable=True)), tuple(files)
-
-        return await self._store.read(look)
+        return await self._store.read(lambda tx: tx.chats.answered(asked, thread_id, run_id))
 
     @override
     async def note_sent(self, outbox_id: str, steps: int) -> None:

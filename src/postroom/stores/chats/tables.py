@@ -47,6 +47,17 @@ class SqlChatTables(ChatTables):
         return [rows.inbound(row) for row in self._tx.all(statement, {"ids": _possible(inbound_ids)})]
 
     @override
+    def answered(
+        self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
+    ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
+        message_ids = [] if run_id is None else [run_id]
+        found, files = self._tx.ask(
+            ("chats.readable_inbound", {"ids": _possible(inbound_ids)}),
+            ("chats.files", {"thread_id": thread_id, "message_ids": message_ids}),
+        )
+        return tuple(map(rows.inbound, found)), tuple(record(ChatFile, row) for row in files)
+
+    @override
     def open_inbound(
         self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
     ) -> list[InboundMessage]:

@@ -18,7 +18,7 @@ from postroom.stores.mail.tsquery import home, tsquery, tsvector
 from postroom.stores.sql_transaction import SqlTransaction
 
 _NEWEST: Final = 2**62
-_PAGE: Final = 500
+_PAGE: Final = 1_000
 FEW: Final = 50_000
 """Messages of a project whose ids are gathered before a search on SQLite, whose index holds all projects."""
 _SEARCH: Final = {"newest": "mail.search_newest", "best": "mail.search_best"}
@@ -42,10 +42,25 @@ def fill(tx: SqlTransaction) -> None:
         return
     tx.one("mail.go_on_counting")
     after = 0
-    while found := tx.all("mail.messages_after", {"after": after, "limit": _PAGE}):
-        for row in found:
-            add(tx, record(Message, row))
-        after = found[-1][0]
+    while after := add_words(tx, after):
+        pass
+    add_threads(tx)
+
+
+def add_words(tx: SqlTransaction, after: int) -> int:
+    """Take note of the words of some messages behind a number; return the last one, 0 when there is none."""
+    found = tx.all("mail.messages_after", {"after": after, "limit": _PAGE})
+    for row in found:
+        tx.run("mail.index_words", {"message_id": row[0], "words": tsvector(record(Message, row))})
+    return int(found[-1][0]) if found else 0
+
+
+def add_threads(tx: SqlTransaction) -> None:
+    """Take note of the threads of all messages, on PostgreSQL.
+
+    At once: a row that one transaction changes for each message of a thread is slower each time.
+    """
+    tx.run("mail.index_threads")
 
 
 def move(tx: SqlTransaction, source: int, target: int) -> None:

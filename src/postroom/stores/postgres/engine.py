@@ -10,17 +10,18 @@ from zlib import crc32
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock, elapsed_ms
-from postroom.contracts.errors import ConfigError, StoreReadOnly
+from postroom.contracts.errors import ConfigError, StoreError, StoreReadOnly
 from postroom.contracts.transactions import Outline
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.errors import ConnectionLost, no_backup, unreachable
 from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, outline_of
 from postroom.stores.postgres.notifications import Notifications
 from postroom.stores.postgres.ownership import Ownership
 from postroom.stores.postgres.readers import Readers
-from postroom.stores.postgres.schema import migrate
+from postroom.stores.postgres.schema import migrate, refuse_unfit
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.writer import Writer
 from postroom.stores.sql_transaction import SqlTransaction
@@ -112,10 +113,14 @@ class PostgresEngine(Engine):
         self.readers = Readers(address, count=readers)
         patient = replace(address, answer_within=WITHIN, settings={**address.settings, **SETTINGS})
         self.inspector = Readers(patient, count=1)
-        self.notifications = Notifications(address, changes, own_clock.measure)
         self._about = about
         self._release = writing[0].release
+        self._own_clock = own_clock
         self._clock: Clock = clock or own_clock
+        self._steps = shipped_migrations("postgres")
+        self._unfit: StoreError | None = None
+        """Why this release cannot use the schema any more, to which another has brought it."""
+        self.notifications = Notifications(address, changes, self.look_around)
 
     @classmethod
     def open(
@@ -195,8 +200,18 @@ class PostgresEngine(Engine):
     def grouping(self) -> tuple[int, int]:
         return sum(one.groups for one in self.writers), sum(one.changes for one in self.writers)
 
+    def look_around(self, connection: Connection) -> None:
+        """Compare clocks, and look whether the schema is still one for this release."""
+        self._own_clock.measure(connection)
+        try:
+            refuse_unfit(connection, self._steps)
+            self._unfit = None
+        except StoreError as error:
+            self._unfit = error
+
     @override
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
+        self._refuse_unfit()
         return await self.readers.submit(look)
 
     @override
@@ -207,8 +222,13 @@ class PostgresEngine(Engine):
         key: str = "",
         committed: Callable[[], None] | None = None,
     ) -> T:
+        self._refuse_unfit()
         writer = self.writers[crc32(key.encode(errors="surrogatepass")) % len(self.writers)]
         return await writer.pending.submit(change, key=key, committed=committed)
+
+    def _refuse_unfit(self) -> None:
+        if self._unfit is not None:
+            raise self._unfit.with_traceback(None)
 
     @override
     async def settle(self) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from postroom.contracts.errors import InvalidRecord, StateError
 from postroom.stores.mail import search_index
 from postroom.stores.migrations import UNFINISHED, refuse_old
-from postroom.stores.moving import Table
+from postroom.stores.moving import Progress, Table
 from postroom.stores.postgres.connection import Address, Connection, quoted
 from postroom.stores.postgres.ownership import Ownership
 from postroom.stores.postgres.schema import applied_steps, migrate
@@ -101,10 +101,16 @@ class PostgresSide:
             for values in bound:
                 connection.send_named(statement, values)
 
-    def finish(self, newest_message: int) -> None:
-        """Fill the indexes, let numbers go on behind those that were given, and remove the mark."""
+    def finish(self, newest_message: int, progress: Progress) -> None:
+        """Fill the indexes, let numbers go on behind those that were given, and remove the mark last."""
+        [[after]] = self._all("SELECT coalesce(max(message_id), 0) FROM message_words")
+        while after is not None:
+            progress(f"filling the indexes: messages up to {after}")
+            with self._transaction() as connection:
+                after = search_index.add_words(PostgresTransaction(connection), after) or None
         with self._transaction() as connection:
-            search_index.fill(PostgresTransaction(connection))
+            connection.send("SET LOCAL enable_seqscan = on")
+            search_index.add_threads(PostgresTransaction(connection))
             for table, column in self._all(_NUMBERED, (self._schema,)):
                 least = f"greatest(newest, {newest_message})" if table == "messages" else "newest"
                 text = _GO_ON.format(least=least, column=column, table=table)

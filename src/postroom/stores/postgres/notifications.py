@@ -27,8 +27,8 @@ LOOK_AGAIN_AFTER: Final = timedelta(seconds=5)
 """How long a connection is trusted that says nothing, and how long a lost one stays away at most."""
 TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
 """Hints are sent at most once in this time."""
-MEASURED_EVERY: Final = timedelta(seconds=10)
-"""How often clocks are compared."""
+LOOKS_EVERY: Final = timedelta(seconds=10)
+"""How often clocks are compared, and the schema with what this release can use."""
 _SEND: Final = "SELECT pg_notify($1::text, word) FROM unnest($2::text[]) AS word"
 
 
@@ -36,12 +36,12 @@ class Notifications:
     """Passes what this process tells on to others, and what they tell to its listeners."""
 
     def __init__(
-        self, address: Address, changes: ChangeNotifier, measure: Callable[[Connection], None]
+        self, address: Address, changes: ChangeNotifier, look_around: Callable[[Connection], None]
     ) -> None:
-        """Keep what it works with; `measure` compares clocks now and then, over this connection."""
+        """Keep what it works with; `look_around` is called now and then, with this connection."""
         self._address = replace(address.direct, settings={"synchronous_commit": "off"})
         self._changes = changes
-        self._measure, self._measured_at = measure, 0
+        self._look_around, self._looked_at = look_around, 0
         self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
         self.is_listening = threading.Event()
         """Whether other processes are heard now."""
@@ -103,9 +103,9 @@ class Notifications:
                 while not self._closing.is_set():
                     selector.select(LOOK_AGAIN_AFTER.total_seconds())
                     self._pass_on(connection)
-                    if elapsed_ms() - self._measured_at > milliseconds(MEASURED_EVERY):
-                        self._measure(connection)
-                        self._measured_at = elapsed_ms()
+                    if elapsed_ms() - self._looked_at > milliseconds(LOOKS_EVERY):
+                        self._look_around(connection)
+                        self._looked_at = elapsed_ms()
         finally:
             connection.close()
 

@@ -1,33 +1,65 @@
-"""Brings a schema to the newest state, one numbered step after another, in one transaction."""
+"""Brings a schema to the newest state, one numbered step after another, in one transaction.
 
+Servers of this release and of the one before may use it meanwhile. So a step that cannot have a table at once
+gives way: who uses the table waits behind it for half a second, not for as long as it would have to wait.
+"""
+
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from postroom.contracts.errors import WrongStore
+from postroom.contracts.clock import elapsed_ms, milliseconds
+from postroom.contracts.errors import StoreHeld, StoreUnavailable, WrongStore
+from postroom.contracts.leases import SERVER
+from postroom.log import get_logger
 from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection, quoted
+from postroom.stores.postgres.errors import HELD_UP, Contended
+
+_LOG = get_logger(__name__)
 
 _WITHIN: Final = timedelta(hours=6)
 """A step takes what it takes, and so does waiting for another process that is at it."""
 _SETTINGS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
+_GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
+"""A quarter of what others wait for a row or a table before they refuse a call."""
+_FIRST_PAUSE: Final = timedelta(milliseconds=500)
+_LONGEST_PAUSE: Final = timedelta(seconds=30)
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1::text, 0))"
 _HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = $1::text"
-_HAS_LEDGER: Final = "SELECT to_regclass('schema_migrations') IS NOT NULL"
+_HAS_TABLE: Final = "SELECT to_regclass($1::text) IS NOT NULL"
 _LEDGER: Final = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
   version    integer PRIMARY KEY,
   name       text NOT NULL,
   checksum   text NOT NULL,
-  applied_at bigint NOT NULL
+  applied_at bigint NOT NULL,
+  after      integer
 )
 """
+_OF_OLD: Final = """
+SELECT NOT EXISTS (SELECT 1 FROM pg_attribute
+                    WHERE attrelid = to_regclass('schema_migrations') AND attname = 'after')
+"""
+_LEDGER_AFTER: Final = "ALTER TABLE schema_migrations ADD COLUMN after integer"
 _APPLIED: Final = "SELECT version, checksum FROM schema_migrations"
+# By way of JSON, for a ledger may lack the column: then who uses it has to know all that it has.
+_NEEDED: Final = """
+SELECT coalesce(max(coalesce(CAST(to_jsonb(step) ->> 'after' AS integer), version)), 0)
+  FROM schema_migrations AS step
+"""
 _RECORD: Final = """
-INSERT INTO schema_migrations (version, name, checksum, applied_at)
-VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+INSERT INTO schema_migrations (version, name, checksum, applied_at, after)
+VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $4)
+"""
+_WITHOUT: Final = """
+SELECT substr(name, length($1::text) + 1), coalesce(CAST(about AS jsonb) ->> 'version', '') FROM leases
+ WHERE starts_with(name, $1::text) AND until > extract(epoch FROM clock_timestamp()) * 1000
+   AND coalesce(CAST(CAST(about AS jsonb) ->> 'schema' AS bigint), 0) < $2::bigint
+ ORDER BY name
 """
 
 
@@ -42,13 +74,14 @@ def migrate(
 
     Raises:
         WrongStore: there is no schema, or nothing in it, and not `may_begin`; nothing was changed.
-        SchemaTooNew: the schema has steps that this postroom does not know; nothing was changed.
+        SchemaTooNew: the schema has steps that this postroom does not know, and is not for it any more.
+        StoreHeld: a server is up that could not go on after a step; nothing was changed.
         StoreCorrupt: a step that was applied differs from the one shipped.
     """
     steps = shipped_migrations("postgres") if steps is None else steps
     connection.begin()
     applied = applied_steps(connection)
-    missing = missing_migrations(applied, steps)
+    missing = missing_migrations(applied, steps, needed=needed_step(connection))
     connection.undo()
     if not (applied or may_begin):
         raise WrongStore(f"the schema {address.schema} is missing or empty", value=address.schema)
@@ -62,29 +95,94 @@ def migrate(
 
 
 def _migrated(connection: Connection, schema: str, steps: Sequence[Migration]) -> list[int]:
+    """Apply the missing steps, as soon as nobody else keeps a table that they change."""
+    until, pause = elapsed_ms() + milliseconds(_WITHIN), _FIRST_PAUSE
+    while True:
+        try:
+            return _applied(connection, schema, steps)
+        except (StoreUnavailable, Contended) as error:
+            if elapsed_ms() > until or getattr(error, "details", HELD_UP) != HELD_UP:
+                raise
+            _LOG.warning("schema.gives_way", reason=str(error), again_after=pause.total_seconds())
+        connection.undo()
+        threading.Event().wait(pause.total_seconds())
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _applied(connection: Connection, schema: str, steps: Sequence[Migration]) -> list[int]:
     connection.begin()
     # Held until the transaction ends, also when that is by the end of the process.
     connection.send(_LOCK, (f"postroom migrates {schema}",))
     found = connection.send(_HAS_SCHEMA, (schema,))
     connection.wait()
+    connection.send(_GIVES_WAY)
     if not found.rows:  # with IF NOT EXISTS the right to create one would be needed even so
         connection.send(f"CREATE SCHEMA {quoted(schema)}")
     connection.send(_LEDGER)
-    missing = missing_migrations(applied_steps(connection), steps)
+    if _is_true(connection, _OF_OLD):  # asked, for others who start are to read it meanwhile
+        connection.send(_LEDGER_AFTER)
+    missing = missing_migrations(applied_steps(connection), steps, needed=needed_step(connection))
+    _refuse_servers_without(connection, max((step.after for step in missing), default=0))
     for step in missing:
         connection.run_script(step.sql)
-        connection.send(_RECORD, (step.version, step.name, step.checksum))
+        connection.send(_RECORD, (step.version, step.name, step.checksum, step.after))
     connection.send("COMMIT")
     connection.wait()
     return [step.version for step in missing]
 
 
+def _refuse_servers_without(connection: Connection, step: int) -> None:
+    """Refuse to go on while a server is up that does not know a step.
+
+    One that starts at this moment, or stands still, finds out by itself (`refuse_unfit`).
+
+    Raises:
+        StoreHeld: there is one.
+    """
+    if not (step and _is_true(connection, _HAS_TABLE, "leases")):
+        return
+    found = connection.send(_WITHOUT, (SERVER, step))
+    connection.wait()
+    if found.rows:
+        names = ", ".join(f"{name} ({release})" if release else name for name, release in found.rows)
+        raise StoreHeld(
+            f"the schema is upgraded when no server is up that lacks schema step {step}: {names}",
+            value=[name for name, _ in found.rows],
+            remedy="replace each by a release that has this step, or stop them all, and start this one again",
+        )
+
+
+def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
+    """Refuse a schema that a running server, which knows these steps, cannot use any more.
+
+    Raises:
+        SchemaTooNew, StoreCorrupt, WrongStore: as of `missing_migrations`.
+    """
+    connection.begin()
+    applied, needed = applied_steps(connection), needed_step(connection)
+    connection.undo()
+    missing_migrations(applied, steps, needed=needed)
+
+
 def applied_steps(connection: Connection) -> dict[int, str]:
     """Return the checksum of each step that was applied, by number; none where there is no schema."""
-    found = connection.send(_HAS_LEDGER)
-    connection.wait()
-    if not found.rows[0][0]:
+    if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return {}
     ledger = connection.send(_APPLIED)
     connection.wait()
     return {row[0]: row[1] for row in ledger.rows}
+
+
+def needed_step(connection: Connection) -> int:
+    """Return the step that a release must know to use the schema as it is; 0 where there is none."""
+    if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
+        return 0
+    found = connection.send(_NEEDED)
+    connection.wait()
+    return int(found.rows[0][0])
+
+
+def _is_true(connection: Connection, question: str, *values: str) -> bool:
+    found = connection.send(question, values)
+    connection.wait()
+    return bool(found.rows[0][0])

@@ -8,7 +8,7 @@ from typing_extensions import override
 from postroom.contracts.budgets import Spending
 from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, PendingMessage
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.run_tables import ThreadTables
@@ -165,8 +165,9 @@ class Threads(Tables, ThreadTables):
         if run_id is not None:
             looks.append(("threads.run", {"run_id": run_id}))
         found = self._asked(looks)
-        known, pending = found["threads.thread", thread_id], found["threads.pending", thread_id]
-        claimed, _, queued, _, held_by = found[queue[0], *queue[1].values()][0]
+        known = found["threads.thread", thread_id]
+        claimed, _, queued, waits, held_by = found[queue[0], *queue[1].values()][0]
+        pending = self._pending(thread_id) if waits else ()
         runs, parts = dict[str, RunRecord](), dict[str, RunRecord]()
         for part, name, body in found["threads.last_runs", thread_id]:
             if name not in runs:
@@ -180,7 +181,7 @@ class Threads(Tables, ThreadTables):
         return SubmissionFacts(
             thread=thread,
             message_count=0 if thread is None else thread.message_count,
-            pending=waiting(pending) if pending else (),
+            pending=pending,
             named_run=runs.get(run_id or ""),
             open_run=parts.get("open"),
             latest_run=parts.get("latest"),
@@ -188,6 +189,11 @@ class Threads(Tables, ThreadTables):
             claimed=claimed,
             queued=queued,
             held_by=held_by,
+        )
+
+    def _pending(self, thread_id: str) -> tuple[PendingMessage, ...]:
+        return waiting(
+            self._asked([("threads.pending", {"thread_id": thread_id})])["threads.pending", thread_id]
         )
 
     @override
@@ -232,9 +238,9 @@ def _spending(row: Row) -> Spending:
 
 
 def facts_looks(thread_id: str, queued: int) -> list[Look]:
-    """Return what the facts of a submission are read from, the queue last."""
+    """Return what the facts of a submission are read from, the queue last; it says whether messages wait."""
     of_thread = {"thread_id": thread_id}
-    names = ("threads.thread", "threads.pending", "threads.last_runs")
+    names = ("threads.thread", "threads.last_runs")
     return [*((name, of_thread) for name in names), queue_look(thread_id, queued)]
 
 

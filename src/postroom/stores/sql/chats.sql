@@ -1,7 +1,9 @@
 -- Chats: inbound messages by key, by id and by what is open; sessions and their threads; people, who asks, and linked chats.
 
 -- inbound
-SELECT * FROM inbound_messages
+SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
+       updated_at, revision, thread_id, reason
+  FROM inbound_messages
  WHERE platform = :platform AND account = :account AND chat_id = :chat_id AND message_id = :message_id;
 
 -- receive
@@ -12,10 +14,14 @@ VALUES (:platform, :account, :chat_id, :message_id, :session_key, :sender_id, :b
 RETURNING inbound_id;
 
 -- inbound_by_id
-SELECT * FROM inbound_messages WHERE inbound_id IN {ints :ids} ORDER BY inbound_id;
+SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
+       updated_at, revision, thread_id, reason
+  FROM inbound_messages WHERE inbound_id IN {ints :ids} ORDER BY inbound_id;
 
 -- readable_inbound
-SELECT * FROM inbound_messages
+SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
+       updated_at, revision, thread_id, reason
+  FROM inbound_messages
  WHERE inbound_id IN {ints :ids}
    AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
  ORDER BY inbound_id;
@@ -30,20 +36,26 @@ UPDATE inbound_messages
 UPDATE inbound_messages SET body = :body, revision = :revision, updated_at = :now WHERE inbound_id = :inbound_id;
 
 -- open_inbound
-SELECT * FROM inbound_messages {index inbound_messages_open}
+SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
+       updated_at, revision, thread_id, reason
+  FROM inbound_messages {index inbound_messages_open}
  WHERE is_open = 1 AND inbound_id > :after AND (CAST(:status AS text) IS NULL OR status = :status)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
  ORDER BY inbound_id LIMIT :limit;
 
 -- open_inbound_of_session
-SELECT * FROM inbound_messages {index inbound_messages_open_of_session}
+SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
+       updated_at, revision, thread_id, reason
+  FROM inbound_messages {index inbound_messages_open_of_session}
  WHERE is_open = 1 AND session_key = :session_key AND inbound_id > :after
    AND (CAST(:status AS text) IS NULL OR status = :status)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
  ORDER BY inbound_id LIMIT :limit;
 
 -- newest
-SELECT * FROM inbound_messages {index inbound_messages_newest}
+SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
+       updated_at, revision, thread_id, reason
+  FROM inbound_messages {index inbound_messages_newest}
  WHERE platform = :platform
    AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
  ORDER BY inbound_id DESC LIMIT :limit;
@@ -64,10 +76,12 @@ RETURNING inbound_id;
 DELETE FROM run_quarantine WHERE kind = 'inbound' AND id IN {texts :ids};
 
 -- session
-SELECT * FROM chat_sessions WHERE session_key = :session_key;
+SELECT session_key, thread_id, source, title, settings, created_at, updated_at, active_at, revision
+  FROM chat_sessions WHERE session_key = :session_key;
 
 -- sessions
-SELECT * FROM chat_sessions
+SELECT session_key, thread_id, source, title, settings, created_at, updated_at, active_at, revision
+  FROM chat_sessions
  WHERE session_key > :after
    AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'session' AND q.id = session_key)
  ORDER BY session_key LIMIT :limit;
@@ -82,14 +96,17 @@ ON CONFLICT (session_key) DO UPDATE
        revision = excluded.revision;
 
 -- thread
-SELECT * FROM chat_conversations WHERE thread_id = :thread_id;
+SELECT thread_id, session_key, title, created_at, active_at
+  FROM chat_conversations WHERE thread_id = :thread_id;
 
 -- threads
-SELECT * FROM chat_conversations {index chat_conversations_active}
+SELECT thread_id, session_key, title, created_at, active_at
+  FROM chat_conversations {index chat_conversations_active}
  WHERE session_key = :session_key ORDER BY active_at DESC, thread_id LIMIT :limit;
 
 -- threads_titled
-SELECT * FROM chat_conversations {index chat_conversations_title}
+SELECT thread_id, session_key, title, created_at, active_at
+  FROM chat_conversations {index chat_conversations_title}
  WHERE session_key = :session_key AND title = :title AND title IS NOT NULL LIMIT :limit;
 
 -- take_session_away
@@ -107,16 +124,19 @@ VALUES (:thread_id, :session_key, :title, :created_at, :active_at)
 ON CONFLICT (thread_id) DO UPDATE SET title = excluded.title, active_at = excluded.active_at;
 
 -- person
-SELECT * FROM chat_people WHERE platform = :platform AND user_id = :user_id;
+SELECT platform, user_id, role, name, added_at
+  FROM chat_people WHERE platform = :platform AND user_id = :user_id;
 
 -- people
-SELECT * FROM chat_people
+SELECT platform, user_id, role, name, added_at
+  FROM chat_people
  WHERE (platform, user_id) > (:after_platform, :after_id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'person' AND q.id = platform || ' ' || user_id)
  ORDER BY platform, user_id LIMIT :limit;
 
 -- people_of_platform
-SELECT * FROM chat_people
+SELECT platform, user_id, role, name, added_at
+  FROM chat_people
  WHERE platform = :platform AND (platform, user_id) > (:after_platform, :after_id)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'person' AND q.id = platform || ' ' || user_id)
  ORDER BY user_id LIMIT :limit;
@@ -124,7 +144,7 @@ SELECT * FROM chat_people
 -- let_in
 INSERT INTO chat_people (platform, user_id, role, name, added_at) VALUES (:platform, :user_id, :role, :name, :added_at)
 ON CONFLICT (platform, user_id) DO UPDATE SET role = excluded.role, name = excluded.name
-RETURNING *;
+RETURNING platform, user_id, role, name, added_at;
 
 -- shut_out
 DELETE FROM chat_people WHERE platform = :platform AND user_id = :user_id;
@@ -137,7 +157,8 @@ INSERT INTO pairing_failures (platform, failures, locked_until) VALUES (:platfor
 ON CONFLICT (platform) DO UPDATE SET failures = excluded.failures, locked_until = excluded.locked_until;
 
 -- request_of
-SELECT * FROM chat_requests WHERE platform = :platform AND user_id = :user_id;
+SELECT platform, user_id, code_hash, name, asked_at, expires_at
+  FROM chat_requests WHERE platform = :platform AND user_id = :user_id;
 
 -- drop_ended_requests
 DELETE FROM chat_requests WHERE platform = :platform AND expires_at <= :now AND asked_at <= :asked_until;
@@ -150,12 +171,14 @@ ON CONFLICT (platform, user_id) DO UPDATE
        expires_at = excluded.expires_at;
 
 -- request_with_code
-SELECT * FROM chat_requests
+SELECT platform, user_id, code_hash, name, asked_at, expires_at
+  FROM chat_requests
  WHERE platform = :platform AND code_hash = :code_hash AND expires_at > :now
  ORDER BY asked_at, user_id LIMIT 1;
 
 -- requests
-SELECT * FROM chat_requests
+SELECT platform, user_id, code_hash, name, asked_at, expires_at
+  FROM chat_requests
  WHERE (CAST(:platform AS text) IS NULL OR platform = :platform) AND expires_at > :now
  ORDER BY asked_at, platform, user_id LIMIT :limit;
 
@@ -166,14 +189,17 @@ DELETE FROM chat_requests WHERE platform = :platform AND user_id = :user_id;
 DELETE FROM chat_requests WHERE platform = :platform;
 
 -- linked_chat
-SELECT * FROM linked_chats WHERE platform = :platform AND chat_id = :chat_id;
+SELECT platform, chat_id, person, shares, code_hash, code_until, failures, locked_until
+  FROM linked_chats WHERE platform = :platform AND chat_id = :chat_id;
 
 -- linked_chat_with_code
-SELECT * FROM linked_chats {index linked_chats_code}
+SELECT platform, chat_id, person, shares, code_hash, code_until, failures, locked_until
+  FROM linked_chats {index linked_chats_code}
  WHERE code_hash = :code_hash AND code_hash IS NOT NULL AND code_until > :now ORDER BY platform, chat_id LIMIT 1;
 
 -- linked_chats_of
-SELECT * FROM linked_chats {index linked_chats_person}
+SELECT platform, chat_id, person, shares, code_hash, code_until, failures, locked_until
+  FROM linked_chats {index linked_chats_person}
  WHERE person = :person AND person IS NOT NULL ORDER BY platform, chat_id LIMIT :limit;
 
 -- put_linked_chat
@@ -184,7 +210,8 @@ ON CONFLICT (platform, chat_id) DO UPDATE
        code_until = excluded.code_until, failures = excluded.failures, locked_until = excluded.locked_until;
 
 -- files
-SELECT * FROM chat_files WHERE thread_id = :thread_id AND message_id IN {texts :message_ids}
+SELECT thread_id, message_id, position, name, media_type, size, sha256, missing, transcript
+  FROM chat_files WHERE thread_id = :thread_id AND message_id IN {texts :message_ids}
  ORDER BY thread_id, message_id, position;
 
 -- put_file

@@ -156,6 +156,12 @@ SELECT project_id, thread_id, min(id), max(id), count(*) FROM messages
 ON CONFLICT (project_id, thread_id) DO UPDATE
    SET last_id = excluded.last_id, messages = threads.messages + excluded.messages;
 
+-- index_threads @postgres
+INSERT INTO threads (project_id, thread_id, first_id, last_id, messages)
+SELECT project_id, thread_id, min(id), max(id), count(*) FROM messages GROUP BY project_id, thread_id
+ON CONFLICT (project_id, thread_id) DO UPDATE
+   SET first_id = excluded.first_id, last_id = excluded.last_id, messages = excluded.messages;
+
 -- indexed @sqlite
 UPDATE search_index_progress SET indexed_to = :newest;
 
@@ -829,7 +835,7 @@ INSERT INTO file_reservations (id, project_id, agent_id, pattern, prefix, exclus
 VALUES (:id, :project_id, :agent_id, :pattern, :prefix, :exclusive, :reason, :created_at, :expires_at, :ttl,
         :released_at, :released_by, :release_reason);
 
--- messages_after @postgres
+-- messages_after
 SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
        created_ts, topic, broadcast, reply_to, recalled_at
   FROM messages WHERE id > :after ORDER BY id LIMIT :limit;

@@ -1,4 +1,4 @@
-"""One process owns the database file: a lock of the operating system, which dies with its holder."""
+"""One process owns a database file, or a folder: a lock of the operating system that dies with its holder."""
 
 import contextlib
 import json
@@ -14,10 +14,11 @@ from postroom.stores.sqlite.connection import file_error
 class OwnerLock:
     """Held from opening to closing; the file beside it only says who the holder is."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, of: Path | None = None) -> None:
+        """The lock stands beside `path`; it is that of `of`, where `path` itself is nothing."""
         from filelock import FileLock  # a store in memory needs no lock, and waits for none to load
 
-        self._path = path
+        self._path, self._of = path, of or path
         # A lock that stays behind when its holder dies would shut the owner out: rather none at all.
         self._lock = FileLock(
             f"{path}.lock", mode=0o600, blocking=False, thread_local=False, fallback_to_soft=False
@@ -40,11 +41,11 @@ class OwnerLock:
             raise self._held() from None
         except OSError as error:
             self.release()
-            raise file_error(error, self._path) from error
+            raise file_error(error, self._of) from error
         try:
             self._note.write_text(json.dumps(note), encoding="utf-8")
         except OSError as error:
-            failure = file_error(error, self._path)
+            failure = file_error(error, self._of)
             if not isinstance(failure, StoreFull):  # without the note the lock counts as well
                 self.release()
                 raise failure from error
@@ -59,7 +60,7 @@ class OwnerLock:
     def _held(self) -> StoreHeld:
         note = read_owner(self._path)
         who = "process {pid} ({purpose}, since {since})".format_map(note) if note else "another process"
-        return StoreHeld(f"{self._path} is in use by {who}", value=str(self._path), details=note)
+        return StoreHeld(f"{self._of} is in use by {who}", value=str(self._of), details=note)
 
 
 def read_owner(path: Path) -> dict[str, Any]:

@@ -58,11 +58,13 @@ class SqliteTransaction(SqlTransaction):
         found = self._statements[statement]
         if not found.lists:
             return self._execute(found.text, values)
-        lists = [values[name] for name in found.lists]
-        if all(one is not None and len(one) == 1 for one in lists):
-            entries = {name: next(iter(one)) for name, one in zip(found.lists, lists, strict=True)}
-            return self._execute(found.text_of_one, {**values, **entries})
-        return self._execute(found.text, _bound(found, values))
+        bound = dict(values)
+        for name in found.lists:
+            entries = values[name]
+            if entries is None or len(entries) != 1:
+                return self._execute(found.text, _bound(found, values))
+            [bound[name]] = entries
+        return self._execute(found.text_of_one, bound)
 
     @override
     def lock(self, *names: str) -> None:

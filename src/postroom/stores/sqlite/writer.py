@@ -1,6 +1,7 @@
 """The one thread that writes: callers hand it changes, it commits them in groups and then answers.
 
-    callers ──▶ queue ──▶ BEGIN · SAVEPOINT each · COMMIT (one fsync) ──▶ answers ──▶ chores when due
+    callers ──▶ queue ──▶ BEGIN · each change · COMMIT (one fsync) ──▶ answers ──▶ chores when due
+                              └ one raises: all undone, and again with a SAVEPOINT each
 
 After it has answered, and while nobody waits, the thread does its chores: it moves the search index
 and the threads on, and folds the log into the database.
@@ -59,7 +60,6 @@ class Writer:
     connection: sqlite3.Connection | None = None
     """None until there was room on the disk to open one."""
     _connection: sqlite3.Connection
-    _transaction: SqliteTransaction
 
     def __init__(
         self,
@@ -99,7 +99,6 @@ class Writer:
     def open_connection(self) -> sqlite3.Connection:
         """Open the connection and do what a former process left undone; on the thread."""
         self._connection = self.connection = connection = self._connect()
-        self._transaction = SqliteTransaction(connection)
         fold = partial(_fold, files=self._files)
         self._chores = [
             _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
@@ -137,10 +136,7 @@ class Writer:
             if self._files is not None:
                 self._files.refuse_changed()
             self._connection.execute("BEGIN IMMEDIATE")
-            if len(group) == 1:
-                self._run(group[0])
-            else:
-                self._run_each(group)
+            self._run_all(group)
             if not self._connection.in_transaction:
                 # A full disk makes SQLite undo the whole transaction: the changes before the one that met it
                 # are gone too, and their callers must not be told otherwise.
@@ -159,10 +155,30 @@ class Writer:
             self._undo()
 
     def _run(self, change: _Change) -> None:
-        change.perform(self._transaction)
+        change.perform(SqliteTransaction(self._connection))  # of its own: what was looked up may be undone
         if isinstance(error := change.error, sqlite3.Error):
             change.error = store_error(error)
             change.error.__cause__ = error
+
+    def _run_all(self, group: list[_Change]) -> None:
+        """Run changes one behind another; what one has written that raises is undone alone.
+
+        A savepoint costs a copy of each page that is written behind it: they are made where a change has
+        raised, and the group is run anew, as every change may be.
+        """
+        for change in group:
+            self._run(change)
+            if change.error is not None:
+                break
+        else:
+            return
+        if len(group) == 1 or not self._connection.in_transaction:
+            return
+        self._connection.execute("ROLLBACK")
+        for change in group:
+            change.value = change.error = None
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._run_each(group)
 
     def _run_each(self, group: list[_Change]) -> None:
         connection = self._connection
