@@ -16,7 +16,7 @@ from channels.fake_telegram import message, update
 from postroom.contracts.signing import signature
 from soak.lines import Cut, Line, McpLine
 from soak.peers import NONCE, PER_CONVERSATION, Heard, Peers
-from soak.world import ANSWERS, HOOK_SECRET, KEY, House, begun
+from soak.world import ANSWERS, HOOK_SECRET, KEY, Deployment, begun
 
 AGAIN_AFTER = 0.2
 KILLED, LONGEST_COMMAND = 0.25, 0.3
@@ -54,7 +54,7 @@ class Caller(ABC):
 
     channel: str
 
-    def __init__(self, number: int, server: House, around: Peers, think: float) -> None:
+    def __init__(self, number: int, server: Deployment, around: Peers, think: float) -> None:
         self.number, self.server, self.around, self.think = number, server, around, think
         self.dice = random.Random(f"{self.channel} {number}")
         self.asked: list[Asked] = []
@@ -114,7 +114,7 @@ class Mate(Caller):
     mates = 1
     """How many there are of its kind."""
 
-    def __init__(self, number: int, server: House, around: Peers, think: float) -> None:
+    def __init__(self, number: int, server: Deployment, around: Peers, think: float) -> None:
         super().__init__(number, server, around, think)
         self.name = f"{self.kind}{number}"
         self.echo = f"{ANSWERS}{number % server.echoes}"

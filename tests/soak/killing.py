@@ -10,7 +10,7 @@ from pathlib import Path
 from soak.books import Findings, Sqlite, compare_answers, look
 from soak.callers import Asked, BuildServer, Caller, Mate, Person, Program, Terminal
 from soak.peers import Peers
-from soak.world import TWO_AT_ONCE, House, Server, furnish
+from soak.world import TWO_AT_ONCE, Deployment, Server, furnish
 
 KINDS: tuple[type[Caller], ...] = (Mate, Person, BuildServer, Program, Terminal)
 WHILE_STARTING = 0.15
@@ -144,10 +144,13 @@ def close(done: Soaked, callers: list[Caller], around: Peers, logs: list[Path]) 
         history += unexpected(log.read_text().splitlines())
 
 
-def make_callers(sessions: int, house: House, around: Peers, think: float) -> tuple[list[Caller], list[str]]:
+def make_callers(
+    sessions: int, deployment: Deployment, around: Peers, think: float
+) -> tuple[list[Caller], list[str]]:
     """Return so many callers of all kinds, and the names of those that are agents."""
     callers = [
-        KINDS[number % len(KINDS)](number // len(KINDS), house, around, think) for number in range(sessions)
+        KINDS[number % len(KINDS)](number // len(KINDS), deployment, around, think)
+        for number in range(sessions)
     ]
     agents = [one.name for one in callers if isinstance(one, Mate)]
     for kind in (Mate, Terminal):

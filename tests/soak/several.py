@@ -21,7 +21,7 @@ from postroom.leases import LENGTH
 from soak.books import Postgres, look
 from soak.killing import Soak, Soaked, close, make_callers, until_answered
 from soak.peers import Peers
-from soak.world import Server, Surroundings, furnish, write_chats
+from soak.world import Environment, Server, furnish, write_chats
 
 SCHEMA = "soak"
 SLOW = 0.01
@@ -36,7 +36,7 @@ TEMPFAIL = 75
 
 
 @dataclass(kw_only=True)
-class Street:
+class Cluster:
     """The servers, and the one address behind which callers find them."""
 
     servers: list[Server]
@@ -45,7 +45,7 @@ class Street:
     yard: Path
     token: str
     address: tuple[str, int] = ("127.0.0.1", 0)
-    around: Surroundings = field(default_factory=Surroundings)
+    around: Environment = field(default_factory=Environment)
     is_up: asyncio.Event = field(default_factory=asyncio.Event)
     starts: int = 0
     slow: float = SLOW
@@ -69,7 +69,7 @@ class Street:
 
 
 @asynccontextmanager
-async def street(number: int, folder: Path) -> AsyncIterator[Street]:
+async def cluster(number: int, folder: Path) -> AsyncIterator[Cluster]:
     """Have a database and so many servers, none of which was started."""
     (folder / "yard").mkdir(parents=True)
     async with AsyncExitStack() as stack:
@@ -84,36 +84,36 @@ async def street(number: int, folder: Path) -> AsyncIterator[Street]:
                 _server(folder / f"server-{one}", folder / "yard", dsn, token, WRONG_BY[one % len(WRONG_BY)])
             )
             stack.push_async_callback(servers[-1].kill)
-        yield Street(servers=servers, proxies=proxies, database=database, yard=folder / "yard", token=token)
+        yield Cluster(servers=servers, proxies=proxies, database=database, yard=folder / "yard", token=token)
 
 
 @asynccontextmanager
-async def served(street: Street, around: Peers, agents: Sequence[str]) -> AsyncIterator[None]:
+async def served(cluster: Cluster, around: Peers, agents: Sequence[str]) -> AsyncIterator[None]:
     """Have all servers serve these agents, behind one address."""
-    servers = street.servers
-    await furnish(servers[0], around, agents, street.echoes)
+    servers = cluster.servers
+    await furnish(servers[0], around, agents, cluster.echoes)
     for server, url in zip(servers, around.telegram_urls, strict=True):
-        write_chats(server.data_dir, around, url, str(street.yard))
-    store = await street.books.store()
+        write_chats(server.data_dir, around, url, str(cluster.yard))
+    store = await cluster.books.store()
     await testing.record(store.runs)
     await asyncio.to_thread(store.close)
     for server in servers:
         await server.spawn()
-    await street.ready()
+    await cluster.ready()
     with ExitStack() as stack:
-        behind = balanced([one.address for one in servers], street.yard.parent, host="127.0.0.1")
-        street.address = await asyncio.to_thread(
+        behind = balanced([one.address for one in servers], cluster.yard.parent, host="127.0.0.1")
+        cluster.address = await asyncio.to_thread(
             stack.enter_context, behind
         )  # proxies are served here meanwhile
-        url = "http://{}:{}".format(*street.address)
-        street.around = Surroundings(settings={"POSTROOM_URL": url, "POSTROOM_TOKEN": street.token})
-        street.is_up.set()
+        url = "http://{}:{}".format(*cluster.address)
+        cluster.around = Environment(settings={"POSTROOM_URL": url, "POSTROOM_TOKEN": cluster.token})
+        cluster.is_up.set()
         yield
 
 
 def _server(folder: Path, yard: Path, dsn: str, token: str, wrong_by: float) -> Server:
     settings = {"POSTROOM_DATABASE_URL": dsn, "POSTROOM_DATABASE_SCHEMA": SCHEMA}
-    server = Server(folder, Surroundings(settings=settings, wrong_by=wrong_by), free_address())
+    server = Server(folder, Environment(settings=settings, wrong_by=wrong_by), free_address())
     server.yard = yard
     server.data_dir.mkdir(parents=True, mode=0o700)
     (server.data_dir / "token").touch(0o600)
@@ -124,8 +124,8 @@ def _server(folder: Path, yard: Path, dsn: str, token: str, wrong_by: float) -> 
 class Faults:
     """What is done to servers and database until it is over."""
 
-    def __init__(self, street: Street, around: Peers, kill_every: float) -> None:
-        self._street, self._around = street, around
+    def __init__(self, cluster: Cluster, around: Peers, kill_every: float) -> None:
+        self._cluster, self._around = cluster, around
         self._kill_every = kill_every or KILL_EVERY
         self._dice = random.Random("several")
         self._away: set[int] = set()
@@ -159,7 +159,7 @@ class Faults:
             group.create_task(self._take_the_database_away(seconds))
             await asyncio.sleep(seconds)
             self._is_over.set()
-        await self._street.ready()
+        await self._cluster.ready()
 
     async def _over_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):
@@ -169,15 +169,15 @@ class Faults:
 
     async def _kill_again_and_again(self) -> None:
         while not await self._over_within(self._kill_every):
-            here = sorted(set(range(len(self._street.servers))) - self._away)
-            server = self._street.servers[self._dice.choice(here)]
+            here = sorted(set(range(len(self._cluster.servers))) - self._away)
+            server = self._cluster.servers[self._dice.choice(here)]
             async with self._starting:
                 await server.kill()
                 await server.spawn()
             self.kills += 1
 
     async def _stand_still_again_and_again(self) -> None:
-        servers, still = self._street.servers, 0
+        servers, still = self._cluster.servers, 0
         is_last = False
         while not is_last:
             cut_off = (still + 1) % len(servers)
@@ -185,12 +185,12 @@ class Faults:
                 self._away = {still, cut_off}
                 servers[still].pause()
             self._around.telegram.still.add(still)
-            self._street.proxies[cut_off].is_cut_off = True
+            self._cluster.proxies[cut_off].is_cut_off = True
             await asyncio.sleep(STANDSTILL)
             self._around.telegram.still.discard(still)
             servers[still].go_on()
-            self._street.proxies[cut_off].is_cut_off = False
-            self._street.proxies[cut_off].cut_all()
+            self._cluster.proxies[cut_off].is_cut_off = False
+            self._cluster.proxies[cut_off].cut_all()
             self._away = set()
             self.standstills += 1
             still = cut_off
@@ -198,7 +198,7 @@ class Faults:
 
     async def _take_the_database_away(self, seconds: float) -> None:
         """Restart it in good order first, then by a crash."""
-        database = self._street.database
+        database = self._cluster.database
         how: Callable[[], None]
         for how in (database.stop, database.kill):
             if await self._over_within(seconds / 3):
@@ -210,7 +210,7 @@ class Faults:
     async def _look_after(self) -> None:
         """Start a server again that has ended by itself, as a supervisor does."""
         while True:
-            for number, server in enumerate(self._street.servers):
+            for number, server in enumerate(self._cluster.servers):
                 async with self._starting:
                     code = server.ended()
                     if code is None:
@@ -229,7 +229,7 @@ async def soak_several(chosen: Soak, folder: Path, tell: Callable[[str], None]) 
     history = done.findings.history
     began = time.monotonic()
     hosts = ["127.0.0.1"] * chosen.servers
-    async with Peers().serving(hosts) as around, street(chosen.servers, folder) as found:
+    async with Peers().serving(hosts) as around, cluster(chosen.servers, folder) as found:
         callers, agents = make_callers(chosen.sessions, found, around, chosen.think)
         async with served(found, around, agents):
             faults = Faults(found, around, chosen.kill_every)

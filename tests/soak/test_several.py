@@ -21,7 +21,7 @@ from postgres_server import is_given
 from soak.killing import Soak
 from soak.peers import Peers
 from soak.several import soak_several
-from soak.world import ECHO, TWO_AT_ONCE, Server, Surroundings
+from soak.world import ECHO, TWO_AT_ONCE, Environment, Server
 from store_kinds import refuse_missing
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -143,7 +143,7 @@ async def test_two_programs_of_a_thread_at_once_are_noted_by_the_second(tmp_path
 
 
 async def test_a_server_can_be_given_a_clock_that_is_wrong(tmp_path: Path) -> None:
-    server = Server(tmp_path, Surroundings(wrong_by=-3_600))
+    server = Server(tmp_path, Environment(wrong_by=-3_600))
     await server.spawn()
     try:
         await server.ready()

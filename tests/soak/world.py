@@ -54,7 +54,7 @@ It holds a lock of its thread, which ends with its last process: two at once are
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class Environment:
     """What a process of `postroom` is given, besides its data folder."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -65,11 +65,11 @@ class Surroundings:
     """By how many seconds its wall clock is wrong."""
 
 
-PLAIN = Surroundings()
+PLAIN = Environment()
 
 
 async def begun(
-    arguments: Sequence[str], log: Path, home: Path, around: Surroundings = PLAIN
+    arguments: Sequence[str], log: Path, home: Path, around: Environment = PLAIN
 ) -> ForkedProcess:
     """Start `postroom` with these arguments over the data below a folder."""
     environment = plain_environment(home) | {"POSTROOM_DATA_DIR": str(home / "data")} | around.settings
@@ -78,13 +78,13 @@ async def begun(
     )
 
 
-class House(Door, Protocol):
+class Deployment(Door, Protocol):
     """What callers know of a server, or of several behind one address."""
 
     is_up: asyncio.Event
     yard: Path
     data_dir: Path
-    around: Surroundings
+    around: Environment
     """Of commands that call it."""
     echoes: int
     """How many agents are behind runners."""
@@ -96,7 +96,7 @@ class Server:
     """`postroom up` over one data folder, killed and started again."""
 
     def __init__(
-        self, folder: Path, around: Surroundings = PLAIN, listens: tuple[str, int] = ("127.0.0.1", 0)
+        self, folder: Path, around: Environment = PLAIN, listens: tuple[str, int] = ("127.0.0.1", 0)
     ) -> None:
         self.data_dir, self.yard = folder / "data", folder / "yard"
         self.log = folder / "server.log"

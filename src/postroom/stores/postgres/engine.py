@@ -10,7 +10,14 @@ from zlib import crc32
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock, elapsed_ms
-from postroom.contracts.errors import ConfigError, StoreError, StoreReadOnly
+from postroom.contracts.errors import (
+    ConfigError,
+    SchemaTooNew,
+    StoreCorrupt,
+    StoreError,
+    StoreReadOnly,
+    WrongStore,
+)
 from postroom.contracts.transactions import Outline
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine
@@ -206,7 +213,7 @@ class PostgresEngine(Engine):
         try:
             refuse_unfit(connection, self._steps)
             self._unfit = None
-        except StoreError as error:
+        except (SchemaTooNew, StoreCorrupt, WrongStore) as error:
             self._unfit = error
 
     @override
