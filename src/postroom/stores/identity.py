@@ -26,4 +26,4 @@ def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
     [[row], logs, merged] = sql.ask(
         ("store.identity", {}), ("store.newest_entries", asked), ("store.merged", asked)
     )
-    return StoreIdentity(row[0], bool(row[1]), dict(logs), {slug for (slug,) in merged})
+    return StoreIdentity(row[0], bool(row[1]), {one[0]: one[1] for one in logs}, {one[0] for one in merged})
