@@ -85,7 +85,7 @@ class Edge:
         self.room = Room(self.mail, self.clock)
         self.news = Subscriptions()
         self.mcp = PostroomMcpServer(self.mail, subscriptions=self.news)
-        self.sessions = Sessions(b"k" * 32, self.clock)
+        self.sessions = Sessions(b"k" * 32, self.clock, self.store)
         self.tokens = NamedTokens(self.store, self.clock)
         calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self._count)
         events = EventFollowing(self.mail, self.tokens.holds)

@@ -101,7 +101,7 @@ class WorkRoom:
         people = PeopleService(self.mail, lambda _: False)
         messages = MessageService(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
         self.people_named = people
-        self.sessions = Sessions(b"k" * 32, self.clock)
+        self.sessions = Sessions(b"k" * 32, self.clock, self.store)
         desk = LoginService(
             self.sessions,
             LoginCodes(self.store, self.clock),

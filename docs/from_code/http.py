@@ -26,7 +26,7 @@ ROUTE_WORDS: Final = {
     "not well.",
     "/metrics": "Prometheus text. See [metrics](metrics.md).",
     "/login": "The form that takes the server's token, and the target of one-time links.",
-    "/logout": "Ends the session of the browser.",
+    "/logout": "Ends the session of the browser at every server, by a form of a page.",
     "/admin/status": "What runs, where its data is, how much there is.",
     "/admin/cluster": "The servers that share the database, and which of them does what.",
     "/admin/doctor": "The examination behind `postroom doctor`.",
@@ -190,10 +190,9 @@ class _Absent:
 def page() -> str:
     """Return the page."""
     clock = SystemClock()
-    sessions = Sessions(b"", clock)
-    desk = LoginService(
-        sessions, LoginCodes(SqliteStore.in_memory(clock), clock), clock, is_operator=lambda _: False
-    )
+    store = SqliteStore.in_memory(clock)
+    sessions = Sessions(b"", clock, store)
+    desk = LoginService(sessions, LoginCodes(store, clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
     given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody, "schedules": nobody}
     machine = [

@@ -130,7 +130,7 @@ async def harbour(
 
     passing = asyncio.create_task(hurry())
     try:
-        async with asyncio.timeout(40), served(adapter) as client:
+        async with asyncio.timeout(90), served(adapter) as client:
             base = f"{str(client.base_url).rstrip('/')}/v1"
             async with AsyncOpenAI(api_key=KEY, base_url=base, max_retries=2) as sdk:
                 yield Harbour(room, model, gateway, adapter, sdk)

@@ -76,6 +76,18 @@ async def test_only_threads_at_rest_are_forgotten(stores: Stores, clock: ManualC
     assert await stores.store.read(lambda tx: tx.events.newest("thread:young")) > 0
 
 
+async def test_attempts_go_with_their_run(stores: Stores, clock: ManualClock, tmp_path: Path) -> None:
+    ada = (await an_office(stores)).ada.id
+    for name in ("rests", "young"):
+        await an_old_thread(stores, name)
+        await stores.write(lambda tx, run_id=f"r-{name}": tx.begin_run(run_id, ada, clock.now()))
+        await stores.write(lambda tx, run_id=f"r-{name}": tx.end_run(run_id, now=clock.now()))
+        clock.advance(timedelta(days=16))
+    assert await retention(stores, tmp_path).runs() == 1
+    left = await stores.read(lambda tx: tx.attempts_of_runs(["r-rests", "r-young"]))
+    assert [one.run_id for one in left] == ["r-young"]
+
+
 async def test_files_go_with_their_thread_and_their_bytes_a_week_later_where_nothing_else_has_them(
     stores: Stores, clock: ManualClock, tmp_path: Path
 ) -> None:

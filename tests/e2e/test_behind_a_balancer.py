@@ -20,7 +20,10 @@ FOLDER = "/yard/balanced"
 HOST = "mail.example.org"
 MESSAGES = 40
 
-pytestmark = pytest.mark.skipif(missing_balancer() is not None, reason=str(missing_balancer()))
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(missing_balancer() is not None, reason=str(missing_balancer())),
+]
 
 
 @pytest.fixture

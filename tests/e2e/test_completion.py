@@ -12,6 +12,8 @@ import pytest
 
 from e2e.running import plain_environment
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 60
 SET_UP = {
     "bash": ("--norc -i", 'eval "$(postroom --show-completion bash)"'),

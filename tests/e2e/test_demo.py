@@ -11,6 +11,8 @@ import pytest
 
 from e2e.running import RunningServer, plain_environment
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 60
 
 

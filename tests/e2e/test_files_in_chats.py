@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from PIL import Image, ImageOps
 from starlette.applications import Starlette
@@ -38,6 +39,8 @@ from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
 from postroom.stores.memory import MemoryRunStores
 from runtime.endpoint import FakeEndpoint, chunk
+
+pytestmark = pytest.mark.long
 
 WORD = "the token of the harbour"
 INVERTING = """

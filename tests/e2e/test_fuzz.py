@@ -37,7 +37,7 @@ SLOW_BODIES = 24
 MOST_GROWTH = 200 * 1024 * 1024
 """Bytes of memory by which the server may grow: caches fill, and messages of 1 MB pass."""
 CODES = frozenset(error.code for error in all_errors())
-pytestmark = pytest.mark.timeout(1_200 if FULL else 120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_200 if FULL else 120)]
 
 
 @dataclass(slots=True)

@@ -138,6 +138,11 @@ def test_a_header_behind_a_body_proves_nothing(server: RunningServer) -> None:
         b"GET /healthz\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",
+        GET + b"Host: evil.invalid\r\n\r\n",
+        GET + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+        GET + b"Origin: http://127.0.0.1\r\nOrigin: http://evil.invalid\r\n\r\n",
+        GET + b"Idempotency-Key: a\r\nIdempotency-Key: b\r\n\r\n",
+        b"GET /health%z HTTP/1.1\r\n" + HOST + b"\r\n",
     ],
 )
 def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(

@@ -5,8 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment
+
+pytestmark = pytest.mark.long
 
 
 def postroom(data_dir: Path, *words: str, code: int = 0) -> dict[str, Any]:

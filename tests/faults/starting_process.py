@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -26,6 +26,7 @@ def main(disk: Path, how: str) -> None:
         server = started(disk, log)
         port = int(awaited(lambda: json.loads((disk / "server.json").read_text())["url"]).rpartition(":")[2])
         awaited(lambda: asked(port, "GET", "/healthz"))
+        send_one(port, (disk / "token").read_text().strip())
         server.send_signal(signal.Signals[how])
         server.wait()
     (disk / "server.json").unlink(missing_ok=True)
@@ -46,14 +47,41 @@ def main(disk: Path, how: str) -> None:
                 token = (disk / "token").read_text().strip()
                 seen["checks"] = {name: found["state"] for name, found in ready["checks"].items()}
                 seen["read"], _ = asked(port, "GET", "/admin/status", token)
+                seen["pages"] = [looked_at(port, path, token) for path in ("/", "/p/s/threads")]
                 seen["store"] = ready["checks"]["store"].get("code")
                 seen["refused"] = sorted({asked(port, "POST", "/mcp", token)[0] for _ in range(100)})
                 filler.unlink()
                 file.truncate(0)
                 seen["with_room"] = awaited(lambda: writing(port))
+                seen["note"] = (
+                    awaited(lambda: json.loads((disk / "server.json").read_text()))["pid"] == server.pid
+                )
         finally:
             server.kill()
     print(json.dumps(seen))
+
+
+def send_one(port: int, token: str) -> None:
+    """Have a message that searches and threads do not know of when the server starts again."""
+    agent = {"project_key": "/s", "program": "test", "model": "test", "name": "Ada"}
+    message = {"project_key": "/s", "sender_name": "Ada", "to": ["Ada"], "subject": "s", "body_md": "b"}
+    for name, body in (
+        ("ensure_project", {"human_key": "/s"}),
+        ("register_agent", agent),
+        ("send_message", message),
+    ):
+        status, found = asked(port, "POST", f"/v1/{name}", token, body)
+        if status != http.client.OK:
+            raise RuntimeError(found)
+
+
+def looked_at(port: int, path: str, token: str) -> int:
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        line.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        return line.getresponse().status
+    finally:
+        line.close()
 
 
 def writing(port: int) -> int:
@@ -69,10 +97,14 @@ def started(disk: Path, log: BinaryIO, *more: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-def asked(port: int, method: str, path: str, token: str = "") -> tuple[int, Any]:
+def asked(
+    port: int, method: str, path: str, token: str = "", body: Mapping[str, object] | None = None
+) -> tuple[int, Any]:
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
-        line.request(method, path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        content = None if body is None else json.dumps(body)
+        line.request(method, path, content, headers | ({"Content-Type": "application/json"} if body else {}))
         answer = line.getresponse()
         return answer.status, json.loads(answer.read() or b"{}")
     finally:

@@ -107,6 +107,8 @@ def test_a_server_that_starts_on_a_full_disk_reads_and_writes_again_with_room(
     seen = on_a_small_disk("8m", "starting_process.py", tmp_path, how)
     assert (seen["health"], seen["exit"], seen["read"], seen["refused"]) == (200, None, 200, [400])
     assert (seen["checks"]["log"], seen["store"], seen["with_room"]) == ("failed", "store_full", 200)
+    assert seen["pages"] == [200, 200]
+    assert seen["note"], "the commands of this machine find the server once there is room"
 
 
 @pytest.mark.long

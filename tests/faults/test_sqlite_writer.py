@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.transactions import Transaction
 from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
 from postroom.testing.conformance.given import Office, an_office, put_message
 
 T = TypeVar("T")
@@ -395,19 +396,25 @@ async def test_a_raising_look_up_leaves_its_reader_usable(sqlite_store: SqliteSt
     assert await sqlite_store.read(lambda tx: tx.projects(limit=1)) == []
 
 
-async def test_every_connection_is_durable_and_only_the_writer_folds_the_log(
-    sqlite_store: SqliteStore,
-) -> None:
+@pytest.fixture
+def durable(tmp_path: Path, clock: ManualClock) -> Iterator[SqliteStore]:
+    """A store as a server opens it."""
+    store = SqliteStore.open(tmp_path / "durable.db", clock=clock)
+    yield store
+    store.close()
+
+
+async def test_every_connection_is_durable_and_only_the_writer_folds_the_log(durable: SqliteStore) -> None:
     names = ("journal_mode", "synchronous", "foreign_keys", "wal_autocheckpoint", "query_only")
 
     def ask(connection: sqlite3.Connection) -> list[object]:
         return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
     full = 2
-    assert await on_the_writer(sqlite_store, ask) == ["wal", full, 1, 0, 0]
-    assert await sqlite_store.store.engine.readers.submit(ask) == ["wal", full, 1, 0, 1]
+    assert await on_the_writer(durable, ask) == ["wal", full, 1, 0, 0]
+    assert await durable.store.engine.readers.submit(ask) == ["wal", full, 1, 0, 1]
     with pytest.raises(StoreReadOnly):
-        await sqlite_store.store.engine.readers.submit(
+        await durable.store.engine.readers.submit(
             lambda connection: connection.execute("DELETE FROM projects")
         )
 

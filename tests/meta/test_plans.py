@@ -18,6 +18,7 @@ ROWS = 20_000
 ONLY_THESE = {
     "projects": 20,
     "login_codes": 20,
+    "ended_sessions": 20,
     "leases": 20,
     "agents": 400,
     "runners": 400,

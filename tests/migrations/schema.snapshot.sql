@@ -296,6 +296,11 @@ CREATE TABLE dispatch_epochs (
   epoch     INTEGER NOT NULL CHECK (epoch > 0)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE ended_sessions (
+  hash TEXT PRIMARY KEY,
+  ends_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE "event_scopes" (
   scope    TEXT NOT NULL,
   seq      INTEGER NOT NULL CHECK (seq > 0),

@@ -52,7 +52,7 @@ LATER_MS = 5 * 60_000
 FIRST_BUILD = 1795
 """With what every instant begins that the first build wrote."""
 JSON = {"Content-Type": "application/json"}
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 
 def soon(look: Callable[[], Any]) -> Any:
@@ -268,7 +268,6 @@ def test_questions_can_be_answered_and_their_runs_go_on(opened: Opened) -> None:
     assert opened.asked("GET", "/admin/questions")["questions"] == []
 
 
-@pytest.mark.long
 def test_each_message_of_a_chat_is_answered_once(opened: Opened) -> None:
     messages = Counter(one["chat"] for one in MAIL["open_lines"])
     assert {one["status"] for one in MAIL["open_lines"]} == {"waiting", "handed_over"}
@@ -403,7 +402,6 @@ class Deciding(Deaf):
         return done(activation, f"decided: {[resume.approved for _, resume in activation.decisions]}")
 
 
-@pytest.mark.long
 async def test_what_is_on_postgresql_is_as_it_was(gone_on: tuple[str, FakeTelegram]) -> None:
     async with stores_on(gone_on[0]) as stores:
         mailbox = Mailbox(Deciding(), stores.runs)
@@ -457,7 +455,6 @@ async def test_a_question_on_postgresql_can_be_answered_and_its_run_goes_on(
         assert (await stores.runs.threads.load_messages("done"))[-2].text() == "three"
 
 
-@pytest.mark.long
 def test_each_message_of_a_chat_on_postgresql_is_answered_once(gone_on: tuple[str, FakeTelegram]) -> None:
     """Or again with a mark: on a busy machine a try may take longer than its lease of two seconds."""
     answered: list[str] = []

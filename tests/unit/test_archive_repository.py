@@ -491,6 +491,7 @@ def test_two_processes_share_one_repository(folder: Path) -> None:
     assert repository.check() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("round_", range(10))
 def test_a_killed_writer_leaves_a_sound_repository_and_all_it_reported(folder: Path, round_: int) -> None:
     chance = random.Random(round_)

@@ -33,7 +33,7 @@ from postroom.http_api.operations import (
 from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import Attempts, LoginService, Sessions
-from postroom.services.login_codes import MOST_CODES, LoginCodes
+from postroom.services.login_codes import FORM_TOKEN, MOST_CODES, LoginCodes
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from postroom.version import __version__
@@ -111,8 +111,10 @@ class Server:
         self.clock = ManualClock()
         self.operations = FakeOperations()
         self.registry = CollectorRegistry()
-        self.codes = LoginCodes(SqliteStore.in_memory(self.clock), self.clock)
-        sessions = Sessions(b"k" * 32, self.clock)
+        self.store = SqliteStore.in_memory(self.clock)
+        self.codes = LoginCodes(self.store, self.clock)
+        sessions = Sessions(b"k" * 32, self.clock, self.store)
+        self.sessions = sessions
         self.cookie_name = sessions.cookie_name
         is_operator = token_check(TOKEN)
         desk = LoginService(sessions, self.codes, self.clock, is_operator=is_operator)
@@ -336,7 +338,7 @@ async def test_the_operators_routes_are_shut_to_everybody_else(server: Server) -
 
 
 async def test_without_the_guard_the_operators_routes_refuse_everybody(server: Server) -> None:
-    desk = LoginService(Sessions(b"k", server.clock), server.codes, server.clock, is_operator=lambda _: True)
+    desk = LoginService(server.sessions, server.codes, server.clock, is_operator=lambda _: True)
     bare = application([*routes(server.operations, desk, registry=server.registry, clock=server.clock)])
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=bare), base_url=BASE) as client:
         reply = await client.get("/admin/status", headers=BEARER)
@@ -425,9 +427,62 @@ async def test_the_token_logs_a_person_in_and_logging_out_forgets_it(server: Ser
         assert "secure" not in cookie
         assert TOKEN not in cookie
         assert (await client.get("/")).text == "person"
-        reply = await client.post("/logout", headers={"Origin": BASE})
+        reply = await log_out(client, server)
         assert (reply.status_code, reply.headers["location"]) == (303, "/login")
         assert (await client.get("/")).status_code == 401
+
+
+async def log_out(client: httpx2.AsyncClient, server: Server, token: str | None = None) -> httpx2.Response:
+    own = server.sessions.form_token(cookie_of(client))
+    return await client.post("/logout", data={FORM_TOKEN: own if token is None else token})
+
+
+def cookie_of(client: httpx2.AsyncClient) -> str:
+    return "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+
+
+async def test_a_session_that_was_logged_out_is_taken_by_no_server_again(server: Server) -> None:
+    """Whoever has a copy of the cookie; other sessions go on."""
+    beside = Sessions(b"k" * 32, server.clock, server.store)
+    async with server.client() as client, server.client() as other:
+        await log_in(client)
+        await log_in(other)
+        copied = cookie_of(client)
+        assert await beside.recognises(copied)
+        await log_out(client, server)
+        for path in ("/", "/p/x"):
+            assert (await get(server, path, headers={"Cookie": copied})).status_code == 401
+        assert not await beside.recognises(copied)
+        assert await beside.recognises(cookie_of(other))
+        assert (await other.get("/")).text == "person"
+
+
+async def test_log_out_takes_the_token_of_the_session_as_every_form_does(server: Server) -> None:
+    async with server.client() as client, server.client() as other:
+        await log_in(client)
+        await log_in(other)
+        for token in ("", "x", server.sessions.form_token(cookie_of(other))):
+            assert (await log_out(client, server, token)).status_code == 403
+        assert (await client.post("/logout")).status_code == 415
+        assert (await client.get("/")).text == "person"
+
+
+async def test_a_session_that_cannot_be_ended_is_forgotten_by_its_browser_and_that_is_said(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with server.client() as client:
+        await log_in(client)
+        copied = cookie_of(client)
+
+        async def full(*_: object, **__: object) -> None:
+            raise errors.StoreFull("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server.store, "write", full)
+            reply = await log_out(client, server)
+        assert (reply.status_code, "could not be ended" in reply.text) == (507, True)
+        assert (await client.get("/")).status_code == 401
+        assert await server.sessions.recognises(copied)
 
 
 async def test_who_logs_in_comes_to_the_page_that_was_asked_for(server: Server) -> None:
@@ -552,25 +607,27 @@ TAMPERED: list[Callable[[str], str]] = [
 ]
 
 
-def test_a_session_that_was_changed_is_none(subtests: pytest.Subtests) -> None:
+async def test_a_session_that_was_changed_is_none(subtests: pytest.Subtests) -> None:
     for change in TAMPERED:
         with subtests.test(change=change):
-            sessions = Sessions(b"k" * 32, ManualClock())
+            clock = ManualClock()
+            sessions = Sessions(b"k" * 32, clock, SqliteStore.in_memory(clock))
             value = sessions.issue()
-            assert sessions.recognises(f"x=y; {sessions.cookie_name}={value}")
-            assert not sessions.recognises(f"{sessions.cookie_name}={change(value)}")
+            assert await sessions.recognises(f"x=y; {sessions.cookie_name}={value}")
+            assert not await sessions.recognises(f"{sessions.cookie_name}={change(value)}")
 
 
-def test_a_session_ends_and_belongs_to_one_server() -> None:
+async def test_a_session_ends_and_belongs_to_one_server() -> None:
     clock = ManualClock()
-    sessions, other = Sessions(b"k" * 32, clock), Sessions(b"j" * 32, clock)
+    store = SqliteStore.in_memory(clock)
+    sessions, other = Sessions(b"k" * 32, clock, store), Sessions(b"j" * 32, clock, store)
     value = sessions.issue()
     assert sessions.cookie_name != other.cookie_name
-    assert not other.recognises(f"{other.cookie_name}={value}")
+    assert not await other.recognises(f"{other.cookie_name}={value}")
     clock.advance(timedelta(days=30) - timedelta(milliseconds=1))
-    assert sessions.recognises(f"{sessions.cookie_name}={value}")
+    assert await sessions.recognises(f"{sessions.cookie_name}={value}")
     clock.advance(timedelta(milliseconds=1))
-    assert not sessions.recognises(f"{sessions.cookie_name}={value}")
+    assert not await sessions.recognises(f"{sessions.cookie_name}={value}")
 
 
 def test_every_failure_has_a_status() -> None:

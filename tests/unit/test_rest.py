@@ -227,7 +227,7 @@ async def test_two_keys_are_refused(edge: Edge) -> None:
         assert_problem(reply, 400, "invalid_argument")
     twice = httpx2.Headers([*OPERATOR.items(), ("Idempotency-Key", "a"), ("Idempotency-Key", "a")])
     reply = await edge.send("POST", "/v1/send_message", json=MESSAGE, headers=twice)
-    assert "2 times" in assert_problem(reply, 400, "invalid_argument")["detail"]
+    assert "2 times" in assert_problem(reply, 400, "malformed_request")["detail"]
     assert await everything(edge.store) == before
 
 

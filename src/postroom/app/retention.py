@@ -294,13 +294,14 @@ def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:
 
 
 def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
-    """Forget those of some threads that are idle still, with their events and places in traces."""
+    """Forget those of some threads that are idle still, with attempts, events and places in traces."""
     tx.lock(*map(thread_lock, threads))
     idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
     runs = tx.runs.threads.runs_of(idle)
     scopes = [*map(EventScope.thread, idle), *map(EventScope.run, runs)]
     tx.events.drop([scope.key for scope in scopes])
     tx.mail.drop_traces([run_trace(run_id) for run_id in runs])
+    tx.mail.drop_attempts(runs)
     tx.chats.drop_files(idle)
     for thread_id in idle:
         tx.runs.threads.delete(thread_id, "detach")

@@ -32,6 +32,7 @@ from postroom.app.privacy import keep_private
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.undelivered import UndeliveredService
 from postroom.app.wiring import Application, Declared
+from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.processes.job import end_programs_with_this_process
@@ -74,6 +75,8 @@ _STOPPING: Final = (
     "press Ctrl-C again not to wait for these."
 )
 _HURRYING: Final = "Chats and open requests are not waited for; programs of runs have about 5 s to end."
+NOTE_AGAIN_MS: Final = 1_000
+"""After how long it is tried again to tell clients where the server is."""
 CHANNELS_SECONDS: Final = 10
 """How long the greeting waits for chat channels; one that takes longer is connected behind it."""
 
@@ -95,7 +98,7 @@ class Site:
         self._started_at = clock.now()
         self._operator = AdminService(application, self._meter, started_at=self._started_at, chats=chats)
         is_operator = token_check(token)
-        sessions = Sessions(derived_key(token, "page-session"), clock)
+        sessions = Sessions(derived_key(token, "page-session"), clock, application.store)
         self.codes = LoginCodes(application.store, clock)
         self._visitors = sessions
         self._people = PeopleService(application.mail, application.reaches, application.answers_chats)
@@ -222,6 +225,7 @@ class _Server(uvicorn.Server):
         self._site = site
         self._chats = None if application.gateway is None else Chats(application.gateway, end=self._end)
         self._failure: PostroomError | None = None
+        self._tasks = Tasks("server")
 
     @property
     def failure(self) -> PostroomError | None:
@@ -244,7 +248,8 @@ class _Server(uvicorn.Server):
         self._application.tokens.start()
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
-        await asyncio.to_thread(_leave_note, self._application)
+        if not await asyncio.to_thread(_leave_note, self._application):
+            self._tasks.start(_leave_note_later(self._application), name="note")
         set_for_a_server()
         code = await self._site.codes.make() if sys.stdout.isatty() else ""
         with suppress(OSError):  # where a full disk takes no log it takes no greeting either
@@ -266,6 +271,7 @@ class _Server(uvicorn.Server):
 
         Chats are stopped before: turns and answers get their time while pages and health still answer.
         """
+        await self._tasks.close()
         await self._application.backups.stop()
         await self._application.retention.stop()
         if self._chats is not None:
@@ -406,8 +412,18 @@ def _address(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _leave_note(application: Application) -> None:
-    """Tell clients of this machine where the server is; a full disk does not keep it from serving."""
+async def _leave_note_later(application: Application) -> None:
+    """Leave the note as soon as it can be written; on a full disk that is when there is room."""
+    timer = SystemTimer()
+    is_left = False
+    while not is_left:
+        await timer.sleep(NOTE_AGAIN_MS)
+        is_left = await asyncio.to_thread(_leave_note, application, is_again=True)
+    _LOG.info("serve.note_written", file=str(places.server_note(application.settings.data_dir)))
+
+
+def _leave_note(application: Application, *, is_again: bool = False) -> bool:
+    """Tell clients of this machine where the server is, and return whether that could be written."""
     settings = application.settings
     note = places.ServerNote(
         url=application.address,
@@ -419,12 +435,15 @@ def _leave_note(application: Application) -> None:
     try:
         places.write_server_note(settings.data_dir, note)
     except OSError as error:
-        _LOG.warning(
-            "serve.note_not_written",
-            file=str(places.server_note(settings.data_dir)),
-            reason=error.strerror,
-            remedy="free space, or set POSTROOM_URL for the clients of this machine",
-        )
+        if not is_again:
+            _LOG.warning(
+                "serve.note_not_written",
+                file=str(places.server_note(settings.data_dir)),
+                reason=error.strerror,
+                remedy="free space; until then set POSTROOM_URL for the clients of this machine",
+            )
+        return False
+    return True
 
 
 def _greet(application: Application, code: str, *, chat: bool) -> None:

@@ -54,8 +54,11 @@ class ChatTables(Protocol):
 
     def insert_inbound(
         self, draft: InboundDraft, now: int, *, thread_id: str | None = None
-    ) -> InboundMessage:
-        """Store a message, which waits; with a thread it is handed over to that. Its body is plain data."""
+    ) -> InboundMessage | None:
+        """Store a message, which waits; with a thread it is handed over to that. None: its key is known.
+
+        Its body is plain data.
+        """
         ...
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:

@@ -112,6 +112,10 @@ class TokenReads(Protocol):
         """Return tokens by id, those after `after`."""
         ...
 
+    def is_session_ended(self, hashed: str) -> bool:
+        """Return whether a session of the pages was logged out; it is known by its hash."""
+        ...
+
 
 class TokenWrites(TokenReads, Protocol):
     """Changes of them."""
@@ -130,6 +134,10 @@ class TokenWrites(TokenReads, Protocol):
 
     def take_login_code(self, hashed: str) -> int | None:
         """Remove a code and return when it ends, or would have ended; None where there is none."""
+        ...
+
+    def end_session(self, hashed: str, *, ends_at: int) -> None:
+        """Note that a session of the pages was logged out, until it would have ended anyway."""
         ...
 
     def note_token_uses(self, uses: Mapping[str, int]) -> None:

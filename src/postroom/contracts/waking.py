@@ -180,6 +180,10 @@ class WakingWrites(WakingReads, Protocol):
         """
         ...
 
+    def drop_attempts(self, run_ids: Sequence[str]) -> None:
+        """Forget the attempts of runs that are gone."""
+        ...
+
     def withdraw_questions(
         self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
     ) -> None:

@@ -602,7 +602,7 @@ class Submissions:
         if within is not None and core.budgets:
             locks.append(LIMITS)  # the end says what was spent
 
-        def accepted(tx: Transaction) -> T | StaleClaim:
+        def accepted(tx: Transaction) -> "T | StaleClaim":
             if locks:
                 tx.lock(*locks)
             for one in arrivals.values():  # what an earlier run of this change has left

@@ -189,7 +189,7 @@ class Handover:
         place = self._place_of(source)
         handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
 
-        def change(tx: Transaction, accept: Accept) -> tuple[InboundMessage, Admission] | None:
+        def change(tx: Transaction, accept: Accept) -> "tuple[InboundMessage, Admission] | None":
             tx.lock(*sorted(locks))
             inbound = take(tx)
             if inbound is None:

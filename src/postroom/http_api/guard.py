@@ -9,7 +9,7 @@ clean answer. It knows nothing of mail.
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from starlette.datastructures import MutableHeaders
@@ -155,7 +155,10 @@ class Guard:
         try:
             head = Head.read(exchange.scope)
         except Malformed as error:
-            return _refusal(400, "malformed_request", str(error), "send a well formed HTTP request")
+            return replace(
+                _refusal(400, "malformed_request", str(error), "send a well formed HTTP request"),
+                headers={"Connection": "close"},  # what comes behind it may be meant otherwise, too
+            )
         refusal = self._foreign(head)
         if refusal is not None:
             return refusal
@@ -200,12 +203,12 @@ class Guard:
 
         Raises:
             WrongToken: a bearer token came along, and it is not one for this path.
+            StoreError: it cannot be known whether a session was logged out.
         """
         if head.authorization is not None and head.bearer is not None:
             return await self._bearer(head.path, head.bearer)
-        if not _is_interface(head.path, self._rules.mcp_path) and self._credentials.sessions.recognises(
-            head.cookie
-        ):
+        is_page = not _is_interface(head.path, self._rules.mcp_path)
+        if is_page and await self._credentials.sessions.recognises(head.cookie):
             return _Admitted(caller="person")
         return None
 

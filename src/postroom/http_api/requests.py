@@ -59,6 +59,7 @@ class Head:
             Malformed: the path or a header is broken.
         """
         headers = scope["headers"]
+        _single(headers, b"idempotency-key")  # whoever reads it below may take the first or the last
         return cls(
             method=scope["method"],
             path=_path(scope),

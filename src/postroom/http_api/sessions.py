@@ -1,8 +1,8 @@
 """How a person comes to the pages: with the server's token or a one-time code, and then with a signed cookie.
 
-The cookie is proof by itself: nothing is stored, so that it outlives a restart. It ends after thirty days or
-when the server's token changes; logging out makes the browser forget it. Codes are in the store; failed
-attempts are kept in memory only.
+The cookie is proof by itself, so that it outlives a restart and a person can log in while nothing can be
+written. It ends after thirty days, when the server's token changes, or by logging out: that is stored, and no
+server takes it again. Codes are in the store; failed attempts are kept in memory only.
 """
 
 import hashlib
@@ -21,9 +21,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.clock import Clock, milliseconds
-from postroom.http_api.errors import CHALLENGE
+from postroom.contracts.errors import StoreError
+from postroom.contracts.store import MailStore
+from postroom.http_api.errors import CHALLENGE, status_of
 from postroom.log import get_logger
-from postroom.services.login_codes import LoginCodes
+from postroom.services.login_codes import FORM_TOKEN, LoginCodes
 
 SESSION_LIFE: Final = timedelta(days=30)
 MOST_FAILURES: Final = 10
@@ -39,10 +41,11 @@ _LOG = get_logger(__name__)
 class Sessions:
     """Makes and recognises the cookie of somebody who logged in."""
 
-    def __init__(self, key: bytes, clock: Clock) -> None:
+    def __init__(self, key: bytes, clock: Clock, store: MailStore) -> None:
         """`key` is secret and derived from the server's token for this purpose."""
         self._key = key
         self._clock = clock
+        self._store = store
         # Cookies know no ports: two servers on one machine must not overwrite each other's.
         self.cookie_name = f"postroom_{hashlib.sha256(key).hexdigest()[:8]}"
 
@@ -52,9 +55,28 @@ class Sessions:
         payload = f"{ends_at}.{secrets.token_urlsafe(16)}"
         return f"{payload}.{self._signature(payload)}"
 
-    def recognises(self, cookies: str) -> bool:
-        """Return whether a Cookie header holds a session that this server gave out and that has not ended."""
-        return self._session_in(cookies) is not None
+    async def recognises(self, cookies: str) -> bool:
+        """Return whether a Cookie header holds a session that this server gave out and that has not ended.
+
+        Raises:
+            StoreError: it cannot be known whether it was logged out.
+        """
+        session = self._session_in(cookies)
+        if session is None:
+            return False
+        hashed = _hash_of(session)
+        return not await self._store.read(lambda tx: tx.is_session_ended(hashed))
+
+    async def end(self, cookies: str) -> None:
+        """End the session in a Cookie header at every server; nothing where there is none.
+
+        Raises:
+            StoreError: it could not be ended, and is taken still.
+        """
+        session = self._session_in(cookies)
+        if session is not None:
+            hashed, ends_at = _hash_of(session), int(session.partition(".")[0])
+            await self._store.write(lambda tx: tx.end_session(hashed, ends_at=ends_at))
 
     def form_token(self, cookies: str) -> str | None:
         """Return what a form of ours holds to be taken from this session; None when there is no session.
@@ -150,9 +172,9 @@ class LoginService:
         )
 
     async def _log_in(self, request: Request) -> Response:
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
+        form = await _form_of(request)
+        if form is None:
             return _page("send the form of this page", status=415)
-        form = parse_qs((await request.body()).decode("utf-8", "replace"))
         token = form.get("token", [""])[0].strip()
         then = own_address(form.get("next", [""])[0])
 
@@ -182,7 +204,19 @@ class LoginService:
         return answer
 
     async def _log_out(self, request: Request) -> Response:
-        answer = RedirectResponse("/login", status_code=303)
+        cookies = "; ".join(request.headers.getlist("cookie"))
+        form = await _form_of(request)
+        if form is None:
+            return _page("send the form of a page", status=415)
+        if not self._sessions.takes_form(cookies, form.get(FORM_TOKEN, [""])[0]):
+            return _page("this form was not made for your session: load the page again", status=403)
+        answer: Response = RedirectResponse("/login", status_code=303)
+        try:
+            await self._sessions.end(cookies)
+        except StoreError as error:
+            _LOG.warning("logout.not_stored", code=error.code, reason=error.message)
+            notice = f"this browser has forgotten your session, which could not be ended: {error.message}"
+            answer = _page(notice, status=status_of(error))
         self._set(answer, "", timedelta(0), secure=request.url.scheme == "https")
         return answer
 
@@ -196,6 +230,17 @@ class LoginService:
             httponly=True,
             samesite="strict",
         )
+
+
+async def _form_of(request: Request) -> dict[str, list[str]] | None:
+    """Return the fields of a form; None for what is no form."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
+        return None
+    return parse_qs((await request.body()).decode("utf-8", "replace"))
+
+
+def _hash_of(session: str) -> str:
+    return hashlib.sha256(session.encode()).hexdigest()
 
 
 def login_address(then: str) -> str:

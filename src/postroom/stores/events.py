@@ -167,6 +167,8 @@ def appending(written: Sequence[WrittenEvent], found: Found, now: int) -> Append
     Raises:
         IdempotencyConflict, VersionConflict: as `EventStore.append` says.
     """
+    if not written:
+        return Appended((), ())
     newest = {key[1]: rows[0][0] for key, rows in found.items() if key[0] == "events.newest"}
     firsts = {
         key[1:]: (rows[0][-1], _event(rows[0]))

@@ -250,13 +250,15 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int, new_id: Ca
     Raises:
         IdempotencyConflict: the key was used with another payload.
     """
-    firsts, taken_lines = dict[tuple[str, str, str | None], OutboxMessage](), set[tuple[Any, ...]]()
+    firsts: dict[tuple[str, str, str | None], OutboxMessage] = {}
+    taken_lines: set[tuple[Any, ...]] = set()
     for what, seen in found.items():
         if seen and what[0] == "outbox.first_of_key":
             firsts[what[1], what[2], what[3]] = _effect(seen[0])
         elif seen and what[0] == "outbox.next_in_line":
             taken_lines.add(what[1:])
-    effects, new = list[OutboxMessage](), list[tuple[OutboxMessage, str]]()
+    effects: list[OutboxMessage] = []
+    new: list[tuple[OutboxMessage, str]] = []
     for one in written:
         draft, payload = one.draft, decode_json(one.payload, where="payload")
         effect = firsts.get(one.key) if firsts else None

@@ -5,12 +5,11 @@ again without it. Whoever asked for that very row learns it.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from secrets import token_bytes
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from typing_extensions import override
 
@@ -38,6 +37,22 @@ T = TypeVar("T")
 _LOG = get_logger(__name__)
 
 
+class _Part(Generic[T]):
+    """A part of a transaction, made when asked for. `cached_property` takes a lock before Python 3.12."""
+
+    def __init__(self, make: "Callable[[OpenTransaction], T]") -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, tx: "OpenTransaction", owner: type) -> T:
+        part: T = self._make(tx)
+        tx.__dict__[self._name] = part
+        return part
+
+
 class OpenTransaction(Transaction):
     """One run of a change or a look; its parts are made when they are first asked for.
 
@@ -59,38 +74,38 @@ class OpenTransaction(Transaction):
         self._seed = seed
         self._ids = 0
 
-    @cached_property
+    @_Part
     def mail(self) -> MailTables:
         """Projects, agents, messages, reservations and what belongs to them."""
         self.tell(MAIL)
         return MailTables(self.sql, self.outbox, self.events, now=self.now, lock=self.lock)
 
-    @cached_property
+    @_Part
     def runs(self) -> RunTables:
         """Threads, runs, messages, dispatches and what waits for them."""
         return RunTables(self.sql, self.now, self.tell, self.new_id, self.outbox)
 
-    @cached_property
+    @_Part
     def chats(self) -> SqlChatTables:
         """What the chat gateway keeps."""
         return SqlChatTables(self.sql)
 
-    @cached_property
+    @_Part
     def events(self) -> EventTables:
         """The event log."""
         return EventTables(self.sql, self.now, self.tell, self.new_id)
 
-    @cached_property
+    @_Part
     def outbox(self) -> OutboxTables:
         """Effects outside the database."""
         return OutboxTables(self.sql, self.now, self.tell, self.new_id, self._performer)
 
-    @cached_property
+    @_Part
     def schedules(self) -> ScheduleTables:
         """What is submitted again and again."""
         return ScheduleTables(self.sql, self.now, self.tell, self.new_id)
 
-    @cached_property
+    @_Part
     def leases(self) -> LeaseTables:
         """Who does what one server does at a time."""
         return LeaseTables(self.sql, self.now, self.tell, self.new_id)
@@ -159,14 +174,15 @@ class SqlStore(Store):
 
     @override
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
-        clock, topics, effects = self.engine.clock, set[str](), list[OutboxMessage]()
-        performer = self._changes.performer
+        clock, performer = self.engine.clock, self._changes.performer
+        topics: set[str] = set()
+        effects: list[OutboxMessage] = []
         # Once for all its runs: ids that it makes are the same each time. Random bytes are asked for once a
         # process: that call lets another thread go first, which costs more than the whole change.
         seed = b"%s%d" % (self._seed, next(self._writes))
         aside: set[tuple[object, object]] = set()
 
-        def run(sql: SqlTransaction) -> T | StaleClaim:
+        def run(sql: SqlTransaction) -> "T | StaleClaim":
             tx = OpenTransaction(sql, clock, seed, performer)
             done = change(tx)
             topics.clear()  # what an earlier run of it told was undone with it

@@ -19,6 +19,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailStore
 from postroom.contracts.work import WorkCounts
+from postroom.services.login_codes import FORM_TOKEN
 from postroom.services.people import MessageService
 from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
@@ -28,7 +29,6 @@ from postroom.web.frame import cursor, frame
 from postroom.web.serving import Endpoint, html, parts_of
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
-TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 SMALL_FORM: Final = 32 * 1024
 """Bytes of a form without a message in it."""
 MOST_FIELDS: Final = 1_000
@@ -86,7 +86,7 @@ async def read_form(request: Request, visitors: Visitors, *, limit: int = SMALL_
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
         raise InvalidArgument("this is not the form of a page", remedy=f"send it as {FORM_TYPE}")
     form = _parsed(await _body(request, limit))
-    if not visitors.takes_form(_cookies(request), form.text(TOKEN)):
+    if not visitors.takes_form(_cookies(request), form.text(FORM_TOKEN)):
         raise NotPermitted(
             "the form was not made for this session; nothing was changed",
             remedy="load the page again and send its form",

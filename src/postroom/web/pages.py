@@ -16,17 +16,26 @@ from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.choices import SearchOrder, ThreadsSeen
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import UnknownMessage
+from postroom.contracts.errors import StoreFull, UnknownMessage
 from postroom.contracts.mail import Agent, Attachment, Project
 from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.work import Floor, Waiting
+from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.web import files, links, presence, reading, wording
 from postroom.web.chat_pages import ChatPages
 from postroom.web.control import control
 from postroom.web.files import asset_routes
-from postroom.web.forms import PageContext, PageServices, Site, following, project_page, remembered_name
+from postroom.web.forms import (
+    PageContext,
+    PageServices,
+    Site,
+    following,
+    project_page,
+    remembered_name,
+    token_for,
+)
 from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
 from postroom.web.run_pages import LONGEST_WHY, QuestionPages, RunPages, SchedulePages
@@ -35,6 +44,7 @@ from postroom.web.threads import LEVELS, Wanted, thread, threads
 from postroom.web.timeline_pages import TimelinePages
 from postroom.web.views import ShownMessage
 
+_LOG = get_logger(__name__)
 T = TypeVar("T")
 
 MAX_QUESTION = 500
@@ -264,8 +274,14 @@ class Pages:
         return error_page(HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}")
 
     async def _settled(self, look: Callable[[MailReads], T]) -> T:
-        """Read what also shows searches or threads, which a store may bring up to date a little later."""
-        await self._mail.settle()
+        """Read what also shows searches or threads, which a store may bring up to date a little later.
+
+        On a full disk they are shown as they are: what came last may be missing among them.
+        """
+        try:
+            await self._mail.settle()
+        except StoreFull as error:
+            _LOG.warning("pages.shown_as_they_are", code=error.code, reason=error.message)
         return await self._mail.read(look)
 
     async def _message(self, request: Request) -> tuple[Project, ShownMessage]:
@@ -311,8 +327,10 @@ class Pages:
         self, request: Request, template: str, *, project: Project | None = None, **values: object
     ) -> Response:
         if project is None:
-            now = self._clock.now()
-            return await html(template, {"now": now, "works": self._services is not None, **values})
+            given: dict[str, object] = {"now": self._clock.now(), "works": self._services is not None}
+            if self._services is not None:
+                given["form_token"] = token_for(request, self._services.visitors)
+            return await html(template, {**given, **values})
         site = Site(mail=self._mail, clock=self._clock, services=self._services)
         return await project_page(site, request, template, values, project=project)
 

@@ -56,9 +56,10 @@ async def body_arguments(request: Request) -> dict[str, Any]:
     """
     _refuse_other_types(request.headers)
     found = _object(await request.body())
-    key = _key(request.headers)
-    if key is None:
+    given = request.headers.get(KEY_HEADER)  # there is one at most: the door refuses two
+    if given is None:
         return found
+    key = given.strip()
     if found.get(KEY_FIELD) not in (None, key):
         raise InvalidArgument(
             f"the header {KEY_HEADER} and the field {KEY_FIELD} differ", remedy="give the key in one of them"
@@ -83,13 +84,6 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidArgument("the body is no JSON object", remedy="send the fields as one JSON object")
     return found
-
-
-def _key(headers: Headers) -> str | None:
-    given = headers.getlist(KEY_HEADER)
-    if len(given) > 1:
-        raise InvalidArgument(f"the header {KEY_HEADER} came {len(given)} times", remedy="send it once")
-    return given[0].strip() if given else None
 
 
 def list_fields(schema: Mapping[str, Any]) -> frozenset[str]:

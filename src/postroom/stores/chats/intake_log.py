@@ -59,10 +59,12 @@ class StoredIntakeLog(IntakeLog):
         asked = replace(draft, body=plain(draft.body))
 
         def receive(tx: Transaction) -> Received:
-            if known := tx.chats.inbound(key):
-                return Received(message=known, is_new=False)
             made = tx.chats.insert_inbound(asked, _at(tx, now), thread_id=thread_id)
-            return Received(message=made, is_new=True)
+            if made is not None:
+                return Received(message=made, is_new=True)
+            known = tx.chats.inbound(key)
+            assert known is not None  # noqa: S101 - its key was taken
+            return Received(message=known, is_new=False)
 
         return receive
 

@@ -82,7 +82,7 @@ class SqlChatTables(ChatTables):
     @override
     def insert_inbound(
         self, draft: InboundDraft, now: int, *, thread_id: str | None = None
-    ) -> InboundMessage:
+    ) -> InboundMessage | None:
         status = InboundStatus.WAITING if thread_id is None else InboundStatus.HANDED_OVER
         values = {
             **rows.of_key(draft.key),
@@ -93,9 +93,11 @@ class SqlChatTables(ChatTables):
             "thread_id": thread_id,
             "now": now,
         }
-        [[inbound_id]] = self._tx.all("chats.receive", values)
+        row = self._tx.one("chats.receive", values)
+        if row is None:
+            return None
         return InboundMessage(
-            inbound_id=inbound_id,
+            inbound_id=row[0],
             key=draft.key,
             session_key=draft.session_key,
             sender_id=draft.sender_id,

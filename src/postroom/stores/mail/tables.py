@@ -725,6 +725,15 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         return row[0] if row else None
 
     @override
+    def is_session_ended(self, hashed: str) -> bool:
+        return self._tx.one("mail.ended_session", {"hash": hashed}) is not None
+
+    @override
+    def end_session(self, hashed: str, *, ends_at: int) -> None:
+        self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
+        self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
+
+    @override
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
         rows = [{"id": token_id, "used_at": used_at} for token_id, used_at in sorted(uses.items())]
         self._tx.run_many("mail.note_token_use", rows)

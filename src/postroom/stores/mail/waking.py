@@ -185,6 +185,10 @@ class Waking(WakingWrites):
         self._end_attempt(run_id, "cancelled" if cancelled else "failed" if failed else well, now, error)
 
     @override
+    def drop_attempts(self, run_ids: Sequence[str]) -> None:
+        self._tx.run("timeline.drop_attempts", {"run_ids": run_ids})
+
+    @override
     def withdraw_questions(
         self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
     ) -> None:

@@ -168,7 +168,8 @@ class Threads(Tables, ThreadTables):
         known = found["threads.thread", thread_id]
         claimed, _, queued, waits, held_by = found[queue[0], *queue[1].values()][0]
         pending = self._pending(thread_id) if waits else ()
-        runs, parts = dict[str, RunRecord](), dict[str, RunRecord]()
+        runs: dict[str, RunRecord] = {}
+        parts: dict[str, RunRecord] = {}
         for part, name, body in found["threads.last_runs", thread_id]:
             if name not in runs:
                 runs[name] = rows.run((name, body))

@@ -11,6 +11,7 @@ INSERT INTO inbound_messages (platform, account, chat_id, message_id, session_ke
                         updated_at, revision, thread_id, is_open)
 VALUES (:platform, :account, :chat_id, :message_id, :session_key, :sender_id, :body, :status, :now, :now, 1, :thread_id,
         1)
+ON CONFLICT (platform, account, chat_id, message_id) DO NOTHING
 RETURNING inbound_id;
 
 -- inbound_by_id

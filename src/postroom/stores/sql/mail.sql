@@ -876,6 +876,15 @@ DELETE FROM login_codes
 -- take_login_code
 DELETE FROM login_codes WHERE hash = :hash RETURNING ends_at;
 
+-- ended_session
+SELECT 1 FROM ended_sessions WHERE hash = :hash;
+
+-- end_session
+INSERT INTO ended_sessions (hash, ends_at) VALUES (:hash, :ends_at) ON CONFLICT (hash) DO NOTHING;
+
+-- drop_ended_sessions
+DELETE FROM ended_sessions WHERE ends_at <= :now;
+
 -- note_token_use
 UPDATE tokens SET last_used_at = :used_at WHERE id = :id AND (last_used_at IS NULL OR last_used_at < :used_at);
 

@@ -19,6 +19,9 @@ UPDATE attempts SET ended_at = CAST(:now AS bigint), outcome = :outcome, error =
 UPDATE attempts SET waited_until = CAST(:now AS bigint)
  WHERE run_id = :run_id AND outcome = 'waiting' AND waited_until IS NULL;
 
+-- drop_attempts
+DELETE FROM attempts WHERE run_id IN {texts :run_ids};
+
 -- attempt_count
 SELECT count(*), count(DISTINCT agent_id)
   FROM attempts WHERE agent_id IN {ints :agent_ids} AND began_at >= :begin AND began_at < :end;

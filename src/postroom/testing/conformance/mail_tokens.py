@@ -1,6 +1,7 @@
 """Promises of a mail store about named tokens."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from postroom.contracts.errors import StoreError
 from postroom.contracts.store import MailStore, MailWrites
@@ -89,10 +90,31 @@ async def the_last_use_of_a_token_only_moves_on(store: MailStore, clock: ManualC
         assert await store.read(lambda tx: tx.tokens(limit=9)) == [replace(_FIRST, last_used_at=8)]
 
 
+async def a_session_that_was_logged_out_is_known_until_it_would_have_ended(
+    store: MailStore, clock: ManualClock
+) -> None:
+    """It may be logged out twice; others are not touched."""
+    first, second = "a" * 64, "b" * 64
+
+    async def ended() -> list[bool]:
+        return await store.read(lambda tx: [tx.is_session_ended(one) for one in (first, second)])
+
+    assert await ended() == [False, False]
+    await never_made(store, lambda tx: tx.end_session(first, ends_at=clock.now() + 1_000))
+    assert await ended() == [False, False]
+    for _ in range(2):
+        await store.write(lambda tx: tx.end_session(first, ends_at=clock.now() + 1_000))
+        assert await ended() == [True, False]
+    clock.advance(timedelta(seconds=1))
+    await store.write(lambda tx: tx.end_session(second, ends_at=clock.now() + 1_000))
+    assert await ended() == [False, True]
+
+
 PROMISES = (
     a_named_token_is_kept_whole_and_replaced,
     of_one_name_one_token_is_current,
     what_no_token_may_be_is_refused,
     tokens_are_listed_by_id,
     the_last_use_of_a_token_only_moves_on,
+    a_session_that_was_logged_out_is_known_until_it_would_have_ended,
 )
