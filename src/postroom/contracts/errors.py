@@ -857,7 +857,7 @@ class SchemaTooNew(StoreError):
 
 
 class WrongStore(StoreError):
-    """The database is missing, empty, older than its archive, or another one than belongs here."""
+    """The database is missing, empty, older than its archive, another one, or its log is damaged."""
 
     code = "wrong_store"
     default_remedy = (
