@@ -77,6 +77,7 @@ async def test_a_message_that_is_refused_at_once_is_never_marked(room):
     await settled(agent.began(1), lambda: not gateway.intake.tasks)
     await channel.say("two", **GROUP)
     await channel.say("/status", **GROUP)
+    await settled(lambda: len(channel.said) == 2, room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 3)
     assert {message_id for message_id, _ in channel.marks} == {first.message_id}

@@ -406,7 +406,14 @@ def test_without_a_file_the_server_runs_and_the_gateway_does_not(tmp_path: Path)
         assert (done.returncode, "has no gateway" in done.stderr) == (78, True)
 
 
-def test_two_servers_cannot_share_one_bot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_two_servers_cannot_share_one_bot(
+    tmp_path: Path, engine: str, request: pytest.FixtureRequest
+) -> None:
+    flags = () if engine == "sqlite" else ("--database-url", request.getfixturevalue("postgres_dsn"))
+    settings = tmp_path / "config" / "postroom" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('database_schema = "two_servers_of_one_bot"\n')
     with on_a_loop_of_its_own(lambda: FakeTelegram().serving()) as (telegram, _):
         table = f'[platforms.telegram]\ntoken_file = "bot.token"\nbase_url = "{telegram.url}"\n'
         first, second = (
@@ -416,7 +423,7 @@ def test_two_servers_cannot_share_one_bot(tmp_path: Path) -> None:
             secret(data, "bot.token", TELEGRAM_TOKEN)
         with RunningServer(first):
             assert told(first, "status")["channels"]["telegram"]["state"] == "connected"
-            done = up(second)
+            done = up(second, "up", *flags)
             assert done.returncode == 78
             assert "another process receives with the same telegram token" in done.stderr
             assert "Traceback" not in done.stderr
