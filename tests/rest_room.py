@@ -21,6 +21,7 @@ from postroom.mail.service import Mail
 from postroom.mcp_server.server import PostroomMcpServer
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import EventFollowing
+from postroom.services.login_codes import EndedSessions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
@@ -85,7 +86,7 @@ class Edge:
         self.room = Room(self.mail, self.clock)
         self.news = Subscriptions()
         self.mcp = PostroomMcpServer(self.mail, subscriptions=self.news)
-        self.sessions = Sessions(b"k" * 32, self.clock, self.store)
+        self.sessions = Sessions(b"k" * 32, self.clock, EndedSessions(self.store))
         self.tokens = NamedTokens(self.store, self.clock)
         calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self._count)
         events = EventFollowing(self.mail, self.tokens.holds)

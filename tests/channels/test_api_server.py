@@ -23,6 +23,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.sessions import Sessions
+from postroom.services.login_codes import EndedSessions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -438,7 +439,8 @@ async def test_a_body_over_the_limit_is_an_error_object_that_a_plain_client_can_
     """A client that only writes first and reads then; the guard refuses before the adapter sees anything."""
     clock = adapter._clock
     credentials = Credentials(
-        is_operator=lambda _: False, sessions=Sessions(b"k" * 32, clock, SqliteStore.in_memory(clock))
+        is_operator=lambda _: False,
+        sessions=Sessions(b"k" * 32, clock, EndedSessions(SqliteStore.in_memory(clock))),
     )
     rules = GuardRules(channels=open_paths([adapter]))
     large = b"x" * (LARGEST_BODY + 1)

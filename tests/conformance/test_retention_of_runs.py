@@ -153,8 +153,14 @@ async def test_the_newest_message_may_go_and_the_store_is_still_as_new_as_its_ar
     stores: Stores, clock: ManualClock, tmp_path: Path
 ) -> None:
     here = await an_office(stores)
+    slug, project_id = here.project.slug, here.project.id
     newest = await stores.write(lambda tx: put_message(tx, here.ada, [here.ben]).id)
     await stores.settle()
-    before = await stores.identity([])
-    await stores.write(lambda tx: tx.delete_messages(here.project.id, [newest], now=1))
-    assert (await stores.identity([])).newest_message == before.newest_message == newest
+    before = (await stores.identity([slug])).logs[slug]
+    await stores.write(lambda tx: tx.delete_messages(project_id, [newest], now=1))
+    assert (await stores.identity([slug])).logs[slug] == before + 1, "it is told that it is gone"
+    await stores.write(lambda tx: tx.trim_log(project_id, keep=1, limit=100))
+    found = await stores.identity([slug, "elsewhere"])
+    assert (found.logs, found.merged) == ({slug: before + 1}, set()), (
+        "what is forgotten of a log is its beginning"
+    )

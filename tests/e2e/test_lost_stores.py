@@ -7,10 +7,11 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -80,7 +81,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (room / name).mkdir(mode=0o755)  # as a service manager makes it
         with RunningServer(room / name) as server:
             wrote(server, *subjects)
-    assert json.loads((room / "data" / "archive" / "store.json").read_text())["newest_message"] == 2
+    assert json.loads((room / "data" / "archive" / "store.json").read_text())["logs"]["yard-elephants"] >= 2
     return room
 
 
@@ -100,7 +101,7 @@ def former(folder: Path) -> dict[Path, bytes]:
     return {
         path: b"" if path.name == "postroom.db" else path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.endswith(".lock")
+        if path.is_file() and not path.name.endswith((".lock", ".owner.json"))
     }
 
 
@@ -153,14 +154,110 @@ def test_a_store_of_which_backups_alone_are_left_is_refused(
         assert wrote(server, "third") == [3]
 
 
-def test_a_database_that_is_older_than_the_archive_is_refused(folder: Path) -> None:
+CHANGES: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "a message": (
+        "send_message",
+        {"sender_name": "Ada", "to": ["Ben"], "subject": "third", "body_md": "third"},
+    ),
+    "a reservation": ("file_reservation_paths", {"agent_name": "Ben", "paths": ["lib/**"]}),
+    "an agent": ("register_agent", {"program": "p", "model": "m", "name": "Cleo"}),
+    "a policy": ("set_contact_policy", {"agent_name": "Ben", "policy": "closed"}),
+}
+
+
+def changed(server: RunningServer, tool: str, project: str, asked: Mapping[str, object]) -> None:
+    """Change something and have it archived."""
+    with server.line() as line:
+        line.tool("ensure_project", human_key=project)
+        line.tool(tool, project_key=project, **asked)
+        line.request(
+            "POST", "/admin/rebuild-archive", body=b"{}", headers={"Content-Type": "application/json"}
+        )
+
+
+@pytest.mark.parametrize("lacking", [*CHANGES, "a project"])
+def test_a_database_that_is_older_than_the_archive_is_refused_whatever_it_lacks(
+    lacking: str, folder: Path
+) -> None:
     shutil.copy(folder / "postroom.db", folder / "monday.db")
+    place = "/yard/elephants" if lacking in CHANGES else "/yard/third"
     with RunningServer(folder) as server:
-        assert wrote(server, "third") == [3]
+        changed(server, *_with(place, CHANGES.get(lacking, CHANGES["an agent"])))
     shutil.copy(folder / "monday.db", folder / "postroom.db")
+    before = former(folder)
     refused = up(folder)
-    assert refused.returncode == CONFIGURATION
+    assert refused.returncode == CONFIGURATION, lacking
     assert "older than the archive" in refused.stderr
+    looked = postroom(folder, "doctor")
+    assert looked.returncode == 1
+    assert "older than the archive" in " ".join(looked.stdout.split())
+    assert former(folder) == before, "nothing was written"
+
+
+def _with(place: str, change: tuple[str, Mapping[str, object]]) -> tuple[str, str, Mapping[str, object]]:
+    return change[0], place, change[1]
+
+
+def test_a_server_that_was_killed_before_the_archive_was_told_starts(folder: Path) -> None:
+    """The database is ahead of its archive then, also where two projects became one."""
+    server = RunningServer(folder).start()
+    changed(server, "register_agent", "/yard/apes", {"program": "p", "model": "m", "name": "Eve"})
+    shutil.copytree(folder / "archive", folder / "behind", copy_function=shutil.copy)
+    asked = json.dumps({"source": "/yard/apes", "target": "/yard/elephants", "dry_run": False}).encode()
+    with server.line() as line:
+        merged = line.request(
+            "POST", "/admin/projects/merge", body=asked, headers={"Content-Type": "application/json"}
+        )
+        assert merged.status == 200, merged
+        line.tool("file_reservation_paths", project_key="/yard/elephants", agent_name="Ben", paths=["lib/**"])
+    server.kill()
+    shutil.rmtree(folder / "archive")
+    (folder / "behind").rename(folder / "archive")
+    with RunningServer(folder) as again:
+        assert wrote(again, "third") == [3]
+        assert postroom(folder, "doctor").returncode == 0
+    missing(folder / "postroom.db")
+    rebuilt = folder.parent / "rebuilt.db"
+    assert postroom(folder, "rebuild", "database", str(rebuilt)).returncode == 0
+    assert postroom(folder, "restore", str(rebuilt)).returncode == 0
+    with RunningServer(folder) as server:
+        assert wrote(server, "fourth") == [4]
+
+
+def test_a_mark_of_an_earlier_release_is_understood_and_written_anew(folder: Path) -> None:
+    mark = folder / "archive" / "store.json"
+    known = json.loads(mark.read_text())
+    mark.write_text(json.dumps({"store_id": known["store_id"], "newest_message": 2, "database": ""}))
+    with RunningServer(folder) as server:
+        assert json.loads(mark.read_text()) == known
+        assert wrote(server, "third") == [3]
+
+
+def test_a_log_of_a_killed_server_that_is_damaged_in_its_middle_is_refused(folder: Path) -> None:
+    server = RunningServer(folder).start()
+    assert wrote(server, "third", "fourth") == [3, 4]
+    server.kill()
+    with (folder / "postroom.db-wal").open("r+b") as log:
+        log.seek(32 + 24 + 100)  # in the page of the first frame
+        [byte] = log.read(1)
+        log.seek(-1, os.SEEK_CUR)
+        log.write(bytes([byte ^ 4]))
+    before = former(folder)
+    refused = up(folder)
+    assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
+    told = " ".join(refused.stderr.split())
+    assert "postroom.db-wal is damaged at byte 32" in told
+    for way in ("postroom restore", "postroom rebuild database", "postroom up --new-store"):
+        assert way in told
+    looked = postroom(folder, "doctor")
+    assert looked.returncode == 1
+    assert "is damaged at byte 32" in " ".join(looked.stdout.split())
+    assert postroom(folder, "backup").returncode == CONFIGURATION, "a backup would lack the same"
+    assert former(folder) == before, "nothing was written"
+    with RunningServer(folder, "--new-store") as server:
+        assert wrote(server, "third again") == [3]
+    assert len(list(folder.glob("postroom.db.damaged.*"))) == 2, "database and log as they were"
+    assert list(folder.glob("archive.before-new-store.*")), "in it the third message is another one"
 
 
 def test_the_ways_on_lead_on(folder: Path) -> None:
@@ -230,15 +327,13 @@ def test_on_postgresql_a_schema_that_is_gone_older_or_another_is_refused(dsn: st
     with RunningServer(folder, *flags) as server:
         wrote(server, "first", "second")
     with psycopg.connect(dsn, autocommit=True) as session:
-        for table, column in (
-            ("message_words", "message_id"),
-            ("recipients", "message_id"),
-            ("messages", "id"),
-        ):
-            session.execute(f"DELETE FROM {schema}.{table} WHERE {column} = 2")
-        # A backup has the ids that were given out by then; where messages were only deleted they go on.
-        session.execute(f"SELECT setval(pg_get_serial_sequence('{schema}.messages', 'id'), 1)")
-        older = up(folder, *flags)
+        monday = f"monday_{schema}"
+        session.execute(f"CREATE DATABASE {monday} TEMPLATE {session.info.dbname}")
+        with RunningServer(folder, *flags) as server:
+            changed(server, *_with("/yard/elephants", CHANGES["a reservation"]))
+        backup = urlsplit(dsn)._replace(path=f"/{monday}").geturl()
+        older = up(folder, "--database-url", backup)
+        session.execute(f"DROP DATABASE {monday} WITH (FORCE)")
         session.execute(f"UPDATE {schema}.store_identity SET store_id = 'another'")
         other = up(folder, *flags)
         session.execute(f"DROP SCHEMA {schema} CASCADE")

@@ -33,7 +33,7 @@ from postroom.http_api.operations import (
 from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import Attempts, LoginService, Sessions
-from postroom.services.login_codes import FORM_TOKEN, MOST_CODES, LoginCodes
+from postroom.services.login_codes import FORM_TOKEN, MOST_CODES, EndedSessions, LoginCodes
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from postroom.version import __version__
@@ -113,7 +113,7 @@ class Server:
         self.registry = CollectorRegistry()
         self.store = SqliteStore.in_memory(self.clock)
         self.codes = LoginCodes(self.store, self.clock)
-        sessions = Sessions(b"k" * 32, self.clock, self.store)
+        sessions = Sessions(b"k" * 32, self.clock, EndedSessions(self.store))
         self.sessions = sessions
         self.cookie_name = sessions.cookie_name
         is_operator = token_check(TOKEN)
@@ -443,7 +443,7 @@ def cookie_of(client: httpx2.AsyncClient) -> str:
 
 async def test_a_session_that_was_logged_out_is_taken_by_no_server_again(server: Server) -> None:
     """Whoever has a copy of the cookie; other sessions go on."""
-    beside = Sessions(b"k" * 32, server.clock, server.store)
+    beside = Sessions(b"k" * 32, server.clock, EndedSessions(server.store))
     async with server.client() as client, server.client() as other:
         await log_in(client)
         await log_in(other)
@@ -611,7 +611,7 @@ async def test_a_session_that_was_changed_is_none(subtests: pytest.Subtests) -> 
     for change in TAMPERED:
         with subtests.test(change=change):
             clock = ManualClock()
-            sessions = Sessions(b"k" * 32, clock, SqliteStore.in_memory(clock))
+            sessions = Sessions(b"k" * 32, clock, EndedSessions(SqliteStore.in_memory(clock)))
             value = sessions.issue()
             assert await sessions.recognises(f"x=y; {sessions.cookie_name}={value}")
             assert not await sessions.recognises(f"{sessions.cookie_name}={change(value)}")

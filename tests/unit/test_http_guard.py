@@ -27,6 +27,7 @@ from postroom.http_api.guard import (
 )
 from postroom.http_api.sessions import Sessions
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, OPERATOR_SCOPE
+from postroom.services.login_codes import EndedSessions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from table_rows import each_row
@@ -75,7 +76,7 @@ class Reply:
 
 def sessions() -> Sessions:
     clock = ManualClock()
-    return Sessions(b"k" * 32, clock, SqliteStore.in_memory(clock))
+    return Sessions(b"k" * 32, clock, EndedSessions(SqliteStore.in_memory(clock)))
 
 
 def guarded(app: ASGIApp = echo, **rules: Any) -> Guard:

@@ -21,6 +21,7 @@ from postroom.app.check_results import (
 from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
 from postroom.app.repairs import Repair, another_archive, gaps_of, head_of, indexes_of
+from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -119,6 +120,10 @@ class Doctor:
         application = self._application
         if not application.archive.serves("") and (writer := await self._holder(ARCHIVE)):
             return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes it")]
+        kept = await asyncio.to_thread(
+            Kept.of, application.settings
+        )  # first: the store may only be ahead of it
+        refuse_wrong(await application.store.identity(kept.projects), kept, application.settings)
         return [await self._archive(project) for project in await application.store.read(all_projects)]
 
     async def _holder(self, name: str) -> str:

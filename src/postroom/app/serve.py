@@ -50,7 +50,7 @@ from postroom.mcp_server.loading import LoadedOnUse
 from postroom.mcp_server.profiles import Addresses
 from postroom.services.following import EventFollowing, Following
 from postroom.services.hooks import Hooks
-from postroom.services.login_codes import LoginCodes
+from postroom.services.login_codes import EndedSessions, LoginCodes
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
@@ -98,7 +98,7 @@ class Site:
         self._started_at = clock.now()
         self._operator = AdminService(application, self._meter, started_at=self._started_at, chats=chats)
         is_operator = token_check(token)
-        sessions = Sessions(derived_key(token, "page-session"), clock, application.store)
+        sessions = Sessions(derived_key(token, "page-session"), clock, EndedSessions(application.store))
         self.codes = LoginCodes(application.store, clock)
         self._visitors = sessions
         self._people = PeopleService(application.mail, application.reaches, application.answers_chats)

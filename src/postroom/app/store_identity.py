@@ -19,11 +19,13 @@ from typing import Any, TypeVar
 
 from postroom.app.backups import backups_in, folder_of
 from postroom.app.config import Settings
+from postroom.contracts.clock import Clock
 from postroom.contracts.errors import WrongStore
 from postroom.log import get_logger
 from postroom.mail.archive.mark import StoreMark, read_mark, repositories, write_mark
 from postroom.stores.identity import StoreIdentity
 from postroom.stores.sqlite.connection import file_error
+from postroom.stores.sqlite.left_log import cut_damaged_log
 from postroom.stores.store import Stores
 
 _LOG = get_logger(__name__)
@@ -67,6 +69,11 @@ class Kept:
         return self.beside is not None or bool(self.slugs) or self.has_backups
 
     @property
+    def projects(self) -> list[str]:
+        """The slugs of the projects that the store must have, or have had."""
+        return sorted({*self.slugs, *(self.archive.logs if self.archive else ())})
+
+    @property
     def store_id(self) -> str | None:
         """The id that the store had."""
         mark = self.beside or self.archive
@@ -83,7 +90,7 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
         WrongStore: it is not the store that belongs here; nothing was changed.
         StoreError: the archive cannot be moved.
     """
-    found = _awaited(store.identity(kept.slugs))
+    found = _awaited(store.identity(kept.projects))
     try:
         refuse_wrong(found, kept, settings)
     except WrongStore:
@@ -97,8 +104,17 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
         store_id = _awaited(store.identity()).store_id or store_id  # another server may have been first
     _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id, database=settings.shown_database))
     if settings.archive_enabled:
-        mark = StoreMark(store_id=store_id, newest_message=found.newest_message)
-        _keep(settings.storage_root, kept.archive, mark)
+        _keep(settings.storage_root, kept.archive, StoreMark(store_id=store_id, logs=found.logs))
+
+
+def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
+    """Go on with what can be read of a database whose log is damaged; both are kept as they were. Blocks.
+
+    Raises:
+        StoreError: they cannot be kept, or another process has the database.
+    """
+    if not settings.database_url and (kept := cut_damaged_log(settings.database, now=clock.now())):
+        _LOG.warning("store.log_given_up", database=str(settings.database), kept=str(kept))
 
 
 def _awaited(asked: Coroutine[Any, Any, T]) -> T:
@@ -130,19 +146,27 @@ def _set_aside(root: Path, now: int) -> None:
 
 def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
     if found.store_id is None:
-        if kept.slugs and not found.holds_any:
+        if kept.slugs and not (found.logs or found.merged):
             return f"knows none of the projects of the archive: {', '.join(kept.slugs[:5])}"
         if (kept.store_id is not None or kept.has_backups) and not found.is_used:
             return "is empty, and this data folder had a store"
-        return ""
+        return _what_is_missing(found, kept)
     for place, mark in (("data folder", kept.beside), ("archive", kept.archive)):
         if mark is not None and mark.store_id != found.store_id:
             return f"is store {found.store_id}, and the {place} belongs to store {mark.store_id}"
-    if kept.archive is not None and kept.archive.newest_message > found.newest_message:
-        return (
-            f"ends with message {found.newest_message} and is older than the archive, "
-            f"which has message {kept.archive.newest_message}"
-        )
+    return _what_is_missing(found, kept)
+
+
+def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
+    """Return what the archive was told of that the store does not know."""
+    for slug, newest in kept.archive.logs.items() if kept.archive else ():
+        if slug not in found.logs and slug not in found.merged:
+            return f"does not have the project {slug} and is older than the archive, which has it"
+        if found.logs.get(slug, newest) < newest:
+            return (
+                f"ends with entry {found.logs[slug]} in the log of the project {slug} and is older than the "
+                f"archive, which was told of entry {newest}"
+            )
     return ""
 
 

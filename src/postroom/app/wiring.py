@@ -16,12 +16,12 @@ from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, environment, machine_dir, write_private
 from postroom.app.retention import RETENTION, Retention
-from postroom.app.store_identity import Kept, settle_identity
+from postroom.app.store_identity import Kept, give_up_damaged_log, settle_identity
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
 from postroom.contracts.chat import CHAT_THREAD
-from postroom.contracts.clock import Clock
+from postroom.contracts.clock import Clock, SystemClock
 from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.retention import KeepRule
@@ -142,7 +142,8 @@ class Application:
         takes the place of the one that was; the archive of that one is moved aside.
 
         Raises:
-            WrongStore: the database is missing, empty, older than the archive or another one.
+            WrongStore: the database is missing, empty, older than the archive or another one, or its log is
+                damaged.
             StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
             ConfigError, StoreUnavailable: the server of the database refuses this one, or does not answer.
             ConfigError: a channel cannot be made of what is said of it.
@@ -151,6 +152,8 @@ class Application:
         tracing = open_tracing(settings)
         try:
             kept = Kept.of(settings)
+            if new_store:
+                give_up_damaged_log(settings, clock or SystemClock())
             store = _open_store(settings, clock, purpose, may_begin=new_store or not kept.expects_a_store)
             try:
                 settle_identity(store, settings, kept, new_store=new_store)

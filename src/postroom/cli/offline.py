@@ -19,9 +19,10 @@ from postroom.contracts.transactions import Outline
 from postroom.stores.postgres.errors import no_backup
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import page_backups
-from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.connection import connect, file_error, refuse_folder, translated
 from postroom.stores.sqlite.copying import back_up, remove_with_companions
 from postroom.stores.sqlite.engine import refuse_missing
+from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.looking import identity_of_file, outline_of_file
 
@@ -108,10 +109,11 @@ def _outline(settings: Settings, now: int) -> Outline:
 
 @contextmanager
 def _owned(database: Path, now: int, purpose: str) -> Iterator[None]:
-    """Keep every server from a database for so long."""
+    """Keep every server from a database for so long; opening one whose log is damaged would use that up."""
     lock = OwnerLock(database)
     lock.acquire(now=now, purpose=purpose)
     try:
+        refuse_damaged_log(database)
         yield
     finally:
         lock.release()
@@ -145,14 +147,15 @@ def _look_at_store(settings: Settings, now: int) -> None:
     if settings.database_url:
         with closing(_postgres(settings, may_begin=False)) as store:
             asyncio.run(store.probe())
-            refuse_wrong(asyncio.run(store.identity(kept.slugs)), kept, settings)
+            refuse_wrong(asyncio.run(store.identity(kept.projects)), kept, settings)
         return
+    refuse_folder(settings.database)
     if kept.expects_a_store:
         refuse_missing(settings.database)
     _require(settings.database)
     with _owned(settings.database, now, "doctor"):
         checked_schema(settings.database, settings.database)
-        found = identity_of_file(settings.database, kept.slugs)
+        found = identity_of_file(settings.database, kept.projects)
     if found is not None:
         refuse_wrong(found, kept, settings)
 

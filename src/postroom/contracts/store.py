@@ -432,8 +432,13 @@ class RecordWrites(
         """Forget answers older than an instant; return how many."""
         ...
 
-    def restore_rows(self, rows: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
+    def restore_rows(
+        self, rows: Mapping[str, Sequence[Mapping[str, object]]], logs: Mapping[str, int] | None = None
+    ) -> None:
         """Store whole rows by table with their ids, for rebuilding from an archive.
+
+        `logs` says, by slug, behind which entry the log of a project goes on: the next one tells of the
+        project.
 
         Raises:
             StateError: the store already holds some.

@@ -22,10 +22,9 @@ from starlette.routing import Route
 
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import StoreError
-from postroom.contracts.store import MailStore
 from postroom.http_api.errors import CHALLENGE, status_of
 from postroom.log import get_logger
-from postroom.services.login_codes import FORM_TOKEN, LoginCodes
+from postroom.services.login_codes import FORM_TOKEN, EndedSessions, LoginCodes
 
 SESSION_LIFE: Final = timedelta(days=30)
 MOST_FAILURES: Final = 10
@@ -41,11 +40,11 @@ _LOG = get_logger(__name__)
 class Sessions:
     """Makes and recognises the cookie of somebody who logged in."""
 
-    def __init__(self, key: bytes, clock: Clock, store: MailStore) -> None:
+    def __init__(self, key: bytes, clock: Clock, ended: EndedSessions) -> None:
         """`key` is secret and derived from the server's token for this purpose."""
         self._key = key
         self._clock = clock
-        self._store = store
+        self._ended = ended
         # Cookies know no ports: two servers on one machine must not overwrite each other's.
         self.cookie_name = f"postroom_{hashlib.sha256(key).hexdigest()[:8]}"
 
@@ -62,10 +61,7 @@ class Sessions:
             StoreError: it cannot be known whether it was logged out.
         """
         session = self._session_in(cookies)
-        if session is None:
-            return False
-        hashed = _hash_of(session)
-        return not await self._store.read(lambda tx: tx.is_session_ended(hashed))
+        return session is not None and not await self._ended.holds(session)
 
     async def end(self, cookies: str) -> None:
         """End the session in a Cookie header at every server; nothing where there is none.
@@ -75,8 +71,7 @@ class Sessions:
         """
         session = self._session_in(cookies)
         if session is not None:
-            hashed, ends_at = _hash_of(session), int(session.partition(".")[0])
-            await self._store.write(lambda tx: tx.end_session(hashed, ends_at=ends_at))
+            await self._ended.add(session, ends_at=int(session.partition(".")[0]))
 
     def form_token(self, cookies: str) -> str | None:
         """Return what a form of ours holds to be taken from this session; None when there is no session.
@@ -237,10 +232,6 @@ async def _form_of(request: Request) -> dict[str, list[str]] | None:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
         return None
     return parse_qs((await request.body()).decode("utf-8", "replace"))
-
-
-def _hash_of(session: str) -> str:
-    return hashlib.sha256(session.encode()).hexdigest()
 
 
 def login_address(then: str) -> str:

@@ -1,4 +1,4 @@
-"""Codes that open the pages once, at any server."""
+"""Codes that open the pages once, at any server, and sessions of the pages that were logged out."""
 
 import hashlib
 import secrets
@@ -44,6 +44,31 @@ class LoginCodes:
         hashed = _hidden(code)
         ends_at = await self._store.write(lambda tx: tx.take_login_code(hashed))
         return (ends_at or 0) > self._clock.now()
+
+
+class EndedSessions:
+    """Sessions that were logged out before their end: no server takes one again."""
+
+    def __init__(self, store: MailStore) -> None:
+        self._store = store
+
+    async def holds(self, session: str) -> bool:
+        """Return whether a session was logged out.
+
+        Raises:
+            StoreError: it cannot be known.
+        """
+        hashed = _hidden(session)
+        return await self._store.read(lambda tx: tx.is_session_ended(hashed))
+
+    async def add(self, session: str, *, ends_at: int) -> None:
+        """End a session, which would have ended at an instant by itself.
+
+        Raises:
+            StoreError: it could not be ended, and is taken still.
+        """
+        hashed = _hidden(session)
+        await self._store.write(lambda tx: tx.end_session(hashed, ends_at=ends_at))
 
 
 def _hidden(code: str) -> str:

@@ -1,6 +1,7 @@
 """Which store a database is, and how far it reaches."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from postroom.stores.sql_transaction import SqlTransaction
@@ -11,14 +12,18 @@ class StoreIdentity(NamedTuple):
 
     store_id: str | None
     """None until it was given one."""
-    newest_message: int
     is_used: bool
     """Whether it has a project or a run."""
-    holds_any: bool
-    """Whether it has one of the projects that were asked for."""
+    logs: Mapping[str, int]
+    """The newest entry in the log of each project that was asked for, by slug; of those that it has."""
+    merged: AbstractSet[str]
+    """Those that were asked for and are other projects now."""
 
 
 def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
     """Look which store it is."""
-    [[row], held] = sql.ask(("store.identity", {}), ("store.has_slugs", {"slugs": slugs}))
-    return StoreIdentity(row[0], row[1], bool(row[2]), bool(held))
+    asked = {"slugs": slugs}
+    [[row], logs, merged] = sql.ask(
+        ("store.identity", {}), ("store.newest_entries", asked), ("store.merged", asked)
+    )
+    return StoreIdentity(row[0], bool(row[1]), {one[0]: one[1] for one in logs}, {one[0] for one in merged})

@@ -5,6 +5,7 @@ mail. What waits for it stays in the outbox, whose relay hands it over in batche
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -75,6 +76,7 @@ class Archive:
         self._timeout = timeout
         self._may_write = may_write
         self._commits: dict[int, int] = {}
+        self._marking = threading.Lock()
 
     def repository(self, slug: str) -> ArchiveRepository:
         """Open a project's repository; it is made when it is missing.
@@ -131,6 +133,7 @@ class Archive:
         def look(tx: MailReads) -> Batch:
             batch = gather(tx, project, records)
             gather_deletions(tx, batch, deletions)
+            batch.newest_entry = tx.log_bounds(project.id).newest
             return batch
 
         batch = await self._store.read(look)
@@ -142,6 +145,7 @@ class Archive:
         repository = self.repository(batch.project.slug)
         for message, content in batch.recalled:
             batch.files[_place(repository, message)] = content
+        self._reaches(batch.project.slug, batch.newest_entry)
         repository.write(
             batch.files,
             removed=[*batch.removed, *_places(repository, batch.deleted)],
@@ -149,20 +153,19 @@ class Archive:
             trailers=batch.trailers,
             now=self._clock.now(),
         )
-        if batch.messages:
-            self._reaches(max(message.id for message in batch.messages))
         count = self._commits[batch.project.id] = self._commits.get(batch.project.id, 0) + 1
         if count % TIDY_EVERY == 0:
             repository.tidy(self._clock.now())
 
-    def _reaches(self, newest_message: int) -> None:
-        """Have the archive say that it has this message.
+    def _reaches(self, slug: str, newest_entry: int) -> None:
+        """Have the archive say that it has this entry of a project's log, before it is written.
 
         Raises:
             ArchiveUnavailable: it cannot be said; the batch is written again later.
         """
         try:
-            raise_mark(self.root, newest_message)
+            with self._marking:
+                raise_mark(self.root, slug, newest_entry)
         except OSError as error:
             raise ArchiveUnavailable(
                 f"the archive's mark cannot be written: {error}", value=str(self.root)

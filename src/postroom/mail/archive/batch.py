@@ -22,6 +22,8 @@ class Batch:
     """Messages that are gone, each with the instant at which it was sent, which tells the file's folder."""
     removed: list[str] = field(default_factory=list)
     """Other files that are to be taken out."""
+    newest_entry: int = 0
+    """The newest entry of the project's log in that view."""
 
     @property
     def subject(self) -> str:

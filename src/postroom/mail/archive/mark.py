@@ -1,27 +1,29 @@
 """Which store an archive is of, and how far it reaches: a small file beside the repositories.
 
 It is compared when a server starts, so that another database, or an older one, never writes its numbers into
-an archive that has them already.
+an archive that has them already. Every change that an archive is told of makes an entry in the log of its
+project, and the numbers of entries only grow: by the newest one any older database is known.
 """
 
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.errors import ConfigError, why_unreadable
 
 NAME: Final = "store.json"
-_LARGEST: Final = 4096
+_LARGEST: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreMark:
-    """A store by its id, and the highest number of a message that was seen in it."""
+    """A store by its id, and the newest entry that was seen in the log of each project, by slug."""
 
     store_id: str
-    newest_message: int = 0
+    logs: Mapping[str, int] = field(default_factory=dict)
     database: str = ""
     """Where it is; an archive's mark does not say."""
 
@@ -38,14 +40,14 @@ def read_mark(folder: Path) -> StoreMark | None:
             found = json.loads(opened.read(_LARGEST))
         return StoreMark(
             store_id=str(found["store_id"]),
-            newest_message=int(found["newest_message"]),
+            logs={str(slug): int(newest) for slug, newest in dict(found.get("logs", {})).items()},
             database=str(found["database"]),
         )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"{file} does not say which store this folder belongs to: {type(error).__name__}",
+            f"{file} does not say which store this folder belongs to: {why_unreadable(error)}",
             value=str(file),
             remedy="put the file back from a copy, or remove it; the next start writes it again",
         ) from error
@@ -69,16 +71,16 @@ def write_mark(folder: Path, mark: StoreMark) -> None:
         draft.unlink(missing_ok=True)
 
 
-def raise_mark(folder: Path, newest_message: int) -> None:
-    """Have the mark say that a message of this number is in the archive; nothing where there is no mark.
+def raise_mark(folder: Path, slug: str, newest: int) -> None:
+    """Have the mark say that the archive has this entry of a project's log; nothing where there is no mark.
 
     Raises:
         ConfigError: the file is no mark.
         OSError: it cannot be written.
     """
     mark = read_mark(folder)
-    if mark is not None and mark.newest_message < newest_message:
-        write_mark(folder, replace(mark, newest_message=newest_message))
+    if mark is not None and mark.logs.get(slug, 0) < newest:
+        write_mark(folder, replace(mark, logs={**mark.logs, slug: newest}))
 
 
 def repositories(folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.store import MailStore
 from postroom.mail.archive import layout
+from postroom.mail.archive.mark import read_mark
 from postroom.mail.archive.repository import ArchiveRepository
 
 Row = dict[str, Any]
@@ -66,9 +67,10 @@ async def rebuild_database(root: Path, store: MailStore, *, author: tuple[str, s
     Raises:
         StateError: the store already holds mail; nothing was changed.
         StoreCorrupt: a file of the archive does not read; nothing was changed.
+        ConfigError: the archive's mark does not read; nothing was changed.
     """
-    rows = await asyncio.to_thread(_read_all, root, author)
-    await store.write(lambda tx: tx.restore_rows(rows))
+    rows, mark = await asyncio.to_thread(lambda: (_read_all(root, author), read_mark(root)))
+    await store.write(lambda tx: tx.restore_rows(rows, mark.logs if mark else {}))
     return {table: len(records) for table, records in rows.items()}
 
 

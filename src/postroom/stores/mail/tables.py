@@ -800,7 +800,9 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         return dict(zip(_COUNTED, found, strict=True))
 
     @override
-    def restore_rows(self, rows: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
+    def restore_rows(
+        self, rows: Mapping[str, Sequence[Mapping[str, object]]], logs: Mapping[str, int] | None = None
+    ) -> None:
         if self._tx.one("mail.any_project"):
             raise StateError("the database already holds mail", remedy="rebuild into a new, empty database")
         if unknown := rows.keys() - TABLES.keys():
@@ -808,6 +810,15 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         for table in TABLES:
             self._tx.run_many(f"mail.restore_{table}", [whole(table, one) for one in rows.get(table, ())])
         search_index.fill(self._tx)
+        for slug, newest in (logs or {}).items():
+            if made := self.project(slug):
+                self._events.project_made(made.id, made.created_at)
+                self._number_log_behind(made.id, newest)
+
+    def _number_log_behind(self, project_id: int, newest: int) -> None:
+        scope = EventScope.project(project_id).key
+        self._tx.run("merging.move_log", {"scope": scope, "into": scope, "by": newest})
+        self._tx.run("merging.number_log", {"scope": scope})
 
 
 class StoredMail(MailStore):

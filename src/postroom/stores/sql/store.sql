@@ -23,18 +23,15 @@ RELEASE SAVEPOINT rehearsal;
 SELECT store_id FROM store_identity WHERE id = 1;
 
 -- identity
-SELECT (SELECT store_id FROM store_identity),
-       max((SELECT coalesce(max(id), 0) FROM messages), (SELECT indexed_to FROM search_index_progress)),
-       EXISTS (SELECT 1 FROM projects) OR EXISTS (SELECT 1 FROM runs);
-
--- identity @postgres
-SELECT (SELECT store_id FROM store_identity),
-       coalesce(pg_sequence_last_value(CAST(pg_get_serial_sequence('messages', 'id') AS regclass)), 0),
-       EXISTS (SELECT 1 FROM projects) OR EXISTS (SELECT 1 FROM runs);
+SELECT (SELECT store_id FROM store_identity), EXISTS (SELECT 1 FROM projects) OR EXISTS (SELECT 1 FROM runs);
 
 -- identify
 INSERT INTO store_identity (id, store_id) VALUES (1, :store_id)
 ON CONFLICT (id) DO NOTHING;
 
--- has_slugs
-SELECT slug FROM projects WHERE slug IN {texts :slugs} LIMIT 1;
+-- newest_entries
+SELECT slug, (SELECT coalesce(max(seq), 0) FROM event_scopes WHERE scope = 'project:' || projects.id)
+  FROM projects WHERE slug IN {texts :slugs};
+
+-- merged
+SELECT human_key FROM project_aliases WHERE human_key IN {texts :slugs};

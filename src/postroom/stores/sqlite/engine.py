@@ -24,9 +24,11 @@ from postroom.stores.sqlite.connection import (
     file_error,
     prepare,
     read_only_error,
+    refuse_folder,
     translated,
 )
 from postroom.stores.sqlite.copying import back_up
+from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.looking import outline_of
 from postroom.stores.sqlite.migrate import APPLIED, migrate
@@ -115,12 +117,14 @@ class SqliteEngine(Engine):
         """Own the file, bring it to the newest schema and start the writer.
 
         Raises:
-            WrongStore: there is no database or an empty one, and not `may_begin`; nothing was made.
+            WrongStore: there is no database or an empty one, and not `may_begin`; or its log is damaged.
+                Nothing was made or changed.
             StoreHeld: another process owns it.
             SchemaTooNew: a newer postroom wrote it.
             StoreReadOnly: it or its folder cannot be written.
         """
         path = path.resolve()  # one file has one lock, whatever links lead to it
+        refuse_folder(path)
         if not may_begin:
             refuse_missing(path)
         try:
@@ -130,6 +134,7 @@ class SqliteEngine(Engine):
         lock = OwnerLock(path)
         lock.acquire(now=clock.now(), purpose=purpose)
         try:
+            refuse_damaged_log(path)
             writer, files = _open_writer(path, clock, log_reserve)
         except StoreReadOnly as error:
             lock.release()

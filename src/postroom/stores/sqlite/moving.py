@@ -11,6 +11,7 @@ from postroom.stores.migrations import UNFINISHED, refuse_old
 from postroom.stores.moving import LEFT_OUT, Progress, Table
 from postroom.stores.sql_transaction import Row
 from postroom.stores.sqlite.connection import connect, translated
+from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate
 from postroom.stores.statements import statements
@@ -145,6 +146,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
         StoreHeld: a server uses it.
         StateError: there is no such source, or it is older than this release.
         SchemaTooNew: a newer postroom wrote it.
+        WrongStore: its log is damaged.
     """
     if not path.exists():
         if not is_target:
@@ -157,6 +159,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
     lock = OwnerLock(path)
     lock.acquire(now=now, purpose="copy")
     try:
+        refuse_damaged_log(path)
         path.touch(mode=0o600)  # with what SQLite lays beside it
         with translated(), closing(connect(path)) as connection:
             side = SqliteSide(connection, str(path))

@@ -30,7 +30,8 @@ class SqliteStore(Stores):
         `log_reserve` bytes of the log are written beforehand, which makes commits faster.
 
         Raises:
-            WrongStore: there is no database or an empty one, and not `may_begin`; nothing was made.
+            WrongStore: there is no database or an empty one, and not `may_begin`; or its log is damaged.
+                Nothing was made or changed.
             StoreHeld: another process owns it.
             SchemaTooNew: a newer postroom wrote it.
             StoreReadOnly: it or its folder cannot be written.

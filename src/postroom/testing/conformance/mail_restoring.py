@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from postroom.contracts.errors import StateError, StoreError
 from postroom.contracts.mail import Term
+from postroom.contracts.project_log import LogBounds
 from postroom.contracts.store import MailStore
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import given
@@ -92,7 +93,23 @@ async def a_store_that_holds_mail_is_not_refilled(store: MailStore, clock: Manua
         await store.write(lambda tx: tx.restore_rows({"projects": [{**project, "id": 6, "slug": "t"}]}))
 
 
+async def the_log_of_a_project_that_was_put_back_goes_on(store: MailStore, clock: ManualClock) -> None:
+    """Behind the entries that were told before: no number stands for two."""
+    rows = [
+        {"id": 5, "slug": "s", "human_key": "/s", "created_at": 1, "spelling": "/s"},
+        {"id": 6, "slug": "t", "human_key": "/t", "created_at": 1, "spelling": "/t"},
+    ]
+    await store.write(lambda tx: tx.restore_rows({"projects": rows}, {"s": 41, "gone": 7}))
+    assert await store.read(lambda tx: tx.log_bounds(5)) == LogBounds(oldest=41, newest=42)
+    [entry] = await store.read(lambda tx: tx.project_events(5, after=41, limit=9))
+    assert (entry.seq, entry.happening.kind, entry.happening.at) == (42, "project.made", 1)
+    assert await store.read(lambda tx: tx.log_bounds(6)) == LogBounds(oldest=0, newest=0)
+    await store.write(lambda tx: given.agent(tx, 5, "Ada"))
+    assert (await store.read(lambda tx: tx.log_bounds(5))).newest == 43
+
+
 PROMISES = (
     an_empty_store_is_filled_from_whole_rows,
     a_store_that_holds_mail_is_not_refilled,
+    the_log_of_a_project_that_was_put_back_goes_on,
 )
