@@ -71,8 +71,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         random.Random(seed).shuffle(items)
 
 
+def pytest_configure() -> None:
+    """Look for no garbage while tests are collected: there is none, and to look takes a fourth of the time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Have no later look for garbage pass over all the tests again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -32,7 +32,11 @@ THINKS = 0.1
 PATIENCE = 120.0
 CONFIGURATION = 78
 
-pytestmark = pytest.mark.skipif(missing_balancer() is not None, reason=str(missing_balancer()))
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(missing_balancer() is not None, reason=str(missing_balancer())),
+]
 
 
 class Place:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 20.0
+PATIENCE = 40.0
 
 
 def main(disk: Path, how: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 from balancer import free_address
 from faults.cutting_proxy import a_proxy
 from soak.lines import Line
-from soak.world import Server, Surroundings
+from soak.world import Environment, Server
 from store_kinds import refuse_missing
 
 PROGRAM = "trap '' TERM; echo $$ >> begun; while true; do sleep 300; done"
@@ -129,9 +129,9 @@ async def test_a_server_behind_a_partition_has_ended_its_programs_before_another
             "POSTROOM_DATABASE_URL": through,
             "POSTROOM_DATABASE_SCHEMA": schema,
         }
-        there = Surroundings(settings=settings, within=("ip", "netns", "exec", network.name))
+        there = Environment(settings=settings, within=("ip", "netns", "exec", network.name))
         cut_off = Server(tmp_path / "one", there, (network.there, free_address()[1]))
-        here = Surroundings(settings={**settings, "POSTROOM_DATABASE_URL": postgres_dsn})
+        here = Environment(settings={**settings, "POSTROOM_DATABASE_URL": postgres_dsn})
         other = Server(tmp_path / "two", here)
         try:
             for server in (cut_off, other):

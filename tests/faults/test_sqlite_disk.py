@@ -14,7 +14,7 @@ from postroom.contracts.errors import StoreReadOnly
 from postroom.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
-PATIENCE = 30
+PATIENCE = 120
 ROUNDS = 10
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import stat
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
@@ -92,6 +93,7 @@ def test_there_and_back_every_row_is_as_it_was_and_numbers_go_on(
     again = copied(schema, back)
     assert there["rows"] == again["rows"] == {name: len(rows) for name, (_, rows) in before.items()}
     assert rows_of(file) == rows_of(back) == before
+    assert stat.S_IMODE(back.stat().st_mode) == 0o600
     assert goes_on(schema, clock) == goes_on(back, clock) == goes_on(file, clock)
     assert tables_of(file)["threads"] == tables_of(back)["threads"]
     with closing(opened(back, clock)) as store:

@@ -372,6 +372,7 @@ def test_a_broken_note_is_refused_and_not_guessed_at(tmp_path: Path, text: str) 
     with pytest.raises(ConfigError) as caught:
         places.read_server_note(tmp_path)
     assert "remove the file" in caught.value.remedy
+    assert "Error" not in caught.value.message
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0", timedelta(0)), ("1m", timedelta(minutes=1))])

@@ -1,6 +1,7 @@
 """What `postroom doctor` and the gauges say of an application, and of one in which something is wrong."""
 
 import asyncio
+import errno
 import math
 import os
 from collections.abc import Iterator
@@ -231,7 +232,17 @@ def test_a_disk_that_fills_is_a_fault(size: int, free: int, state: str, tmp_path
 
 
 def test_a_disk_that_cannot_be_seen_is_unknown(tmp_path: Path) -> None:
-    assert told_of_disk(tmp_path / "postroom.db").state == "unknown"
+    def unseen(_: Path) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    assert told_of_disk(tmp_path / "postroom.db", free_of=unseen).state == "unknown"
+
+
+def test_the_disk_of_a_database_that_is_not_there_is_seen(tmp_path: Path) -> None:
+    """That it is missing is told elsewhere."""
+    for database in (tmp_path / "postroom.db", tmp_path / "data" / "postroom.db"):
+        told = told_of_disk(database, free_of=lambda _: LEAST_FREE)
+        assert (told.state, told.detail) == ("ok", f"{LEAST_FREE} bytes are free")
 
 
 def test_a_channel_is_told_with_what_came_in_last(subtests: pytest.Subtests) -> None:

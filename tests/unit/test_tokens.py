@@ -16,7 +16,7 @@ import structlog
 from postroom.app import tokens
 from postroom.app.config import load_settings
 from postroom.app.logs import configure_logs, log_failure
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.errors import ConfigError, StoreFull
 from postroom.mail.context import token_hash
 
 SECRET = "prm_" + "s" * 43
@@ -51,6 +51,17 @@ def test_racing_starts_get_one_token(tmp_path: Path) -> None:
     assert len(found) == 8
     assert len(set(found)) == 1
     assert [entry.name for entry in path.parent.iterdir()] == ["token"]
+
+
+def test_a_full_disk_takes_no_token_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreFull) as caught:
+        tokens.load_or_make_token(tmp_path / "token")
+    assert str(tmp_path / "token") in caught.value.message
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602])

@@ -99,9 +99,10 @@ def free_bytes(folder: Path) -> int:
 def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> CheckResult:
     """Return how much room there is beside the database, or in a folder that is given instead. Blocks."""
     try:
-        is_folder = database.is_dir()
-        size = 0 if is_folder else database.stat().st_size
-        free = free_of(database if is_folder else database.parent)
+        there = next(one for one in (database, *database.parents) if one.exists())
+        is_folder = there.is_dir()  # also where there is no database: that is told elsewhere
+        size = 0 if is_folder else there.stat().st_size
+        free = free_of(there if is_folder else there.parent)
     except OSError as error:
         detail = f"it cannot be seen: {error.strerror}"
         return CheckResult(part="disk", state="unknown", detail=detail, remedy="look at the disk yourself")

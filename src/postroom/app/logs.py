@@ -17,6 +17,7 @@ from structlog.typing import Processor
 from postroom.app.config import Settings
 from postroom.app.places import environment
 from postroom.app.tokens import redact
+from postroom.contracts.errors import PostroomError
 
 _SECRET_KEYS: Final = re.compile(
     r"(.*[_-])?(token|secret|password|passwd|authorization|cookie|api[_-]?key|credentials?)", re.IGNORECASE
@@ -66,6 +67,13 @@ def route_to_logging() -> None:
             logger_factory=structlog.stdlib.LoggerFactory(),
             cache_logger_on_first_use=False,
         )
+
+
+def log_refused_start(error: PostroomError, settings: Settings) -> None:
+    """Log why a server does not start."""
+    configure_logs(settings)
+    reason = {"code": error.code, "reason": error.message, "remedy": error.remedy}
+    structlog.get_logger(__name__).error("serve.not_started", **reason)
 
 
 def log_failure() -> OSError | None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.errors import ConfigError, why_unreadable
 
 PREFIX: Final = "POSTROOM_"
 CONFIG_NAME: Final = "POSTROOM_CONFIG"
@@ -152,7 +152,7 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"{target} is no note of a server: {type(error).__name__}",
+            f"{target} is no note of a server: {why_unreadable(error)}",
             value=str(target),
             remedy="remove the file and start the server again with `postroom up`",
         ) from error

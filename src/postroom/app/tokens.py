@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.errors import ConfigError, StoreFull
 from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX
+from postroom.stores.sqlite.connection import file_error
 
 SERVER_PREFIX: Final = "prm_"
 AGENT_PREFIX: Final = "pra_"
@@ -38,6 +39,7 @@ def load_or_make_token(path: Path) -> str:
     Raises:
         ConfigError: the file can be read by other users, belongs to another one, holds no token, or the
             folder cannot be written.
+        StoreFull: there is no room on its disk.
     """
     try:
         found = _read(path)
@@ -45,6 +47,9 @@ def load_or_make_token(path: Path) -> str:
             _publish(path, SERVER_PREFIX + secrets.token_urlsafe(32))
             found = _read(path)
     except OSError as error:
+        failure = file_error(error, path)
+        if isinstance(failure, StoreFull):
+            raise failure from error
         raise ConfigError(
             f"the token file {path} cannot be read or made: {error.strerror}",
             value=str(path),

@@ -19,7 +19,7 @@ from postroom.contracts.transactions import Outline
 from postroom.stores.postgres.errors import no_backup
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import page_backups
-from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.connection import connect, file_error, refuse_folder, translated
 from postroom.stores.sqlite.copying import back_up, remove_with_companions
 from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.sqlite.left_log import refuse_damaged_log
@@ -149,6 +149,7 @@ def _look_at_store(settings: Settings, now: int) -> None:
             asyncio.run(store.probe())
             refuse_wrong(asyncio.run(store.identity(kept.projects)), kept, settings)
         return
+    refuse_folder(settings.database)
     if kept.expects_a_store:
         refuse_missing(settings.database)
     _require(settings.database)

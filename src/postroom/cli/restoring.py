@@ -271,9 +271,9 @@ def _read_whole(file: Path) -> tuple[list[str], dict[int, str]]:
 
 def _unfit(shown: Path, reason: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"{shown} cannot be restored: {reason}",
+        f"{shown} cannot be used: {reason}",
         value=str(shown),
-        remedy="restore another backup; nothing was changed",
+        remedy="restore a backup that is whole; nothing was changed",
     )
 
 

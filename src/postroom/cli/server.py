@@ -1,6 +1,7 @@
 """The commands about the server itself: start it, reach it over stdio, see how it is."""
 
 import platform
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ import typer
 
 from postroom.cli import loading, show
 from postroom.cli.client import Server
-from postroom.cli.exit_codes import FAILED
+from postroom.cli.exit_codes import FAILED, exit_code
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidArgument, PostroomError, ServerUnavailable
@@ -58,23 +59,38 @@ def up(  # noqa: PLR0913 - the options of the command
     log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Form of the log.")] = None,
 ) -> None:
     """Start the server in the foreground. Ctrl-C stops it."""
-    from postroom.app.config import load_settings
+    overrides: dict[str, object] = {
+        "host": host,
+        "port": port,
+        "profile": profile,
+        "identity": identity,
+        "data_dir": data_dir,
+        "database": database,
+        "database_url": database_url,
+        "archive_enabled": archive,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    raise typer.Exit(_serve(overrides, new_store=new_store))
 
-    settings = load_settings(
-        overrides={
-            "host": host,
-            "port": port,
-            "profile": profile,
-            "identity": identity,
-            "data_dir": data_dir,
-            "database": database,
-            "database_url": database_url,
-            "archive_enabled": archive,
-            "log_level": log_level,
-            "log_format": log_format,
-        }
-    )
-    raise typer.Exit(loading.server()(settings, new_store=new_store))
+
+def _serve(overrides: Mapping[str, object], *, new_store: bool) -> int:
+    """Serve until told to stop and return the exit code; tell why a start is refused, with its code."""
+    from postroom.app.config import Settings, load_settings
+
+    settings: Settings | None = None
+    try:
+        settings = load_settings(overrides=overrides)
+        return loading.server()(settings, new_store=new_store)
+    except PostroomError as error:
+        if settings is not None and settings.log_format == "json":
+            from postroom.app.logs import log_refused_start
+
+            log_refused_start(error, settings)
+        else:
+            show.failure(error, as_json=False)
+            print(f"code: {error.code}", file=sys.stderr)
+        return exit_code(error)
 
 
 @app.command()

@@ -917,6 +917,15 @@ class ClientUnfit(ConfigError):
     default_remedy = "install the client, or bring it up to date"
 
 
+def why_unreadable(error: Exception) -> str:
+    """Return in words why a small file of ours in JSON does not read, for people who know no Python."""
+    if isinstance(error, OSError):
+        return error.strerror or "the system does not say why"
+    if isinstance(error, RecursionError) or (isinstance(error, ValueError) and type(error) is not ValueError):
+        return "it is no JSON"  # of these `json` raises classes of its own
+    return "a field is missing or of another kind"
+
+
 def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:
     found = [kind]
     for child in kind.__subclasses__():

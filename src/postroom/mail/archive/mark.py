@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.errors import ConfigError, why_unreadable
 
 NAME: Final = "store.json"
 _READ_BEFORE: Final = "newest_message"
@@ -49,7 +49,7 @@ def read_mark(folder: Path) -> StoreMark | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"{file} does not say which store this folder belongs to: {type(error).__name__}",
+            f"{file} does not say which store this folder belongs to: {why_unreadable(error)}",
             value=str(file),
             remedy="put the file back from a copy, or remove it; the next start writes it again",
         ) from error

@@ -45,6 +45,20 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
+def refuse_folder(path: Path) -> None:
+    """Refuse a folder in the place of a database, of which SQLite says only that it cannot open it.
+
+    Raises:
+        StoreReadOnly: it is one.
+    """
+    if path.is_dir():
+        raise StoreReadOnly(
+            f"{path} is a folder, and no database",
+            value=str(path),
+            remedy="move it away, or name another file with --database",
+        )
+
+
 def connect_unshared(path: Path) -> sqlite3.Connection:
     """Open a file that nobody writes, to read it: this needs no room on the disk, where `connect` does.
 

@@ -24,6 +24,7 @@ from postroom.stores.sqlite.connection import (
     file_error,
     prepare,
     read_only_error,
+    refuse_folder,
     translated,
 )
 from postroom.stores.sqlite.copying import back_up
@@ -123,6 +124,7 @@ class SqliteEngine(Engine):
             StoreReadOnly: it or its folder cannot be written.
         """
         path = path.resolve()  # one file has one lock, whatever links lead to it
+        refuse_folder(path)
         if not may_begin:
             refuse_missing(path)
         try:

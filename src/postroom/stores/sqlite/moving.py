@@ -18,6 +18,9 @@ from postroom.stores.statements import statements
 
 _MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES (?, ?, '', 0)"
 
+_LOG_PAGES: Final = 10_000
+"""After how many pages the log is merged into the file, which a server's own thread does elsewhere."""
+
 
 class SqliteSide:
     """An open file; `opened` gives one."""
@@ -157,6 +160,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
     lock.acquire(now=now, purpose="copy")
     try:
         refuse_damaged_log(path)
+        path.touch(mode=0o600)  # with what SQLite lays beside it
         with translated(), closing(connect(path)) as connection:
             side = SqliteSide(connection, str(path))
             applied = side.steps()
@@ -166,6 +170,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
                 else:
                     refuse_old(applied, "sqlite")
             connection.execute("PRAGMA foreign_keys = OFF")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
             yield side
     finally:
         lock.release()

@@ -1,0 +1,76 @@
+"""A start that is refused says why in words, with a code and a remedy, in the form that the log has."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.running import START_PATIENCE, plain_environment
+
+CONFIGURATION = 78
+
+
+def postroom(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "postroom", *words, "--data-dir", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=START_PATIENCE,
+        env=plain_environment(folder.parent),
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder whose database is a folder."""
+    made = tmp_path / "data"
+    (made / "postroom.db").mkdir(parents=True)
+    return made
+
+
+def test_a_refused_start_tells_its_code(folder: Path) -> None:
+    done = postroom(folder, "up", "--port", "0")
+    assert (done.returncode, done.stdout) == (CONFIGURATION, "")
+    said, remedy, code = done.stderr.splitlines()
+    assert said == f"{folder / 'postroom.db'} is a folder, and no database"
+    assert remedy.startswith("remedy: move it away")
+    assert code == "code: store_read_only"
+
+
+def test_a_refused_start_is_one_line_of_a_log_in_json(folder: Path) -> None:
+    done = postroom(folder, "up", "--port", "0", "--log-format", "json")
+    assert done.returncode == CONFIGURATION
+    [told] = map(json.loads, done.stderr.splitlines())
+    assert (told["event"], told["level"], told["code"]) == ("serve.not_started", "error", "store_read_only")
+    assert "is a folder" in told["reason"]
+    assert "move it away" in told["remedy"]
+
+
+def test_a_setting_that_is_wrong_has_a_code_too(tmp_path: Path) -> None:
+    done = postroom(tmp_path / "data", "up", "--port", "0", "--host", "")
+    assert done.returncode == CONFIGURATION
+    assert done.stderr.splitlines()[-1] == "code: config_error"
+
+
+def test_doctor_says_of_a_folder_what_the_start_says(folder: Path) -> None:
+    done = postroom(folder, "doctor")
+    assert done.returncode == 1
+    assert "is a folder, and no database" in done.stdout
+    assert "restore" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("", "it is no JSON"), ("[]", "a field is missing or of another kind"), ("{}", "a field is missing")],
+)
+def test_a_mark_that_does_not_read_is_told_without_names_of_python(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    (folder / "store.json").write_text(text)
+    done = postroom(folder, "up", "--port", "0")
+    assert (done.returncode, reason in done.stderr, "Error" in done.stderr) == (CONFIGURATION, True, False)
