@@ -15,6 +15,8 @@ from typing import Final
 from postroom.contracts.errors import ConfigError, why_unreadable
 
 NAME: Final = "store.json"
+_READ_BEFORE: Final = "newest_message"
+"""What the release before does not start without; 0 says nothing."""
 _LARGEST: Final = 16 * 1024 * 1024
 
 
@@ -63,7 +65,7 @@ def write_mark(folder: Path, mark: StoreMark) -> None:
     draft = folder / f".{NAME}.{os.getpid()}"
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123 - its mode
-            json.dump(asdict(mark), file)
+            json.dump({**asdict(mark), _READ_BEFORE: 0}, file)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(folder / NAME)
