@@ -29,7 +29,7 @@ from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.services.calls import Calls
-from postroom.services.login_codes import LoginCodes
+from postroom.services.login_codes import EndedSessions, LoginCodes
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runs import RunService
@@ -101,7 +101,7 @@ class WorkRoom:
         people = PeopleService(self.mail, lambda _: False)
         messages = MessageService(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
         self.people_named = people
-        self.sessions = Sessions(b"k" * 32, self.clock, self.store)
+        self.sessions = Sessions(b"k" * 32, self.clock, EndedSessions(self.store))
         desk = LoginService(
             self.sessions,
             LoginCodes(self.store, self.clock),

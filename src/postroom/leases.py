@@ -59,6 +59,8 @@ class Leases:
         """Other servers that had leases and have surely ended."""
         self._taken_over: dict[str, Callable[[], Awaitable[object]]] = {}
         self._tasks = Tasks("leases")
+        self._renewing = asyncio.Lock()
+        """Held while leases are taken: what is given back meanwhile is given back behind it."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
         """Take leases as soon as they are free, and keep them from then on.
@@ -109,16 +111,18 @@ class Leases:
 
         One that cannot be given back ends by itself.
         """
-        fences = {name: self._held.pop(name)[0] for name in names if name in self._held}
+        held = [name for name in names if self._held.pop(name, None) is not None]
         self._wanted -= {name for name in names if not name.startswith(SERVER)}
 
         def change(tx: Transaction) -> None:
             tx.lock(LEASES)
-            held = [name for name, fence in fences.items() if tx.leases.holds(name, self.holder, fence)]
-            tx.leases.renew(held, tx.now())
+            known = [one for one in tx.leases.listed() if one.name in names]
+            tx.leases.renew([one.name for one in known if _is_of(one, self.holder, tx.now())], tx.now())
             tx.tell(LEASES)
 
-        if fences:
+        if not (held or self._renewing.locked()):
+            return
+        async with self._renewing:
             try:
                 await self._store.write(change, key=LEASES)
             except StoreError as error:
@@ -132,15 +136,16 @@ class Leases:
 
     async def renew(self) -> bool:
         """Take and renew what is wanted; False when that could not be written, or came too late."""
-        asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
-        try:
-            await self._look_for_gone()
-            fences = await self._store.write(partial(self._taken, names=names), key=LEASES)
-        except StoreError as error:
-            _LOG.warning("leases.not_renewed", reason=error.describe())
-            return False
-        until = asked_at + milliseconds(self._sure)
-        self._held = {name: (fence, until) for name, fence in fences.items() if name in self._wanted}
+        async with self._renewing:
+            asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
+            try:
+                await self._look_for_gone()
+                fences = await self._store.write(partial(self._taken, names=names), key=LEASES)
+            except StoreError as error:
+                _LOG.warning("leases.not_renewed", reason=error.describe())
+                return False
+            until = asked_at + milliseconds(self._sure)
+            self._held = {name: (fence, until) for name, fence in fences.items() if name in self._wanted}
         for name in sorted(before ^ self._held.keys()):
             _LOG.info("lease.taken" if name in self._held else "lease.lost", name=name)
         for name in sorted(self._held.keys() - before):

@@ -106,6 +106,21 @@ async def test_a_lease_that_is_given_back_is_anothers_at_once_and_wakes_it(store
                 await news.wait(timedelta(milliseconds=10))
 
 
+async def test_a_lease_that_is_given_back_while_it_is_taken_is_free(store: Store) -> None:
+    one, two = leases(store, "one"), leases(store, "two")
+    for _ in range(20):
+        one.want(NAME)
+        async with asyncio.TaskGroup() as group:
+            renewal = group.create_task(one.renew())
+            group.create_task(one.give_back(NAME))
+        assert renewal.done()
+        assert not one.holds(NAME)
+        await two.renew()
+        assert two.holds(NAME)
+        await two.give_back(NAME)
+        two.want(NAME)
+
+
 async def test_a_server_that_ends_gives_back_all_that_it_has(store: Store) -> None:
     one = leases(store, "one", "a", "b")
     async with one.serving():

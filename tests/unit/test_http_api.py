@@ -620,7 +620,10 @@ async def test_a_session_that_was_changed_is_none(subtests: pytest.Subtests) -> 
 async def test_a_session_ends_and_belongs_to_one_server() -> None:
     clock = ManualClock()
     store = SqliteStore.in_memory(clock)
-    sessions, other = Sessions(b"k" * 32, clock, store), Sessions(b"j" * 32, clock, store)
+    sessions, other = (
+        Sessions(b"k" * 32, clock, EndedSessions(store)),
+        Sessions(b"j" * 32, clock, EndedSessions(store)),
+    )
     value = sessions.issue()
     assert sessions.cookie_name != other.cookie_name
     assert not await other.recognises(f"{other.cookie_name}={value}")

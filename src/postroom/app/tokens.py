@@ -4,6 +4,7 @@ A token is 256 random bits, so that its plain SHA-256 is as good as a slow passw
 guess from. The prefix lets people, secret scanners and our own logs recognise one.
 """
 
+import errno
 import hashlib
 import hmac
 import os
@@ -18,7 +19,6 @@ from typing import Final
 
 from postroom.contracts.errors import ConfigError, StoreFull
 from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX
-from postroom.stores.sqlite.connection import file_error
 
 SERVER_PREFIX: Final = "prm_"
 AGENT_PREFIX: Final = "pra_"
@@ -47,9 +47,8 @@ def load_or_make_token(path: Path) -> str:
             _publish(path, SERVER_PREFIX + secrets.token_urlsafe(32))
             found = _read(path)
     except OSError as error:
-        failure = file_error(error, path)
-        if isinstance(failure, StoreFull):
-            raise failure from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(f"the disk is full: {path}: {error}", value=str(path)) from error
         raise ConfigError(
             f"the token file {path} cannot be read or made: {error.strerror}",
             value=str(path),
