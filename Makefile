@@ -10,8 +10,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 SEEDS  ?= ../shared/seeds/runnable
-# As many processes run tests as the machine has cores.
+# As many processes run tests as the machine has cores; one more those of `make test`, which now and then wait.
 JOBS   ?= logical
+MORE    = $(if $(filter logical,$(JOBS)),$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)'),$(JOBS))
 
 # uv where it is, else pip; both tell what they fetch, for the first time takes a while.
 ifneq ($(shell command -v uv 2>/dev/null),)
@@ -27,7 +28,7 @@ COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --gen
 pinned = $$(grep '==' $(1) | grep -vc "sys_platform == '[we]")
 
 # What is long by its nature is marked so, by `pytest.mark.long` or in tests/conftest.py.
-TESTS := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+TESTS := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 
 # One file has most of their tests, and each test takes seconds: they are given out one by one.
 DRIVE_CLIENTS := $(BIN)/pytest -n $(JOBS) --dist load --maxschedchunk 1 tests/real_clients
@@ -63,14 +64,14 @@ run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and 
 	@$(BIN)/postroom up $(ARGS)
 
 test: $(DEV) ## run the tests for while you work, under five minutes on two cores, and the seeds
-	$(TESTS) -m "not long" --ignore tests/real_clients tests
+	$(TESTS) -n $(MORE) -m "not long" --ignore tests/real_clients tests
 	@$(MAKE) --no-print-directory seeds
 
 test-long: $(DEV) ## run all others but those with real clients: whole servers, browsers, kills, PostgreSQL everywhere
-	$(TESTS) -m long --ignore tests/real_clients tests
+	$(TESTS) -n $(JOBS) -m long --ignore tests/real_clients tests
 
 unit: $(DEV) ## run the unit tests and the seeds: what CI runs on every other Python
-	$(TESTS) tests/unit
+	$(TESTS) -n $(MORE) tests/unit
 	@$(MAKE) --no-print-directory seeds
 
 seeds: $(DEV) ## run the acceptance tests beside the project, unchanged
