@@ -389,5 +389,5 @@ def refused(url: str, code: int, told: str, tmp_path: Path, run: Command | None 
     found = run("up", "--port", "0", "--data-dir", str(tmp_path / "data"), "--database-url", url)
     assert (found.returncode, "Traceback" in found.stderr) == (code, False), found.stderr
     assert told in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 2, "the failure, and its remedy"
+    assert len(found.stderr.strip().splitlines()) == 3, "the failure, its remedy, and its code"
     assert "hunter2" not in found.stdout + found.stderr

@@ -12,7 +12,7 @@ from application_room import place
 from postroom.contracts.errors import PostroomError
 from postroom.testing import ManualClock
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 PROJECT = "/projects/lighthouse"
 MESSAGES = 12
