@@ -77,7 +77,6 @@ def test_what_a_trial_says_is_what_happens_and_clients_go_on(tmp_path: Path) -> 
         said = run_here("projects", "merge", TREE, MAIN, environment=environment(folder))
         assert said.returncode == 2
         assert "one project already" in said.stderr
-        server.await_archive()
         assert postroom(folder, "doctor", "--full")["ok"]
 
 

@@ -84,6 +84,8 @@ async def test_the_archive_catches_up_and_a_database_is_rebuilt_from_it(
     if is_caught_up:
         await drained(room, archive)
     await merged(room)
+    main = await room.store.read(lambda tx: tx.project(MAIN))
+    assert await archive.differing(main) == [], "what is on its way is no damage"
     await drained(room, archive)
     for key in (MAIN, AWAY):
         project = await room.store.read(lambda tx, key=key: tx.project(key))

@@ -255,7 +255,10 @@ def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -
     """Gather those of the records that do not wait for the archive."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
     waiting = {record for row in rows for record in records_of(row.payload)}
-    return gather(tx, project, [one for one in records if one not in waiting])
+    batch = gather(tx, project, [one for one in records if one not in waiting])
+    if any(row.target == str(project.id) for row in rows):  # whatever is written brings it along
+        batch.files.pop(layout.PROJECT_FILE, None)
+    return batch
 
 
 def _place(repository: ArchiveRepository, message: Message) -> str:
