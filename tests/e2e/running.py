@@ -197,6 +197,18 @@ class RunningServer:
         raise AssertionError(f"{waiting} rows still wait for the archive after {patience} s")
 
 
+def postroom(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command over a data folder to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "postroom", *words, "--data-dir", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=START_PATIENCE,
+        env=plain_environment(folder.parent),
+        check=False,
+    )
+
+
 def plain_environment(home: Path) -> dict[str, str]:
     """Return this environment without any setting of ours in it."""
     kept = {

@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import count
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from e2e.running import START_PATIENCE, RunningServer, plain_environment
+from e2e.running import RunningServer, postroom
 from postgres_server import running_postgres
 from store_kinds import refuse_missing
 
@@ -28,26 +27,7 @@ _NUMBERS = count(1)
 
 def up(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """Start a server that is expected to refuse."""
-    return subprocess.run(
-        [sys.executable, "-m", "postroom", "up", "--port", "0", "--data-dir", str(folder), *flags],
-        capture_output=True,
-        text=True,
-        timeout=START_PATIENCE,
-        env=plain_environment(folder.parent),
-        check=False,
-    )
-
-
-def postroom(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "postroom", *words, "--data-dir", str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=START_PATIENCE,
-        env=plain_environment(folder.parent),
-        check=False,
-    )
+    return postroom(folder, "up", "--port", "0", *flags)
 
 
 def wrote(server: RunningServer, *subjects: str) -> list[int]:

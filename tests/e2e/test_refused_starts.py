@@ -1,26 +1,13 @@
 """A start that is refused says why in words, with a code and a remedy, in the form that the log has."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from e2e.running import START_PATIENCE, plain_environment
+from e2e.running import postroom
 
 CONFIGURATION = 78
-
-
-def postroom(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "postroom", *words, "--data-dir", str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=START_PATIENCE,
-        env=plain_environment(folder.parent),
-        check=False,
-    )
 
 
 @pytest.fixture
