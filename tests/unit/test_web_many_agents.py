@@ -85,3 +85,14 @@ async def test_an_agent_far_down_the_list_has_its_lane_when_it_did_something(
     assert drawn(page) == listed(page) == {"message:1"}
     assert "2 agents" in page
     assert "308 agents" in page
+
+
+async def test_a_filter_with_more_agents_than_it_offers_takes_the_name_of_each(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await orchard(store, clock, 201, (200, 199), (0, 1))
+    page = (await browser.get("/p/orchard/threads")).text
+    assert re.search(r'<input name="agent" value="" list="agents"', page)
+    assert page.count('<option value="Agent') == 200
+    found = (await browser.get("/p/orchard/threads?agent=Agent200")).text
+    assert ("From 200" in found, "From 0" in found) == (True, False)
