@@ -160,7 +160,8 @@ def dead(
     if discard is not None:
         listed = show.items(server.admin("GET", "/admin/gateway/dead").get("undelivered"))
         ids = [one["outbox_id"] for one in listed] if discard == "all" else [discard]
-        gone = [server.admin("DELETE", "/admin/gateway/dead", {"outbox_id": one})["outbox_id"] for one in ids]
+        answers = [server.admin("DELETE", "/admin/gateway/dead", {"outbox_id": one}) for one in ids]
+        gone = [str(one["outbox_id"]) for one in answers]
         show.answer({"discarded": gone}, as_json=as_json, text=lambda: show.discarded(gone))
         return
     if revive is not None:

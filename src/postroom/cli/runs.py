@@ -135,7 +135,7 @@ def discard(
     server = Server.find(data_dir=data_dir)
     listed = show.items(server.admin("GET", "/admin/runs/dead").get("dead")) if run == "all" else ()
     ids = [one["run_id"] for one in listed] if run == "all" else [run]
-    gone = [server.admin("POST", "/admin/runs/discard", {"run": one})["run_id"] for one in ids]
+    gone = [str(server.admin("POST", "/admin/runs/discard", {"run": one})["run_id"]) for one in ids]
     show.answer({"discarded": gone}, as_json=as_json, text=lambda: show.discarded(gone))
 
 
