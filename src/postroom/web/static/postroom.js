@@ -144,11 +144,11 @@ async function renew() {
   fetching = true;
   stale.clear();
   address.hash = "";
-  address.searchParams.set("part", names);
+  if (one("#out").hidden) address.searchParams.set("part", names); // else the forms', too
   let cursor = null;
   try {
     const answer = await fetch(address, { headers: { Accept: "text/html" } });
-    one("#out").hidden = !answer.redirected; // what was typed stays
+    one("#out").hidden = !answer.redirected;
     if (answer.redirected) return;
     if (answer.status >= 500) throw new Error(String(answer.status));
     if (answer.ok) {
@@ -158,7 +158,7 @@ async function renew() {
         const [part, change] = [document, fresh].map((where) => one(`[data-part="${name}"]`, where));
         if (part && change) put(part, change);
       }
-      const token = one("[name=form_token]", fresh)?.value; // another one after a log-in
+      const token = one("[name=form_token]", fresh)?.value;
       if (token) for (const field of all("[name=form_token]")) field.value = token;
       tellHeld();
       settled();
