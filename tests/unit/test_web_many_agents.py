@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import timedelta
 
 import httpx2
 import pytest_asyncio
@@ -143,3 +144,45 @@ async def test_many_that_hold_the_same_file_need_a_person_once(
     await store.write(hold)
     found = await store.read(lambda reads: seen_frame(reads, clock.now()))
     assert (found.conflicts, found.needs) == (1, 1)
+
+
+async def test_the_timeline_of_a_young_project_opens_at_the_span_that_holds_it(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await store.write(
+        lambda tx: tx.insert_project(
+            slug="orchard",
+            human_key="/orchard",
+            spelling="/orchard",
+            git_identity="",
+            owner="ana",
+            now=clock.now(),
+        )
+    )
+    for age, shown in {1: "15 min", 20: "1 h", 100: "8 h"}.items():
+        clock.advance(timedelta(minutes=age))
+        page = (await browser.get("/p/orchard/timeline")).text
+        assert re.search(rf'aria-current="true">{shown}</a>', page), shown
+
+
+async def test_the_list_has_a_run_where_that_happened_which_it_says(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    now = clock.now()
+
+    def ran(tx: MailWrites) -> None:
+        project = tx.project("orchard")
+        assert project is not None
+        ada = tx.agents(project.id, include_retired=False, limit=1)[0]
+        tx.begin_run("r", ada.id, now - 9_000)
+        tx.end_run("r", now=now - 3_000)
+
+    await orchard(store, clock, 2)
+    await store.write(
+        lambda tx: Writer(tx).send(
+            tx.agents(1, include_retired=False, limit=1)[0], "Mid", "x", at=now - 6_000
+        )
+    )
+    await store.write(ran)
+    page = (await browser.get("/p/orchard/timeline")).text
+    assert re.findall(r'data-item data-key="(\w+):', page) == ["attempt", "message"]

@@ -163,12 +163,13 @@ async def _cluster(operations: Operations, _: Request) -> Response:
     return JSONResponse(dict(await operations.cluster()))
 
 
+def _long(work: LongWork, path: str, endpoints: Mapping[str, Endpoint]) -> Route:
+    return operators(path, {method: work.watched(path, one) for method, one in endpoints.items()})
+
+
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     """Return the routes to the server itself."""
-    work = LongWork()
-
-    def long(path: str, endpoints: Mapping[str, Endpoint]) -> Route:
-        return operators(path, {method: work.watched(path, one) for method, one in endpoints.items()})
+    long = partial(_long, work := LongWork())
 
     async def doctor(request: Request) -> Response:
         return JSONResponse(dict(await operations.doctor(full=request.query_params.get("full") == "yes")))
