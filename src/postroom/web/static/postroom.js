@@ -12,9 +12,7 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 const kept = (name, value) => {
   try {
     return value === undefined ? localStorage.getItem(name) : localStorage.setItem(name, value);
-  } catch {
-    return null; // storage is off
-  }
+  } catch {} // storage is off
 };
 
 // What did not change stays the same node, with its focus and scroll.
@@ -64,16 +62,17 @@ function changeChildren(old, fresh) {
 // What a reader holds is not taken from them: a field in use, typed text, a selection. They are told "1 new".
 
 const differs = (field) =>
-  field.matches("select") ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
-    : field.matches("[type=checkbox], [type=radio]") ? field.checked !== field.defaultChecked
-      : !field.matches("[type=hidden]") && field.value !== field.defaultValue;
+  field.options ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
+    : /^(checkbox|radio)$/.test(field.type) ? field.checked !== field.defaultChecked
+      : field.type !== "hidden" && field.value !== field.defaultValue;
+const isTyped = (where) => all("input, textarea, select", where).some(differs);
 
 function isHeld(part) {
   const at = document.activeElement, chosen = getSelection();
   if (at && at !== part && part.contains(at) && at.matches("input, textarea, select")) return true;
   const from = chosen.isCollapsed ? null : chosen.anchorNode;
   if (from && part.contains(from)) return true;
-  return all("input, textarea, select", part).some(differs);
+  return isTyped(part);
 }
 
 function plain(part) {
@@ -155,8 +154,12 @@ async function renew() {
   let cursor = null;
   try {
     const answer = await fetch(address, { headers: { Accept: "text/html" } });
-    if (answer.redirected) return location.reload(); // logged out
-    if (answer.status >= 500) throw new Error(String(answer.status));
+    if (answer.redirected) {
+      if (!isTyped(body)) return location.reload();
+      show("logged out", true);
+      throw answer;
+    }
+    if (answer.status >= 500) throw answer;
     if (answer.ok) {
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       cursor = Number(answer.headers.get("Postroom-After"));
@@ -192,7 +195,7 @@ for (const part of all("[data-every]"))
   setInterval(() => {
     stale.add(part.dataset.part);
     plan();
-  }, Number(part.dataset.every));
+  }, part.dataset.every);
 
 // One stream for all tabs: the one that holds the lock reads it and tells the others.
 
@@ -263,9 +266,7 @@ function come() {
   if (!navigator.locks) return listen(); // not a secure context: each tab has its own
   navigator.locks.request(name, { signal: wanted.signal }, () => {
     listen();
-    return new Promise((done) => {
-      release = done;
-    });
+    return new Promise((done) => (release = done));
   }).catch(() => {}); // it was not wanted any more
 }
 
@@ -293,7 +294,7 @@ if (channel) {
 
 // Times, by the server's clock.
 
-const skew = Number(body.dataset.now) - Date.now();
+const skew = body.dataset.now - Date.now();
 const UNITS = [[864e5, "day"], [36e5, "hour"], [6e4, "minute"]];
 
 function ago(instant) {
@@ -301,8 +302,7 @@ function ago(instant) {
   if (distance < 45_000) return passed >= 0 ? "just now" : "in a moment";
   if (distance >= 30 * 864e5) return null;
   const [unit, word] = UNITS.find(([size]) => distance >= size) ?? [1000, "second"];
-  const count = Math.floor(distance / unit), span = `${count} ${word}${count === 1 ? "" : "s"}`;
-  return passed >= 0 ? `${span} ago` : `in ${span}`;
+  return new Intl.RelativeTimeFormat("en").format(-Math.sign(passed) * Math.floor(distance / unit), word);
 }
 
 function tick() {

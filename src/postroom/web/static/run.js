@@ -31,7 +31,7 @@ async function more() {
   if (!document.hidden)
     try {
       const answer = await fetch(`${log.dataset.more}&after=${after}`), text = await answer.text();
-      if (!answer.ok || answer.redirected) return location.reload();
+      if (!answer.ok || answer.redirected) return answer.ok || location.reload(); // logged out
       const cursor = answer.headers.get("Postroom-Cursor");
       if (text) add(text);
       isOver = cursor === after && answer.headers.has("Postroom-Over");
