@@ -302,7 +302,7 @@ def test_who_watches_without_a_server_is_told_that_it_is_waited_for_once_and_whe
 def test_a_list_that_ends_with_its_page_says_how_to_see_more(
     fake: FakePostroom, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for page, said in ((211, "more may follow: add --after 211"), (None, "")):
+    for page, said in ((211, "there may be more: add --after 211"), (None, "")):
         fake.tools["list_agents"] = lambda _, page=page: {"agents": [], "next": page}
         assert main(["agents", "list", "--project", "p"]) == 0
         assert said in capsys.readouterr().err

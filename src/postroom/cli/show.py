@@ -75,7 +75,7 @@ def failure(error: PostroomError, *, as_json: bool) -> None:
 def tell_more(page: Mapping[str, object], option: str) -> None:
     """Say on stderr how to see what comes behind a page of a list, if anything does."""
     if page.get("next") is not None:
-        print(f"more may follow: add {option} {page['next']}", file=sys.stderr)
+        print(f"there may be more: add {option} {page['next']}", file=sys.stderr)
 
 
 @contextmanager
