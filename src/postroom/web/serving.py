@@ -184,7 +184,7 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except PostroomError as error:
-            typed = getattr(request.state, "typed", ())
+            typed = request.state.typed if hasattr(request.state, "typed") else ()
             return error_page(status_of(error), error.message, remedy=remedy_of(error), typed=typed)
 
     return answer
