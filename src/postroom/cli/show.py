@@ -74,6 +74,12 @@ def failure(error: PostroomError, *, as_json: bool) -> None:
         print(f"remedy: {plain(as_commands(error.remedy))}", file=sys.stderr)
 
 
+def tell_more(page: Mapping[str, object], option: str) -> None:
+    """Say on stderr how to see what comes behind a page of a list, if anything does."""
+    if page.get("next") is not None:
+        print(f"there may be more: add {option} {page['next']}", file=sys.stderr)
+
+
 @contextmanager
 def progress(*, as_json: bool) -> Iterator[None]:
     """Say on stderr how far what is done within is: drawn on a terminal, else a line now and then.
