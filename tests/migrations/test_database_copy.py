@@ -157,8 +157,10 @@ def test_a_copy_that_is_cut_off_anywhere_goes_on_and_no_server_opens_it_meanwhil
     while True:
         left = calls
 
-        def told(*_: object) -> None:
+        def told(doing: str, *_: int) -> None:
             nonlocal left
+            if doing.startswith("changing the schema"):  # of the target, which is still empty
+                return
             if not left:
                 raise KeyboardInterrupt
             left -= 1
@@ -177,8 +179,8 @@ def test_a_copy_that_is_cut_off_anywhere_goes_on_and_no_server_opens_it_meanwhil
 def test_a_source_that_changed_after_a_cut_is_noticed_and_the_target_stays_shut(
     file: Path, schema: Postgres, clock: ManualClock
 ) -> None:
-    def cut(_: str) -> None:
-        if _.startswith("comparing"):
+    def cut(doing: str, *_: int) -> None:
+        if doing.startswith("comparing"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
