@@ -7,9 +7,8 @@ A request is passed on once. Servers speak plain HTTP with each other, at the ad
 """
 
 import asyncio
-import importlib
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -17,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from postroom.contracts.errors import PostroomError, ServerUnavailable
-from postroom.contracts.leases import Lease, servers
+from postroom.contracts.errors import ServerUnavailable
+from postroom.contracts.leases import Lease
 from postroom.contracts.tokens import RUN_PREFIX
-from postroom.contracts.transactions import Store
+from postroom.leases import Leases
 from postroom.log import get_logger
 
 if TYPE_CHECKING:
@@ -53,9 +52,10 @@ Doing = Callable[[], Awaitable[Lease | None]]
 class OtherServers:
     """The servers that share the database with this one."""
 
-    def __init__(self, store: Store, *, this: str) -> None:
-        """`this` is the name of this server, as it holds leases; it begins with that of its machine."""
-        self._store, self._this, self._host = store, this, this.partition("/")[0]
+    def __init__(self, leases: Leases) -> None:
+        """Keep what knows the servers, and this one by its name, which begins with that of its machine."""
+        self._leases, self._this = leases, leases.holder
+        self._host = leases.holder.partition("/")[0]
 
     async def with_lease(self, name: str) -> Lease:
         """Return the server that has a lease.
@@ -64,7 +64,7 @@ class OtherServers:
             ServerUnavailable: none has it at the moment, or this one took it just now.
             StoreError: it cannot be looked up.
         """
-        found = [one for one in await self._up(name) if one.holder != self._this]
+        found = [one for one in await self._leases.servers(name) if one.holder != self._this]
         if not found:
             raise ServerUnavailable(f"no server has the {name} at the moment", value=name, remedy=_TRY)
         return found[0]
@@ -74,7 +74,7 @@ class OtherServers:
         tag = server_of(token)
         if tag is None or tag == tag_of(self._this):
             return None
-        return next((one for one in await self._up() if tag_of(one.holder) == tag), None)
+        return next((one for one in await self._leases.servers() if tag_of(one.holder) == tag), None)
 
     async def pass_on(self, request: Request, server: Lease) -> Response:
         """Have another server answer a request, and return its answer, which goes on as it comes.
@@ -92,7 +92,7 @@ class OtherServers:
         """Ask the others in turn, and return the first answer of another status; None when there is none."""
         if PASSED_ON in request.headers:
             return None
-        for server in await self._up():
+        for server in await self._leases.servers():
             if server.holder == self._this:
                 continue
             try:
@@ -109,16 +109,9 @@ class OtherServers:
         self, request: Request, server: Lease
     ) -> "tuple[httpx2.AsyncClient, httpx2.Response]":
         """Ask another server, and return the head of its answer, and the client that has the rest."""
-        await asyncio.to_thread(importlib.import_module, "httpx2")  # the first time this takes a while
-        import httpx2
-
         url = f"{self._address(server)}{request.scope['raw_path'].decode('ascii').partition('?')[0]}"
         query = request.scope["query_string"].decode("ascii")
-        client = httpx2.AsyncClient(
-            verify=False,
-            trust_env=False,
-            timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
-        )
+        client = await asyncio.to_thread(_client)  # the first time the library is loaded
         asked = client.build_request(
             request.method,
             f"{url}?{query}" if query else url,
@@ -129,12 +122,10 @@ class OtherServers:
             return client, await client.send(asked, stream=True)
         except BaseException as error:
             await client.aclose()
-            if isinstance(error, httpx2.RequestError):
-                raise _silent(server, type(error).__name__) from error
+            if _is_silence(error):
+                told = f"the server {server.holder} does this, and does not answer ({type(error).__name__})"
+                raise ServerUnavailable(told, value=server.holder, remedy=_TRY) from error
             raise
-
-    async def _up(self, place: str = "") -> Sequence[Lease]:
-        return await self._store.read(lambda tx: servers(tx.leases.listed(), tx.now(), place))
 
     def _address(self, server: Lease) -> str:
         """Return where this server reaches another one.
@@ -219,6 +210,16 @@ async def _closed(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> No
     await client.aclose()
 
 
-def _silent(server: Lease, why: str) -> PostroomError:
-    told = f"the server {server.holder} does this, and does not answer ({why})"
-    return ServerUnavailable(told, value=server.holder, remedy=_TRY)
+def _client() -> "httpx2.AsyncClient":
+    import httpx2
+
+    # Plain HTTP, so no certificates are loaded; how long an answer takes is for whoever asks to say.
+    return httpx2.AsyncClient(
+        verify=False, trust_env=False, timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS)
+    )
+
+
+def _is_silence(error: BaseException) -> bool:
+    import httpx2
+
+    return isinstance(error, httpx2.RequestError)
