@@ -72,16 +72,16 @@ async def _work(what: str, dsn: str) -> None:
     stores = await asyncio.to_thread(PostgresStore.open, dsn)
     try:
         mail = Mail(stores, SystemClock())
-        calls = await _calls(mail, what)
+        calls = await calls_of(mail, what)
         await calls[0]()
         print(_READY, end="", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        print(await _rate(calls))
+        print(await rate(calls))
     finally:
         await asyncio.to_thread(stores.close)
 
 
-async def _calls(mail: Any, what: str) -> list[Callable[[], Awaitable[object]]]:
+async def calls_of(mail: Any, what: str) -> list[Callable[[], Awaitable[object]]]:
     """Return what each caller does, again and again."""
     calls = []
     for number in range(PROJECTS):
@@ -107,7 +107,8 @@ def _sending(mail: Any, home: str) -> Callable[[], Awaitable[object]]:
     return lambda: mail.call("send_message", dict(message))
 
 
-async def _rate(calls: list[Callable[[], Awaitable[object]]]) -> float:
+async def rate(calls: list[Callable[[], Awaitable[object]]]) -> float:
+    """Have all callers call for some seconds; return how many calls a second were answered."""
     done = 0
     began = time.perf_counter()
     end = began + SECONDS
