@@ -24,11 +24,11 @@ from benchmarks.servers import calls_of, rate
 
 OPEN_FOR = size(600.0, 0.5)
 """Seconds for which the transaction is open."""
-RUNS = size(1_500, 20)
+RUNS = size(1_000, 20)
 """Runs of one turn; messages are sent for as long as `benchmarks.servers.SECONDS`."""
 CONVERSATIONS = size(5_000, 50)
 TURNS = size(4, 1)
-COMMON = size(20_000, 20)
+COMMON = size(10_000, 20)
 """Messages that are there at the beginning, so that a dump takes some seconds."""
 
 
