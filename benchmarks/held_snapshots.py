@@ -28,6 +28,8 @@ RUNS = size(1_000, 20)
 """Runs of one turn; messages are sent for as long as `benchmarks.servers.SECONDS`."""
 CONVERSATIONS = size(5_000, 50)
 TURNS = size(4, 1)
+READERS = size(12, 2)
+"""Agents of each project: each delivery changes the row of one, of which all versions are kept meanwhile."""
 COMMON = size(10_000, 20)
 """Messages that are there at the beginning, so that a dump takes some seconds."""
 
@@ -125,7 +127,7 @@ async def _loaded() -> AsyncIterator[tuple[Load, str, Path]]:
         await asyncio.to_thread(server.start)
         stores = await asyncio.to_thread(PostgresStore.open, server.dsn)
         try:
-            calls = await calls_of(Mail(stores, SystemClock()), "mail")
+            calls = await calls_of(Mail(stores, SystemClock()), "mail", READERS)
             for first in range(0, COMMON, 500):
                 await asyncio.gather(
                     *(calls[number % len(calls)]() for number in range(first, min(first + 500, COMMON)))

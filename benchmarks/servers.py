@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -81,30 +82,33 @@ async def _work(what: str, dsn: str) -> None:
         await asyncio.to_thread(stores.close)
 
 
-async def calls_of(mail: Any, what: str) -> list[Callable[[], Awaitable[object]]]:
-    """Return what each caller does, again and again."""
+async def calls_of(mail: Any, what: str, readers: int = 1) -> list[Callable[[], Awaitable[object]]]:
+    """Return what each caller does, again and again; each project has so many who are written to in turn."""
+    names = [f"Reader{number}" for number in range(readers)]
     calls = []
     for number in range(PROJECTS):
         home = f"/bench/project-{number}"
         await mail.call("ensure_project", {"human_key": home})
-        for name in ("Sender", "Reader"):
+        for name in ("Sender", *names):
             agent = {"project_key": home, "program": "bench", "model": "none", "name": name}
             await mail.call("register_agent", agent)
         calls.append(
-            _sending(mail, home) if what == "mail" else await bare_message(mail, home, "Sender", "Reader")
+            _sending(mail, home, names)
+            if what == "mail"
+            else await bare_message(mail, home, "Sender", names[0])
         )
     return calls
 
 
-def _sending(mail: Any, home: str) -> Callable[[], Awaitable[object]]:
+def _sending(mail: Any, home: str, readers: list[str]) -> Callable[[], Awaitable[object]]:
     message = {
         "project_key": home,
         "sender_name": "Sender",
-        "to": ["Reader"],
         "subject": "The build of module seven",
         "body_md": BODY,
     }
-    return lambda: mail.call("send_message", dict(message))
+    turns = cycle(readers)
+    return lambda: mail.call("send_message", {**message, "to": [next(turns)]})
 
 
 async def rate(calls: list[Callable[[], Awaitable[object]]]) -> float:
