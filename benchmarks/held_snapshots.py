@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.dispatch_mailbox import runs_a_second
 from benchmarks.figures import Table, cpu_of, median, ms, size
-from benchmarks.servers import calls_of, rate
+from benchmarks.servers import calls_of, rate, sessions_of
 
 OPEN_FOR = size(600.0, 0.5)
 """Seconds for which the transaction is open."""
@@ -49,7 +49,7 @@ class Load:
 
     def __init__(self, stores: Any, dsn: str, calls: list[Callable[[], Awaitable[object]]]) -> None:
         self._stores, self._dsn, self._calls = stores, dsn, calls
-        self._sessions = _sessions(dsn)
+        self._sessions = sessions_of(dsn)
 
     async def turn(self) -> Turn:
         """Work for one turn."""
@@ -71,15 +71,6 @@ class Load:
 def medians(turns: list[Turn]) -> Turn:
     """Return the median of each figure."""
     return Turn(*(median([getattr(one, name) for one in turns]) for name in vars(turns[0])))
-
-
-def _sessions(dsn: str) -> list[int]:
-    """Return the processes of the database that serve us."""
-    import psycopg
-
-    with psycopg.connect(dsn, autocommit=True) as asked:
-        found = asked.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'postroom'")
-        return [pid for (pid,) in found]
 
 
 @contextmanager

@@ -165,14 +165,14 @@ ON CONFLICT (project_id, thread_id) DO UPDATE
 -- indexed @sqlite
 UPDATE search_index_progress SET indexed_to = :newest;
 
--- next_inbox_seq @sqlite
+-- next_inbox_seq
 UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id;
 
--- insert_recipient @sqlite
+-- insert_recipient
 INSERT INTO recipients (message_id, agent_id, kind, seq, position)
 VALUES (:message_id, :agent_id, :kind, (SELECT inbox_seq FROM agents WHERE id = :agent_id), :position);
 
--- insert_recipient @postgres
+-- deliver @postgres
 WITH counted AS (UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id RETURNING inbox_seq)
 INSERT INTO recipients (message_id, agent_id, kind, seq, position)
 VALUES (:message_id, :agent_id, :kind, (SELECT inbox_seq FROM counted), :position);
