@@ -1,5 +1,6 @@
 """`postroom agents`: who works on a project, and their tokens."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -157,4 +158,7 @@ def _listed(found: Mapping[str, Any]) -> str:
         )
         for one in show.items(found.get("agents"))
     ]
-    return show.table(("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"), rows, none="no agents")
+    table = show.table(("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"), rows, none="no agents")
+    if found.get("next") is not None:
+        print(f"there may be more: `postroom agents list --after {found['next']}`", file=sys.stderr)
+    return table

@@ -28,7 +28,7 @@ Run = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="The run's id, the beginning of it, or its dispatch's.",
+        help="The run's id or its dispatch's, or the beginning of one.",
         autocompletion=completed("runs"),
     ),
 ]
@@ -124,7 +124,7 @@ def discard(
         str,
         typer.Argument(
             metavar="ID|all",
-            help="The run's id, the beginning of it, or its dispatch's; `all` for each of `runs dead`.",
+            help="The run's id or its dispatch's, or the beginning of one; `all` for each of `runs dead`.",
             autocompletion=completed("runs"),
         ),
     ],
@@ -135,9 +135,8 @@ def discard(
     server = Server.find(data_dir=data_dir)
     listed = show.items(server.admin("GET", "/admin/runs/dead").get("dead")) if run == "all" else ()
     ids = [one["run_id"] for one in listed] if run == "all" else [run]
-    for run_id in ids:
-        server.admin("POST", "/admin/runs/discard", {"run": run_id})
-    show.answer({"discarded": ids}, as_json=as_json, text=lambda: show.discarded(ids))
+    gone = [str(server.admin("POST", "/admin/runs/discard", {"run": one})["run_id"]) for one in ids]
+    show.answer({"discarded": gone}, as_json=as_json, text=lambda: show.discarded(gone))
 
 
 @app.command()

@@ -83,6 +83,7 @@ def size_text(size: int) -> str:
     return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
 
 
+@lru_cache(4096)
 def initials(name: str) -> str:
     """Return two letters for a name: of `GreenLake` G and L, of `deploy-bot` D and B, of `Ada` A and d."""
     parts = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
@@ -103,6 +104,8 @@ def tone(name: str) -> int:
 
 def one_line(text: str) -> str:
     """Return a text without control characters, line breaks and marks that reorder what follows."""
+    if text.isascii() and text.isprintable():  # most names, a thousand on a page
+        return " ".join(text.split())
     return " ".join(_UNSEEN.sub(" ", text.translate(_REORDERING)).split())
 
 
