@@ -20,7 +20,7 @@ from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable, WrongStore
 from postroom.stores.sqlite import SqliteStore, page_backups
-from postroom.stores.sqlite.packing import keep_apart
+from postroom.stores.sqlite.apart import Apart
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import an_office, put_message
 
@@ -94,7 +94,7 @@ async def packing(made: "asyncio.Task[object]") -> psutil.Process:
             assert not made.done()
             for child in psutil.Process().children():
                 with suppress(psutil.NoSuchProcess):
-                    if "postroom.stores.sqlite.packing" in child.cmdline():
+                    if "keep" in child.cmdline():
                         return child
             await asyncio.sleep(0)
 
@@ -139,7 +139,7 @@ def test_the_process_that_keeps_pages_ends_with_the_server(sqlite_store: SqliteS
     asyncio.run(sqlite_store.back_up(copy))
     folder.mkdir()
     os.mkfifo(folder / "a.backup")  # it waits for what never comes
-    words = ("-m", "postroom.stores.sqlite.packing", str(copy), str(folder / "b.backup"), "1")
+    words = ("-m", "postroom.stores.sqlite.apart_process", "keep", str(copy), str(folder / "b.backup"), "1")
     with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
         child.stdin.close()
@@ -154,7 +154,7 @@ async def test_a_copy_that_is_damaged_is_told_as_it_was_found(
     whole = copy.read_bytes()
     copy.write_bytes(whole[:4096] + bytes(4096) + whole[8192:])
     with pytest.raises(StoreCorrupt, match="does not read back"):
-        await keep_apart(copy, tmp_path / "b.backup", now=1)
+        await Apart().keep(copy, tmp_path / "b.backup", now=1)
     assert files(tmp_path) == []
 
 
@@ -264,6 +264,7 @@ async def test_a_database_that_is_damaged_is_not_kept_as_a_good_copy(
 ) -> None:
     await grow(sqlite_store)
     with closing(sqlite3.connect(tmp_path / "postroom.db")) as other:
+        other.execute("PRAGMA wal_autocheckpoint = 0")  # a file that others wrote to is refused as such
         other.execute("PRAGMA writable_schema = ON")
         other.execute("UPDATE sqlite_schema SET rootpage = 3 WHERE name = 'recipients_unread'")
         other.commit()
