@@ -21,6 +21,7 @@ from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable, WrongStore
 from postroom.stores.sqlite import SqliteStore, page_backups
 from postroom.stores.sqlite.apart import Apart
+from postroom.stores.sqlite.apart_process import NICENESS
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import an_office, put_message
 
@@ -87,14 +88,14 @@ async def test_the_first_one_is_made_a_minute_after_the_start_and_then_one_a_day
     await asyncio.to_thread(copy.close)
 
 
-async def packing(made: "asyncio.Task[object]") -> psutil.Process:
-    """Return the process that keeps the pages, when it has begun."""
+async def at_work(made: "asyncio.Task[object]", work: str = "keep") -> psutil.Process:
+    """Return the process that does this, when it has begun."""
     async with asyncio.timeout(PATIENCE):
         while True:
             assert not made.done()
             for child in psutil.Process().children():
                 with suppress(psutil.NoSuchProcess):
-                    if "keep" in child.cmdline():
+                    if work in child.cmdline():
                         return child
             await asyncio.sleep(0)
 
@@ -106,16 +107,16 @@ async def test_pages_are_kept_by_a_process_for_which_others_go_first_and_whose_e
     await grow(sqlite_store)
     first = await timed.make("first")
     made = asyncio.create_task(timed.make("second"))
-    child = await packing(made)
+    child = await at_work(made)
     async with asyncio.timeout(PATIENCE):
-        while child.nice() != 19:
+        while child.nice() < NICENESS:
             await asyncio.sleep(0)
     child.kill()
     with pytest.raises(StoreUnavailable, match="ended with -9"):
         await made
     assert files(tmp_path) == [first.path.name]
     made = asyncio.create_task(timed.make("second"))
-    child = await packing(made)
+    child = await at_work(made)
     made.cancel()
     with pytest.raises(asyncio.CancelledError):
         await made
@@ -303,12 +304,13 @@ async def test_closing_the_store_breaks_a_copy_off(tmp_path: Path, clock: Manual
     store = await asyncio.to_thread(SqliteStore.open, tmp_path / "postroom.db", clock=clock)
     await grow(store)
     timed = backups(tmp_path, store, clock)
-    store.store.engine._closing.set()  # as `close` does, which then waits for the thread
-    await timed.round()
+    made = asyncio.create_task(timed.round())
+    (await at_work(made, "copy")).suspend()
+    await asyncio.to_thread(store.close)
+    await made
     state = await timed.state()
     assert state.failure is not None
-    assert (state.failure.code, files(tmp_path)) == ("store_unavailable", [])
-    await asyncio.to_thread(store.close)
+    assert (state.failure.message, files(tmp_path)) == ("the database is closed", [])
 
 
 @pytest.mark.parametrize("jump", [timedelta(days=400), timedelta(days=-400)])

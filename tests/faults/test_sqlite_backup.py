@@ -10,7 +10,7 @@ from postroom.contracts.errors import StoreReadOnly
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.conformance.given import Office, an_office, put_message
 
-PATIENCE = 20
+PATIENCE = 60
 
 
 async def send(store: SqliteStore, here: Office) -> None:

@@ -159,7 +159,7 @@ def test_priority_and_limits_are_asked_of_the_system_where_it_has_them(
     monkeypatch.setattr(os, "nice", stepped.append)
     for platform in ("linux", "darwin", "win32"):
         apart_process.step_back(platform=platform)
-    assert stepped == [19, 19]
+    assert stepped == [10, 10]
     assert check_results.most_descriptors(platform="win32") is None
     assert check_results.most_descriptors(platform="linux") != 0
 

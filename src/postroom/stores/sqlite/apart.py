@@ -8,6 +8,7 @@ what the machine has left. `apart_process` is that process; it ends with the ser
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,9 @@ _IDLE_PRIORITY_CLASS: Final = 0x40
 class Apart:
     """The work on one database that is done apart; `close` breaks it off."""
 
-    def __init__(self) -> None:
+    def __init__(self, refuse_changed: Callable[[], None] = lambda: None) -> None:
+        """`refuse_changed` raises where the files are no longer those of the database; it may block."""
+        self._refuse_changed = refuse_changed
         self._running: set[asyncio.subprocess.Process] = set()
         self._is_closed = False
 
@@ -67,6 +70,8 @@ class Apart:
                 process.kill()
 
     async def _done(self, work: str, *arguments: Path | int) -> Any:
+        self._refuse_closed()
+        await asyncio.to_thread(self._refuse_changed)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -87,12 +92,14 @@ class Apart:
             process.stdin.close()
             code = await process.wait()
             self._running.discard(process)
-        return _told(said) if said and not code else self._not_done(arguments[0], code)
+        if said and not code:
+            return _told(said)
+        self._refuse_closed()
+        raise StoreUnavailable(f"the process at work on {arguments[0]} ended with {code}; try it again")
 
-    def _not_done(self, what: Path | int, code: int) -> None:
+    def _refuse_closed(self) -> None:
         if self._is_closed:
             raise StoreUnavailable("the database is closed", remedy="start the server again")
-        raise StoreUnavailable(f"the process at work on {what} ended with {code}; try it again")
 
 
 def _told(said: bytes) -> Any:

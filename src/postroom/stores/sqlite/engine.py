@@ -96,7 +96,7 @@ class SqliteEngine(Engine):
         self._files = files
         self._copier = Readers(path, count=1, files=files) if lock else None
         """Saves what is held of files that were taken away."""
-        self._apart = Apart()
+        self._apart = Apart() if files is None else Apart(files.refuse_changed)
         self._one_copy = asyncio.Lock()
         if self._copier is not None and files is not None:
             # Open from now on: of a file that is deleted it is the only way to what was in it.
@@ -202,7 +202,6 @@ class SqliteEngine(Engine):
         """Write a copy, read back if it is kept; one is made at a time, and `close` breaks it off."""
         if self._files is None:
             raise StateError("a database in memory has no copies", remedy="keep it in a file")
-        await asyncio.to_thread(self._files.refuse_changed)
         async with self._one_copy:
             await self._apart.copy(self.path, target, is_kept=is_kept)
 
@@ -214,7 +213,6 @@ class SqliteEngine(Engine):
     async def check(self) -> list[str]:
         if self._files is None:
             return await self.readers.submit(faults_of)
-        await asyncio.to_thread(self._files.refuse_changed)
         return await self._apart.faults(self.path)
 
     @override
