@@ -63,7 +63,7 @@ dev: $(DEV) ## add every extra, and what tests and checks need
 run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and the line that connects a client
 	@$(BIN)/postroom up $(ARGS)
 
-test: $(DEV) ## run the tests for while you work, under five minutes on two cores, and the seeds
+test: $(DEV) ## run the tests to run while you work, in under five minutes on two cores, and the seeds
 	$(TESTS) -n $(MORE) -m "not long" --ignore tests/real_clients tests
 	@$(MAKE) --no-print-directory seeds
 

@@ -219,6 +219,9 @@ class StillRoom:
             for message in (*self._messages, 999_999)
         ]
 
+    async def named(self, run_id: str) -> Work:
+        return await self.work(run_id)
+
     async def work(self, run_id: str) -> Work:
         for one in await self.works("orchard"):
             if one.run_id == run_id:

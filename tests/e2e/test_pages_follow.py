@@ -153,3 +153,50 @@ def test_a_server_that_was_away_is_told_and_nothing_is_missed(
     is_live(browser)
     assert browser.see("window.untouched") is True
     assert browser.see("document.querySelectorAll('main .row').length") == 1
+
+
+def test_the_timeline_goes_on_with_the_present_though_nothing_happens(yard: Yard, browser: Browser) -> None:
+    log_in(yard.server, browser, f"/p/{yard.slug}/timeline?span=1m", 1440)
+    begin = "Number(document.querySelector('.tl-picture').dataset.begin)"
+    browser.see(f"window.begun = {begin}; window.untouched = true")
+    soon(lambda: browser.see(f"{begin} - window.begun >= 4000"))
+    assert browser.see("window.untouched") is True
+    assert browser.see("location.search") == "?span=1m"
+    assert not browser.complaints()
+
+
+def submit(browser: Browser, field: str) -> None:
+    """Send the form that has a field as its button does, and wait for the page that answers."""
+    browser.events.clear()
+    button = (
+        f"[...document.querySelector('main [name={field}]').form.elements].find(one => one.type === 'submit')"
+    )
+    browser.see(f"{button}.click()")
+    browser.wait_for("Page.loadEventFired")
+
+
+def test_who_is_logged_out_keeps_what_was_typed_and_sends_it_after_the_next_log_in(
+    yard: Yard, browser: Browser
+) -> None:
+    log_in(yard.server, browser, f"/p/{yard.slug}/write", 1440)
+    browser.see("document.querySelector('[name=name]').value = 'Ana'")
+    submit(browser, "name")
+    browser.see("document.querySelector('[name=to][value=Bo]').click()")
+    for name, text in {"subject": "Lights", "body": "On the north pier"}.items():
+        browser.see(f"document.querySelector('[name={name}]').value = {text!r}")
+    body, told = (
+        "document.querySelector('[name=body]').value",
+        "document.querySelector('#out').checkVisibility()",
+    )
+    assert browser.see(told) is False
+    browser.ask("Network.clearBrowserCookies")
+    yard.send("Somebody else writes")
+    soon(lambda: browser.see(told))
+    assert browser.see(f"[location.pathname, {body}]") == [f"/p/{yard.slug}/write", "On the north pier"]
+    here = browser.tab
+    browser.go_to(browser.new_tab())
+    log_in(yard.server, browser, "/", 1440)
+    browser.go_to(here)
+    soon(lambda: yard.send("And once more") or not browser.see(told))
+    submit(browser, "body")
+    assert "On the north pier" in str(browser.see("document.querySelector('main').textContent"))

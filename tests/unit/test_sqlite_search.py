@@ -45,3 +45,31 @@ async def test_a_search_finds_the_same_in_a_project_with_few_messages_and_in_one
                 )
             )
             assert sorted(hit.message.id for hit in found) == expected
+
+
+@pytest.mark.parametrize("order", ["newest", "best"])
+async def test_a_search_looks_at_no_message_that_is_behind_those_of_its_project(store, order):
+    """What others wrote since costs nothing: the index is walked between a project's first and last message."""
+
+    def fill(tx, slug: str, count: int) -> None:
+        write = Writer(tx)
+        write.agent(write.project(slug, f"/{slug}"), "Ada", "")
+        ada = tx.agent(tx.project(slug).id, "Ada")
+        for _ in range(count):
+            write.send(ada, "A report", "common", to=(ada,))
+
+    def steps(reads) -> int:
+        counted, connection = [], reads._tx.connection
+        connection.set_progress_handler(lambda: counted.append(1), 10)
+        try:
+            assert reads.search(reads.project("lake").id, parse_query("common"), order=order, limit=5)
+        finally:
+            connection.set_progress_handler(None, 0)
+        return len(counted)
+
+    taken = []
+    for slug, count in (("lake", 10), ("orchard", 1_000)):
+        await store.write(lambda tx, slug=slug, count=count: fill(tx, slug, count))
+        await store.settle()
+        taken.append(await store.read(steps))
+    assert taken[1] < taken[0] * 2

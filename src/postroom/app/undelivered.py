@@ -13,6 +13,7 @@ from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter
 from postroom.gateway.replies import has_waiting_caller, target_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import chat_of
+from postroom.services.cut_ids import whole_id
 
 MOST_DEAD: Final = 500
 
@@ -34,23 +35,33 @@ class UndeliveredService:
 
         What nobody here could deliver stays on the list.
         """
-        rows = await self._outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
-        named = [one for one in rows if outbox_id and one.outbox_id.startswith(outbox_id)]
-        if len(named) != 1:
-            named = [one for one in named if one.outbox_id == outbox_id]
-        row = None
-        if named:
-            self._refuse_unsayable(named[0].target)
-            row = await self._outbox.revive(named[0].outbox_id)
+        named = await self._named(outbox_id)
+        self._refuse_unsayable(named.target)
+        row = await self._outbox.revive(named.outbox_id)
         if row is None:
             raise _not_dead(outbox_id)
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def discard(self, outbox_id: str) -> Mapping[str, object]:
-        """Have it delivered by nobody."""
-        if not await self._outbox.discard(outbox_id):
+        """Have it delivered by nobody; the beginning of its id will do, too."""
+        named = await self._named(outbox_id)
+        if not await self._outbox.discard(named.outbox_id):
             raise _not_dead(outbox_id)
-        return {"outbox_id": outbox_id, "discarded": True}
+        return {"outbox_id": named.outbox_id, "discarded": True}
+
+    async def _named(self, outbox_id: str) -> OutboxMessage:
+        """Return the dead letter that is named.
+
+        Raises:
+            InvalidArgument: there is none, or several ids begin so.
+        """
+        rows = {
+            one.outbox_id: one for one in await self._outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
+        }
+        meant = whole_id(outbox_id, rows, what="of them", remedy="see `postroom gateway dead`")
+        if meant is None:
+            raise _not_dead(outbox_id)
+        return rows[meant]
 
     def _refuse_unsayable(self, target: str) -> None:
         """Refuse what would reach nobody if it were tried again.

@@ -147,6 +147,7 @@ def _named(name: str, project: str) -> dict[str, object]:
 
 
 def _listed(found: Mapping[str, Any]) -> str:
+    show.tell_more(found, "--after")
     rows = [
         (
             one["name"],

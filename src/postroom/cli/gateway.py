@@ -147,25 +147,26 @@ def send(  # noqa: PLR0913 - the options of the command
 def dead(
     revive: Annotated[str | None, typer.Option(metavar="ID", help="Have this one tried again.")] = None,
     discard: Annotated[
-        str | None, typer.Option(metavar="ID", help="Take this one off the list, for good; `all` takes each.")
+        str | None,
+        typer.Option(metavar="ID", help="Take this one off the list, for good; `all` takes each."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the dead letters: what could not be delivered, and why."""
+    """List the dead letters: what could not be delivered, and why. An ID may be cut."""
     server = Server.find(data_dir=data_dir)
     if revive is not None and discard is not None:
         raise InvalidArgument("one is tried again or discarded", remedy="leave one of the options out")
     if discard is not None:
         listed = show.items(server.admin("GET", "/admin/gateway/dead").get("undelivered"))
         ids = [one["outbox_id"] for one in listed] if discard == "all" else [discard]
-        for outbox_id in ids:
-            server.admin("DELETE", "/admin/gateway/dead", {"outbox_id": outbox_id})
-        show.answer({"discarded": ids}, as_json=as_json, text=lambda: show.discarded(ids))
+        answers = [server.admin("DELETE", "/admin/gateway/dead", {"outbox_id": one}) for one in ids]
+        gone = [str(one["outbox_id"]) for one in answers]
+        show.answer({"discarded": gone}, as_json=as_json, text=lambda: show.discarded(gone))
         return
     if revive is not None:
         found = server.admin("POST", "/admin/gateway/dead", {"outbox_id": revive})
-        show.answer(found, as_json=as_json, text=lambda: f"{show.line(revive)} is tried again")
+        show.answer(found, as_json=as_json, text=lambda: f"{show.line(found['outbox_id'])} is tried again")
         return
     found = server.admin("GET", "/admin/gateway/dead")
     rows = [

@@ -10,6 +10,7 @@ from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, completed
 from postroom.contracts.errors import InvalidArgument, StaleDecision
+from postroom.services.cut_ids import whole_id
 
 app = typer.Typer(
     help="See and answer what agents ask.",
@@ -20,6 +21,7 @@ app = typer.Typer(
 
 
 _WORDS: Final = ("yes", "no", "skip")
+_LISTED: Final = "see `postroom questions list`"
 
 
 @app.command("list")
@@ -42,7 +44,9 @@ def answer(
     number: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NUMBER]", help="The question's number.", autocompletion=completed("questions")
+            metavar="[NUMBER]",
+            help="The question's number, or the beginning of it.",
+            autocompletion=completed("questions"),
         ),
     ] = None,
     word: Annotated[str | None, typer.Argument(metavar="[yes|no]", help="The answer.")] = None,
@@ -60,23 +64,24 @@ def answer(
         said = "no answer was given" if word is None else f"{word!r} is no answer"
         raise InvalidArgument(said, value=word, remedy="say the question's number, and yes or no")
     found = _give(Server.find(), number, word, why)
-    show.answer(found, as_json=as_json, text=lambda: _answered(number, word))
+    show.answer(found, as_json=as_json, text=lambda: _answered(found["number"], word))
 
 
 def _ask_in_turn(number: str | None, why: str) -> None:
     """Show open questions to the person at the terminal, one after the other, and give their answers."""
     server = Server.find()
     found = show.items(server.admin("GET", "/admin/questions").get("questions"))
-    chosen = [one for one in found if number in (None, one["number"])]
-    if number is not None and not chosen:
-        raise InvalidArgument(
-            f"there is no open question {number}", value=number, remedy="see `postroom questions list`"
-        )
-    if not chosen:
+    if number is not None:
+        numbers = {one["number"]: one for one in found}
+        meant = whole_id(number.lower(), numbers, what="questions", remedy=_LISTED)
+        if meant is None:
+            raise InvalidArgument(f"there is no open question {number}", value=number, remedy=_LISTED)
+        found = [numbers[meant]]
+    if not found:
         show.print_line("nobody asks anything")
-    for place, one in enumerate(chosen, start=1):
+    for place, one in enumerate(found, start=1):
         number, since, thread = (show.line(one[name]) for name in ("number", "waiting_since", "thread_id"))
-        head = f"{place} of {len(chosen)}: {number}, since {since}, on {thread}"
+        head = f"{place} of {len(found)}: {number}, since {since}, on {thread}"
         show.print_line(f"\n{head}\n\n{show.plain(one['question'])}\n")
         word = _word()
         if word not in ("yes", "no"):
@@ -90,14 +95,17 @@ def _ask_in_turn(number: str | None, why: str) -> None:
 
 
 def _word() -> str:
-    while (word := str(typer.prompt("yes, no or skip", default="skip")).strip().lower()) not in _WORDS:
-        show.print_line(f"{word!r} is no answer")
-    return word
+    while True:
+        given = str(typer.prompt("yes, no or skip (y, n, s)", default="skip")).strip().lower()
+        for word in _WORDS:
+            if given in (word, word[0]):
+                return word
+        show.print_line(f"{given!r} is no answer")
 
 
 def _give(server: Server, number: str, word: str, why: str) -> dict[str, object]:
     return server.admin("POST", "/admin/questions", {"number": number, "answer": word, "why": why})
 
 
-def _answered(number: str, word: str) -> str:
+def _answered(number: object, word: str) -> str:
     return f"{show.line(number)} is answered with {word}"

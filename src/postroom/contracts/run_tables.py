@@ -54,6 +54,10 @@ class DispatchTables(Protocol):
         """Return one dispatch."""
         ...
 
+    def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
+        """Return the dispatches whose ids begin so, by id, each with the id of its run."""
+        ...
+
     def thread_of(self, dispatch_id: str) -> str | None:
         """Return the thread of a dispatch, which never changes: what is to be locked."""
         ...

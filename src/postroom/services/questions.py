@@ -17,6 +17,7 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.gateway.questions import answer_run, decision_of
 from postroom.gateway.replies import Question, question_of
 from postroom.log import get_logger
+from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, whose
 
 _LOG = get_logger(__name__)
@@ -51,11 +52,18 @@ class QuestionService:
         ]
 
     async def answer(self, number: str, *, approved: bool, why: str) -> Mapping[str, object]:
-        """Answer a question with yes or no."""
-        found = [(run, one) for run, one in await self._open(None) if one.number == number.strip().lower()]
-        if not found:
-            raise _stale(number, await self._given_before(number.strip().lower()))
-        run, question = found[0]
+        """Answer a question with yes or no; the beginning of its number will do where no other begins so.
+
+        Raises:
+            StaleDecision: it is not open, or not any more.
+            InvalidArgument: several numbers begin so.
+        """
+        number, asked = number.strip().lower(), await self._open(None)
+        numbers = [one.number for _, one in asked]
+        meant = whole_id(number, numbers, what="questions", remedy="see `postroom questions list`")
+        if meant is None:
+            raise _stale(number, await self._given_before(number))
+        run, question = asked[numbers.index(meant)]
         await self._hand_over(run, question, approved=approved, why=why, by="", at=COMMAND_LINE)
         return {"number": question.number, "answer": "yes" if approved else "no"}
 

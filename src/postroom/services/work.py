@@ -8,7 +8,7 @@ from typing import Final
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownDispatch, UnknownRun
+from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
@@ -31,12 +31,15 @@ from postroom.gateway.sessions import chat_of
 from postroom.mail.service import Mail
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.cut_ids import whole_id
 from postroom.services.floor import floor_of, state_of, work_of
 from postroom.services.questions import asked_in
 from postroom.services.run_story import Story, story_of
 from postroom.services.runs import RunService, project_threads, whose
 
 _MOST: Final = 500
+_TWO: Final = 2
+"""Ids that are looked at by what they begin with: a second one is enough to say that several do."""
 _EACH: Final = 20
 """Ended runs of each agent that are looked at."""
 ENDED: Final = 50
@@ -207,7 +210,9 @@ class WorkService:
                 yield row
 
     async def named(self, run_id: str) -> Work:
-        """Return one run, named by its id, by the beginning of its id, or by its dispatch's.
+        """Return one run, named by its id or its dispatch's, or by the beginning of one.
+
+        A beginning is that of a run's id, unless no run's begins so.
 
         Raises:
             UnknownRun: there is none.
@@ -303,18 +308,16 @@ class WorkService:
         return found
 
     async def _run_id(self, named: str) -> str:
-        row = await self._runs.stores.dispatches.load_dispatch(named)
-        if row is not None:
-            return row.run_id
-        found = await self._runs.stores.threads.list_runs(RunQuery(id_prefix=named, limit=2))
-        ids = [run.run_id for run in found]
-        if len(ids) < 2 or named in ids:
-            return named if named in ids or not ids else ids[0]
-        raise InvalidArgument(
-            f"several runs begin with {named!r}",
-            value=named,
-            remedy="give more of the id: see `postroom runs list`",
-        )
+        def look(tx: Transaction) -> dict[str, str]:
+            runs = {
+                run.run_id: run.run_id for run in tx.runs.threads.list_runs(RunQuery(id_prefix=named), _TWO)
+            }
+            dispatches = tx.runs.dispatches.begun_with(named, _TWO)
+            return dispatches if named in dispatches else runs or dispatches
+
+        found = await self._runs.stores.store.read(look)
+        meant = whole_id(named, found, what="runs", remedy="see `postroom runs list`")
+        return named if meant is None else found[meant]
 
     async def _of(self, run: RunRecord) -> Work:
         row = await self._row(run)

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, UnknownRun
 from postroom.contracts.work import ChatWork
+from postroom.services.cut_ids import whole_id
 from postroom.web import links
 from postroom.web.forms import PageContext, read_form, remembered_name, see, token_for
 from postroom.web.serving import Endpoint, choice, html
@@ -28,16 +29,17 @@ class ChatPages:
 
     async def run(self, request: Request) -> Response:
         """Show one run that was given up; have it tried again, or take it off the list."""
-        services, run_id = self._with.services, request.path_params["run_id"]
-        found = [one for one in await services.runs.dead_in_chats() if one.work.run_id == run_id]
-        if not found:
+        services, named = self._with.services, request.path_params["run_id"]
+        dead = {one.work.run_id: one for one in await services.runs.dead_in_chats()}
+        run_id = whole_id(named, dead, what="runs", remedy=f"see {links.chats()}")
+        if run_id is None:
             raise UnknownRun(
-                f"no chat has a run {run_id[:80]!r} that was given up",
-                value=run_id[:80],
+                f"no chat has a run {named[:80]!r} that was given up",
+                value=named[:80],
                 remedy=f"see {links.chats()}; it may have been tried again, or left",
             )
         if request.method == "GET":
-            return await self._shown(request, found)
+            return await self._shown(request, [dead[run_id]])
         form = await read_form(request, services.visitors)
         match form.text("do"):
             case "replay":

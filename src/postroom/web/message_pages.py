@@ -202,8 +202,9 @@ class MessagePages:
             project=project,
             typed=typed,
             people=await self._with.services.messages.people(),
-            agents=agents,
-            unlisted=[name for name in typed.to if name not in {one.name for one in agents}],
+            agents=agents[:OFFERED],
+            has_more_agents=len(agents) > OFFERED,
+            unlisted=[name for name in typed.to if name not in {one.name for one in agents[:OFFERED]}],
             original=original,
             readers=readers,
             limits=self._with.services.messages.limits,
@@ -270,8 +271,8 @@ def _draft(typed: Typed, answers: int | None) -> Draft:
 def _around(
     reads: MailReads, project: Project, answers: int | None
 ) -> tuple[Sequence[Agent], Message | None, Sequence[Recipient]]:
-    """Return whom one may write to and, for an answer, the message with the readers that may be shown."""
-    agents = reads.agents(project.id, include_retired=False, limit=OFFERED)
+    """Return whom one may write to and one more, and for an answer the message with its open readers."""
+    agents = reads.agents(project.id, include_retired=False, limit=OFFERED + 1)
     if answers is None:
         return agents, None, ()
     _, shown = reading.message(reads, project.slug, answers)

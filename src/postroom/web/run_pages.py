@@ -60,8 +60,11 @@ class RunPages:
         project = await self._with.project(request)
         if request.method == "POST":
             return await self._decided(request, project)
-        runs = self._with.services.runs
-        work = await self._known(project, request.path_params["run_id"])
+        runs, named = self._with.services.runs, request.path_params["run_id"]
+        work = await self._known(project, named)
+        if named != work.run_id:  # it was cut, or is its dispatch's
+            query = request.url.query
+            return see(f"{links.run(project.slug, work.run_id)}{'?' if query else ''}{query}")
         wanted = choice(request, "output", ("end", "more", "raw", "whole"))
         if wanted != "end":
             return await self._output(request, work, wanted)
@@ -134,7 +137,7 @@ class RunPages:
         unknown = UnknownRun(f"{project.slug} has no run {run_id[:80]!r}", value=run_id[:80])
         if not 0 < len(run_id) <= LONGEST_ID or "\0" in run_id:
             raise unknown
-        work = await self._with.services.runs.work(run_id)
+        work = await self._with.services.runs.named(run_id)
         if work.project != project.slug:
             raise unknown
         return work

@@ -6,6 +6,7 @@ Everything in a template is escaped unless it was made safe in code.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from importlib import resources
 
@@ -59,7 +60,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 NUMBER = re.compile(r"[0-9]{1,18}")
 _PART = re.compile(r"[a-z_]{1,40}")
 MOST_PARTS = 12
-TURN = 100
+TURN = 400
 """Pieces of a page that are filled in one turn of the event loop: about a millisecond."""
 
 _STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
@@ -157,9 +158,12 @@ def parts_of(request: Request) -> Sequence[str]:
     return names[:MOST_PARTS]
 
 
-def error_page(status: int, message: str, *, remedy: str = "") -> Response:
-    """Return a page in the look of the others that says what is wrong, and what to do about it."""
-    words = {"title": HTTPStatus(status).phrase, "message": message, "remedy": remedy}
+def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[str] = ()) -> Response:
+    """Return a page in the look of the others that says what is wrong, and what to do about it.
+
+    What was `typed` into a form stands there to be copied.
+    """
+    words = {"title": HTTPStatus(status).phrase, "message": message, "remedy": remedy, "typed": typed}
     values = {"status": int(status), **words, "layout": "base.html", "wanted": (), "frame": EMPTY}
     return _response(_pieces("error", values), status, EMPTY)
 
@@ -180,7 +184,8 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except PostroomError as error:
-            return error_page(status_of(error), error.message, remedy=remedy_of(error))
+            kept = request.state.typed if hasattr(request.state, "typed") else ()
+            return error_page(status_of(error), error.message, remedy=remedy_of(error), typed=kept)
 
     return answer
 
@@ -234,6 +239,7 @@ def _environment() -> Environment:
     made.globals.update(
         link=links,
         asset=asset_link,
+        avatar=_avatar,
         people_slug=PEOPLE_SLUG,
         event_kinds=" ".join(EVENT_KINDS),
     )
@@ -242,13 +248,12 @@ def _environment() -> Environment:
         awaited=awaited,
         clip=clip,
         extension=extension,
-        face=_face,
         folder_name=folder_name,
         gist=gist,
-        initials=initials,
         lasting=lasting,
         line=one_line,
         moment=moment,
+        at=_at,
         pc=_percent,
         said=lines,
         shown_as=shown_as,
@@ -275,10 +280,28 @@ def _when(context: Context, instant: int) -> Markup:
 
 
 @pass_context
-def _face(context: Context, name: str, is_person: bool | None = None) -> Face:
-    """Return the look of a name: its colour, and whether it is a person's."""
+def _avatar(context: Context, name: str, size: str = "", is_person: bool | None = None) -> Markup:
+    """Return the face of a name: its initials on its colour, and another shape where it is a person's."""
     frame: Frame = context["frame"]
-    return frame.face(name, is_person=is_person)
+    return _face(frame.face(name, is_person=is_person), initials(name), size)
+
+
+@lru_cache(4096)
+def _face(look: Face, letters: str, size: str) -> Markup:
+    words = ("avatar", "person-face" if look.is_person else "", f"tone-{look.tone}", size)
+    return Markup('<span class="{}" aria-hidden="true">{}</span>').format(
+        " ".join(filter(None, words)), letters
+    )
+
+
+def _at(instant: int, *, is_long: bool) -> Markup:
+    """Return an instant as its time of day, or where those of a page are days apart, as its day and time."""
+    said = absolute(instant)
+    told = said[5:16] if is_long else said[11:19]
+    return Markup(  # noqa: S704 - of digits alone
+        f'<span class="tl-when" title="{said}">'
+        f'<time datetime="{moment(instant)}" data-at="{instant}">{told}</time></span>'
+    )
 
 
 _ENVIRONMENT = _environment()

@@ -63,11 +63,13 @@ def threads(reads: MailReads, slug: str, wanted: Wanted, *, before: int | None) 
             people_id=NOBODY if people is None else people.id,
         )
         heads, more = reads.wanted_threads(project.id, asked, limit=THREADS, among=AMONG, before=before)
+    agents = _names(reads, project, wanted.agent)
     return ThreadListPage(
         project=project,
         threads=Page(thread_rows(reads, heads), more),
         is_whole=more is None or len(heads) == THREADS,
-        agents=_names(reads, project, wanted.agent),
+        agents=agents[:OFFERED],
+        has_more_agents=len(agents) > OFFERED,
         people=_names(reads, people, wanted.person),
     )
 
@@ -154,8 +156,8 @@ def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
 
 
 def _names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
-    """Return the names that a filter offers, with the chosen one, whoever that is."""
-    known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED)
+    """Return the names that a filter offers and one more, with the chosen one, whoever that is."""
+    known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
     names = [one.name for one in known]
     return names if not chosen or chosen in names else [chosen, *names]
 

@@ -18,8 +18,9 @@ from postroom.contracts.waking import MessageRun
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.web.reading import known_agent, known_project
 from postroom.web.timeline_axis import DAY, HOUR
+from postroom.web.wording import absolute, one_line
 
-AGENTS: Final = 200
+AGENTS: Final = 2_000
 PEOPLE: Final = 12
 WIDTH: Final = 1_000
 """Pixels that a picture is taken to be wide."""
@@ -28,6 +29,8 @@ NEAR: Final = 3
 GROUPS: Final = 2_000
 """Groups of runs that ended well which are read, at most: three times as many as bars are drawn."""
 ARROWS: Final = 300
+SAID: Final = 3
+"""Readers of a message that are named one by one."""
 ALONE: Final = 250
 """Attempts that stand alone: the newest ones."""
 HELD: Final = 150
@@ -43,6 +46,24 @@ class Sent:
     message: Written
     readers: Sequence[Recipient] = ()
     runs: Mapping[int, MessageRun] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """What it is, for those who read."""
+        to = ", ".join(one_line(one.name) for one in self.readers[:SAID])
+        more = f" and {len(self.readers) - SAID} more" if len(self.readers) > SAID else ""
+        wrote = f"{one_line(self.message.sender_name)} wrote #{self.message.id}"
+        return f"{wrote}{f' to {to}{more}' if to else ''}, {absolute(self.message.created_at)}"
+
+    @property
+    def came(self) -> str:
+        """What became of it."""
+        if self.message.recalled_at is not None:
+            return "recalled"
+        if self.runs:
+            return f"woke {len(self.runs)}"
+        unread = sum(one.read_at is None for one in self.readers)
+        return f"{unread} not read" if unread else "read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +134,7 @@ def window(reads: MailReads, slug: str, span: Span, *, agent: str = "", thread_i
         sent=sent,
         counts=counts,
         held=held,
-        is_cut=len(alone) >= ALONE or len(held) >= HELD,
+        is_cut=len(alone) >= ALONE or len(held) >= HELD or len(agents) >= AGENTS,
         day=day,
         day_counts=reads.written_counts(project.id, day, parts=PARTS, most=COUNTED),
     )

@@ -21,7 +21,9 @@ GROUPS: Final = (
 )
 FOLDED: Final = frozenset({"quiet", "idle"})
 TOGETHER: Final = 20
-"""More lanes than these come in groups."""
+"""More lanes than these come in groups, of which a quiet one with more is folded."""
+LANES: Final = 200
+"""Lanes of a group that are drawn; what the others did is listed."""
 BARS: Final = 600
 """Bars of runs that ended well, at most."""
 LANE: Final = 34
@@ -52,7 +54,7 @@ class Track:
     group: str
     is_person: bool = False
     y: int = 0
-    """Where its middle is; a lane that is folded has none."""
+    """Where its middle is; 0 for a lane that is not drawn."""
     note: str = ""
 
 
@@ -104,7 +106,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """A message."""
+    """A message; without a leg and at 0 where nobody of it has a lane that is drawn."""
 
     sent: Sent
     x: float
@@ -143,16 +145,18 @@ class Picture:
     """Whether there were more than are counted."""
 
     @property
-    def lanes(self) -> Iterator[Track]:
-        """The lanes that are drawn."""
+    def tracks(self) -> Iterator[Track]:
+        """Everybody in the picture, also in groups that are folded."""
         yield from self.people
         for group in self.groups:
-            if group.is_open:
-                yield from group.lanes
+            yield from group.lanes
 
 
 def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[str]) -> Picture:
-    """Draw a window; groups that are `opened` show their lanes though they would be folded."""
+    """Draw a window; groups that are `opened` show their lanes though they would be folded; `-` folds one.
+
+    What agents did whose lanes are not drawn is there to be listed.
+    """
     axis = Axis(seen.span)
     top = COUNTS if seen.counts else 0
     people = [
@@ -160,7 +164,7 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
         for number, one in enumerate(_people(seen))
     ]
     groups, height = _groups(seen, standing, opened, axis, now, top + len(people) * LANE)
-    lanes = {lane.agent.id: lane for group in groups if group.is_open for lane in group.lanes}
+    lanes = {lane.agent.id: lane for group in groups for lane in group.lanes}
     lanes |= {lane.agent.id: lane for lane in people}
     highest = max(seen.counts, default=0)
     return Picture(
@@ -198,18 +202,24 @@ def _groups(
         mine = [one for one in seen.agents if _is_in(which.get(one.id, _IDLE)[0], key)]
         if not mine and not together:
             continue
-        is_open = key not in FOLDED or key in opened
+        is_open = _is_open(key, len(mine), opened)
         begin, y = y, y + (HEAD if name else 0)
         lanes = []
-        for one in mine:
-            state, note = which.get(one.id, _IDLE)
-            lanes.append(Track(agent=one, group=state, y=y + LANE // 2 if is_open else 0, note=note))
-            y += LANE if is_open else 0
+        for number, one in enumerate(mine):
+            (state, note), is_drawn = which.get(one.id, _IDLE), is_open and number < LANES
+            lanes.append(Track(agent=one, group=state, y=y + LANE // 2 if is_drawn else 0, note=note))
+            y += LANE if is_drawn else 0
         busy = _busy(seen, {one.id for one in mine}, axis) if name else ()
         found.append(
             Group(key=key, name=name, count=len(mine), is_open=is_open, lanes=lanes, y=begin, busy=busy)
         )
     return found, max(y, LANE)
+
+
+def _is_open(key: str, count: int, opened: frozenset[str]) -> bool:
+    if key not in FOLDED or key in opened:
+        return True
+    return key == "quiet" and count <= TOGETHER and f"-{key}" not in opened
 
 
 def _is_in(state: str, key: str) -> bool:
@@ -360,13 +370,10 @@ def _mark(  # noqa: PLR0913 - what a mark is made of, by name
 def _arrows(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Arrow]:
     for one in seen.sent:
         sender = lanes.get(one.message.sender_id)
-        legs = [
-            Leg(y1=lanes[to.agent_id].y, wake=_wake(one, to.agent_id, axis))
-            for to in one.readers
-            if to.agent_id in lanes
-        ]
-        if sender is None and not legs:
+        readers = [lanes[to.agent_id] for to in one.readers if to.agent_id in lanes]
+        if sender is None and not readers:
             continue
+        legs = [Leg(y1=to.y, wake=_wake(one, to.agent.id, axis)) for to in readers if to.y]
         y0 = sender.y if sender is not None else 0
         yield Arrow(sent=one, x=axis.at(one.message.created_at), y0=y0, legs=legs)
 
@@ -390,9 +397,8 @@ def _bands(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Ban
             continue
         x = axis.at(one.created_at)
         width = max(axis.at(_end(one)) - x, THINNEST)
-        yield Band(
-            held=one, x=x, width=round(width, 3), y=lane.y + BAR // 2 + 4, overlaps=overlaps.get(one.id, ())
-        )
+        y = lane.y and lane.y + BAR // 2 + 4
+        yield Band(held=one, x=x, width=round(width, 3), y=y, overlaps=overlaps.get(one.id, ()))
 
 
 def _end(one: Reservation) -> int:

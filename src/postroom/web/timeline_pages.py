@@ -19,13 +19,14 @@ from postroom.web.forms import PageServices, Site, project_page
 from postroom.web.serving import NUMBER, choice, number
 from postroom.web.timeline import Window, window
 from postroom.web.timeline_axis import LONGEST, MINUTE, PRESETS, SHORTEST, Axis, lasts, spelled
-from postroom.web.timeline_marks import BAR, LANE, Picture, RunBar, picture, took
+from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, RunBar, picture, took
 from postroom.web.timeline_rows import listed, upright
 
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
 """What may be shown alone, and what of a picture that is."""
+FOLDINGS: Final = ("-idle", "-quiet", "idle", "quiet")
 LONGEST_NAME: Final = 600
 TAIL: Final = 12
 """Lines of a run's output beside the picture."""
@@ -85,10 +86,10 @@ class Asked:
         step = int((self.span.end - self.span.begin) * by)
         return self.at(self.span.begin + step, self.span.end + step)
 
-    def folding(self, group: str) -> str:
-        """Return the address with a group of lanes unfolded, or folded again."""
-        given = set(self.opened.split(",")) - {""}
-        return self.to(opened=",".join(sorted(given ^ {group})))
+    def folding(self, group: str, *, is_open: bool) -> str:
+        """Return the address with a group of lanes folded that is open, or the other way round."""
+        given = set(self.opened.split(",")) - {"", group, f"-{group}"}
+        return self.to(opened=",".join(sorted(given | {f"-{group}" if is_open else group})))
 
 
 class TimelinePages:
@@ -127,7 +128,7 @@ class TimelinePages:
                 "lasts": lasts,
                 "took": took,
                 "spelled": spelled,
-                "sizes": {"lane": LANE, "bar": BAR},
+                "sizes": {"lane": LANE, "bar": BAR, "lanes": LANES},
                 **await self._chosen(asked, seen, drawn),
             },
             project=seen.project,
@@ -181,7 +182,7 @@ def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Wind
         agent=given.get("agent", "")[:LONGEST_NAME],
         thread=given.get("thread", "")[:LONGEST_NAME],
         kind=choice(request, "kind", ("", *KINDS)),
-        opened=",".join(one for one in ("idle", "quiet") if one in given.get("open", "").split(",")),
+        opened=",".join(one for one in FOLDINGS if one in given.get("open", "").split(",")),
         chosen=given.get("sel", "")[:LONGEST_NAME],
     )
     length, span = _span(reads, request, slug, now)

@@ -77,7 +77,7 @@ def upright(drawn: Picture, rows: Sequence[Row]) -> Upright:
     done = Counter(one.who for one in shown)
     for row in shown:
         done.update(to.name for to in row.arrow.sent.readers) if row.arrow else None
-    lanes = [lane for lane in drawn.lanes if done[lane.agent.name]]
+    lanes = [lane for lane in drawn.tracks if done[lane.agent.name]]
     busiest = sorted(lanes, key=lambda lane: (not lane.is_person, -done[lane.agent.name]))[:COLUMNS]
     places = {lane.agent.name: number * COLUMN + COLUMN // 2 for number, lane in enumerate(busiest)}
     return Upright(

@@ -94,6 +94,8 @@ class ThreadListPage:
     is_whole: bool
     """Whether the page is full or the list at its end; otherwise older threads were not looked at yet."""
     agents: Sequence[str]
+    has_more_agents: bool
+    """Whether there are more than are named here."""
     people: Sequence[str]
 
 

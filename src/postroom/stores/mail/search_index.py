@@ -87,7 +87,8 @@ def find(
         "among": BEST_AMONG,
     }
     if tx.dialect == "sqlite":
-        values |= {"project_id": project_id, "match": fts5(query), **_ids(tx, project_id)}
+        below = cursor if cursor and order == "newest" else _NEWEST
+        values |= {"project_id": project_id, "match": fts5(query), **_ids(tx, project_id, below)}
         rows = tx.all(_SEARCH[order], values)
         found = [(record(Message, row), row[-2], row[-1]) for row in rows]
     elif (match := tsquery(query)) is None:
@@ -99,10 +100,11 @@ def find(
     return [SearchHit(message=message, snippet=shown, rank=rank) for message, shown, rank in found]
 
 
-def _ids(tx: SqlTransaction, project_id: int) -> dict[str, object]:
-    """Return between which ids a project's messages are, and the project when it has few.
+def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:
+    """Return between which ids a project's messages below one are, and the project when it has few.
 
-    Without these a word that is common elsewhere is looked up message by message in every other project.
+    Without these a word that is common elsewhere is looked up message by message in every other project. FTS5
+    begins at one upper bound, the first of a statement: there is no other one for a cursor.
     """
     first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]
-    return {"first": first, "last": last, "few": project_id if count <= FEW else None}
+    return {"first": first, "last": min(last, below - 1), "few": project_id if count <= FEW else None}

@@ -55,6 +55,11 @@ class Dispatches(Tables, DispatchTables):
         return rows.dispatch(row) if row else None
 
     @override
+    def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
+        asked = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
+        return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", asked)}
+
+    @override
     def thread_of(self, dispatch_id: str) -> str | None:
         row = self._sql.one("dispatches.thread_of", {"dispatch_id": dispatch_id})
         return row[0] if row else None

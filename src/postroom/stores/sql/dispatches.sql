@@ -9,6 +9,10 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
   FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 
+-- begun_with
+SELECT dispatch_id, run_id FROM run_dispatches
+ WHERE dispatch_id >= :low AND dispatch_id < :beyond ORDER BY dispatch_id LIMIT :limit;
+
 -- thread_of
 SELECT thread_id FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 

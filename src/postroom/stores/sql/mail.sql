@@ -317,7 +317,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
        m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
        snippet(messages_fts, -1, '', '', '…', 16), 0.0
   FROM messages_fts CROSS JOIN messages m ON m.id = messages_fts.rowid
- WHERE messages_fts MATCH :match AND messages_fts.rowid < :below AND messages_fts.rowid BETWEEN :first AND :last
+ WHERE messages_fts MATCH :match AND messages_fts.rowid BETWEEN :first AND :last
    AND (:few IS NULL OR +messages_fts.rowid IN (SELECT id FROM messages WHERE project_id = :few))
    AND m.project_id = :project_id AND m.recalled_at IS NULL
  ORDER BY messages_fts.rowid DESC LIMIT :limit;

@@ -17,7 +17,7 @@ from postroom.stores.sqlite.copying import back_up, refuse_faults
 from postroom.stores.sqlite.repairing import faults_of
 
 NICENESS: Final = 10
-"""Whoever wakes up goes first then. With the most, 19, a millisecond of work took half a second at load 15."""
+"""Whoever wakes up goes first then. With 19, the most, 1 ms of work took half a second at load 15."""
 
 
 def step_back(*, platform: str = sys.platform) -> None:

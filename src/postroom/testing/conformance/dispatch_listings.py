@@ -178,6 +178,17 @@ async def dispatches_are_listed_by_status_over_all_threads(stores: RunStores, cl
             assert ids(await store.list_by_status(status)) in ([status.value], [status.value.lower()])
 
 
+async def dispatches_are_found_by_what_their_ids_begin_with(stores: RunStores, clock: ManualClock) -> None:
+    """Each with its run, in order, up to a limit; capitals are other letters."""
+    for name in ("ab", "abc", "Ab", "b", "a\U0010ffff"):
+        await enqueued(stores, name, thread=f"t-{name}")
+    asked = (("ab", 9), ("a", 2), ("abc", 9), ("abd", 9), ("A", 9), ("a", 9))
+    found = await stores.store.read(lambda tx: [list(tx.runs.dispatches.begun_with(*one)) for one in asked])
+    assert found == [["ab", "abc"], ["ab", "abc"], ["abc"], [], ["Ab"], ["ab", "abc", "a\U0010ffff"]]
+    runs = await stores.store.read(lambda tx: tx.runs.dispatches.begun_with("b", 9))
+    assert runs == {"b": (await loaded(stores, "b")).run_id}
+
+
 async def a_listing_by_status_goes_on_behind_the_last_row(stores: RunStores, clock: ManualClock) -> None:
     """Page by page each row comes once, also when earlier rows vanish meanwhile and instants are equal."""
     for number in range(9):
@@ -292,6 +303,7 @@ PROMISES: tuple[Promise, ...] = (
     queued_dispatches_are_counted_as_far_as_asked,
     counts_follow_every_move,
     dispatches_are_listed_by_status_over_all_threads,
+    dispatches_are_found_by_what_their_ids_begin_with,
     a_listing_by_status_goes_on_behind_the_last_row,
     a_wait_for_work_ends_when_there_is_some,
     a_wait_for_work_is_not_ended_by_what_ended_an_earlier_one,

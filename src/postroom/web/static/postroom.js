@@ -1,10 +1,6 @@
-// Keeps pages live and takes keys; without it links and forms do everything. A stale part is fetched as HTML and
-// changed in place: no node is made of text.
+// Keeps pages live and takes keys; without it links and forms do everything. A stale part is fetched as HTML.
 const PATIENCE = 250;
-const SILENCE = 40_000;
-const HIDDEN = 60_000;
 const RETRY = 2_000;
-const SLOWEST = 30_000;
 
 const body = document.body;
 const one = (selector, within = document) => within.querySelector(selector);
@@ -84,9 +80,8 @@ function plain(part) {
 
 const held = new Map();
 const news = document.createElement("button");
-news.type = "button";
 news.className = "news";
-news.addEventListener("click", () => letGo(true));
+news.onclick = () => letGo(true);
 
 function put(part, fresh) {
   if (isHeld(part) && plain(part) !== plain(fresh)) held.set(part, fresh);
@@ -119,8 +114,6 @@ function letGo(isAsked) {
 addEventListener("focusout", () => setTimeout(letGo));
 document.addEventListener("selectionchange", () => held.size && letGo());
 
-// Fetching what is stale.
-
 const stale = new Set();
 let fetching = false, timer = 0, pause = PATIENCE, after = Number(body.dataset.after), needed = null, toldAt = 0;
 
@@ -151,11 +144,12 @@ async function renew() {
   fetching = true;
   stale.clear();
   address.hash = "";
-  address.searchParams.set("part", names);
+  if (one("#out").hidden) address.searchParams.set("part", names); // else the forms', too
   let cursor = null;
   try {
     const answer = await fetch(address, { headers: { Accept: "text/html" } });
-    if (answer.redirected) return location.reload(); // logged out
+    one("#out").hidden = !answer.redirected;
+    if (answer.redirected) return;
     if (answer.status >= 500) throw new Error(String(answer.status));
     if (answer.ok) {
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -164,6 +158,8 @@ async function renew() {
         const [part, change] = [document, fresh].map((where) => one(`[data-part="${name}"]`, where));
         if (part && change) put(part, change);
       }
+      const token = one("[name=form_token]", fresh)?.value;
+      if (token) for (const field of all("[name=form_token]")) field.value = token;
       tellHeld();
       settled();
       tellNeeds();
@@ -217,10 +213,7 @@ function heard(told) {
   after = Math.max(after, told.at ?? 0, told.seq ?? 0);
 }
 
-function tell(told) {
-  channel.postMessage(told);
-  heard(told);
-}
+const tell = (told) => (channel.postMessage(told), heard(told));
 
 function listen() {
   source = new EventSource(`/v1/events?${new URLSearchParams({ project_key: project, after })}`);
@@ -238,7 +231,7 @@ function listen() {
 }
 
 function again() {
-  // The server cannot go on from here, as when its log does not reach back: begin anew.
+  // The server cannot go on from here: begin anew.
   stop();
   setTimeout(async () => {
     if (source || !wanted) return;
@@ -246,7 +239,7 @@ function again() {
     after = (await renew()) ?? after;
     listen();
   }, backoff);
-  backoff = Math.min(2 * backoff, SLOWEST);
+  backoff = Math.min(2 * backoff, 30_000);
 }
 
 function stop() {
@@ -260,13 +253,13 @@ function come() {
   plan();
   if (wanted) return;
   wanted = new AbortController();
-  if (!navigator.locks) return listen(); // not a secure context: each tab has its own
+  if (!navigator.locks) return listen(); // not a secure context
   navigator.locks.request(name, { signal: wanted.signal }, () => {
     listen();
     return new Promise((done) => {
       release = done;
     });
-  }).catch(() => {}); // it was not wanted any more
+  }).catch(() => {}); // not wanted any more
 }
 
 function leave() {
@@ -284,7 +277,7 @@ if (channel) {
   };
   addEventListener("visibilitychange", () => {
     if (!document.hidden) return come();
-    sleepy = setTimeout(leave, HIDDEN);
+    sleepy = setTimeout(leave, 60_000);
   });
   addEventListener("pagehide", leave);
   addEventListener("pageshow", (event) => event.persisted && come());
@@ -310,20 +303,17 @@ function tick() {
     const words = ago(Date.parse(time.dateTime));
     if (words && time.firstChild.data !== words) time.firstChild.data = words;
   }
-  if (channel && Date.now() - heardAt > SILENCE) heard({ lost: true });
+  if (channel && Date.now() - heardAt > 40_000) heard({ lost: true });
 }
 setInterval(tick, 1000);
 
 // Filters: a list is shown as it was left.
 
-const REMEMBERED = "postroom/filter";
-if (one("form[data-remember]")) kept(REMEMBERED + location.pathname, location.search);
+if (one("form[data-remember]")) kept("postroom/filter" + location.pathname, location.search);
 for (const link of all(".tabs a")) {
-  const chosen = kept(REMEMBERED + link.pathname);
+  const chosen = kept("postroom/filter" + link.pathname);
   if (chosen && link.pathname !== location.pathname) link.search = chosen;
 }
-
-// Keys.
 
 const help = one("#help"), switched = one("#keys-on");
 const KEYS = "postroom/keys";
@@ -336,16 +326,11 @@ one("#keys").addEventListener("click", () => help.showModal());
 const isShown = (node) => node.checkVisibility();
 const handle = (item) => (item.hasAttribute("tabindex") ? item : one("h3 a, th a, a", item) ?? item);
 
-function focus(node) {
-  node?.focus();
-  node?.scrollIntoView({ block: "nearest" });
-}
-
 function step(by) {
   const items = all("main [data-item]").filter(isShown).map(handle);
   const here = document.activeElement.closest("[data-item]");
   const at = here ? items.indexOf(handle(here)) : by > 0 ? -1 : items.length;
-  focus(items[at + by]);
+  items[at + by]?.focus();
 }
 
 function hotkey(key) {
@@ -355,16 +340,12 @@ function hotkey(key) {
   if (!node) return false;
   // What sends something is only found: Enter sends it.
   if (node.matches("a, [type=button], summary")) node.click();
-  else focus(node);
+  else node.focus();
   return true;
 }
 
-function unfold() {
-  const folds = all("main details"), open = folds.some((fold) => !fold.open);
-  for (const fold of folds) fold.open = open;
-}
-
 function press(key) {
+  const folds = all("main details"), isFolded = folds.some((fold) => !fold.open);
   if (Date.now() - going < 1500) {
     going = 0;
     one(`[data-go="${CSS.escape(key)}"]`)?.click();
@@ -372,8 +353,8 @@ function press(key) {
   else if (key === "/") one(".find input")?.select();
   else if (key === "?") help.showModal();
   else if (key === "j" || key === "k") step(key === "j" ? 1 : -1);
-  else if (/^[1-9]$/.test(key)) focus(all("[data-need]")[key - 1]);
-  else if (key === "e" && one("main details")) unfold();
+  else if (/^[1-9]$/.test(key)) all("[data-need]")[key - 1]?.focus();
+  else if (key === "e" && folds[0]) for (const fold of folds) fold.open = isFolded;
   else return hotkey(key);
   return true;
 }

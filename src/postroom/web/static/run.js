@@ -1,5 +1,5 @@
-// Output is appended; its end stays in sight unless one scrolls away.
-const [log, follows, news] = ["log", "follows", "log-new"].map((id) => document.getElementById(id));
+// Output is appended; its end stays in sight unless one scrolls.
+const [log, follows, news, none] = ["log", "follows", "log-new", "log-none"].map((id) => document.getElementById(id));
 let sticks = true, unseen = 0, after = log.dataset.after;
 
 function stick(on) {
@@ -21,7 +21,7 @@ function add(text) {
   if (lost) log.firstChild.deleteData(0, lost);
   if (lost && !sticks) log.scrollTop -= high - log.scrollHeight;
   log.firstChild.appendData(text.slice(-all.length + lost));
-  document.getElementById("log-none").hidden = true;
+  none.hidden = true;
   unseen += text.split("\n").length - 1;
   stick(sticks);
 }
@@ -31,7 +31,7 @@ async function more() {
   if (!document.hidden)
     try {
       const answer = await fetch(`${log.dataset.more}&after=${after}`), text = await answer.text();
-      if (!answer.ok || answer.redirected) return location.reload();
+      if (!answer.ok || answer.redirected) return answer.ok || location.reload();
       const cursor = answer.headers.get("Postroom-Cursor");
       if (text) add(text);
       isOver = cursor === after && answer.headers.has("Postroom-Over");
@@ -46,8 +46,8 @@ addEventListener("click", ({ target }) => {
 });
 log.normalize();
 log.addEventListener("scroll", () => stick(log.scrollTop + log.clientHeight >= log.scrollHeight - 8));
-news.addEventListener("click", () => stick(true));
-follows.addEventListener("click", () => stick(!sticks));
+news.onclick = () => stick(true);
+follows.onclick = () => stick(!sticks);
 stick(true);
 if ("open" in log.dataset) {
   follows.hidden = false;

@@ -1,14 +1,23 @@
-// The picture under the hand: it moves at once, and the frame fetches it anew. All of it works as links, too.
+// The picture under the hand: it moves at once, and is fetched anew. All of it works as links, too.
 const one = (selector, within = document) => within.querySelector(selector);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const page = one(".tl-page");
 const bounds = () => ["begin", "end"].map((edge) => Number(one(".tl-picture").dataset[edge]));
-let view = bounds(), timer = 0, held, dragged;
+let view = bounds(), timer = 0, fetched = Date.now(), held, dragged;
 
-function load(address) {
-  history.replaceState(null, "", address);
+function renew() {
+  fetched = Date.now();
   document.dispatchEvent(new CustomEvent("postroom:renew", { detail: ["tools", "picture", "panel", "listing"] }));
 }
+function load(address) {
+  history.replaceState(null, "", address);
+  renew();
+}
+// The present goes on though nothing happens.
+setInterval(() => {
+  const [from, to] = bounds();
+  if (one("[data-follows]") && !held && Date.now() - fetched >= Math.max((to - from) / 400, 2000)) renew();
+}, 1000);
 
 // Instants are the server's; their names are those of the reader's place.
 function settle() {
@@ -27,7 +36,7 @@ function settle() {
   one(".tl-corner").textContent = "local time";
 }
 
-// As a style a place would cost a frame four times as much: each layer would be made anew.
+// As a style it would cost a frame four times as much.
 const still = one(".tl-moved").animate({}, { duration: 1, fill: "both" });
 still.pause();
 function draw() {

@@ -1,0 +1,21 @@
+"""Ids as people give them: whole, or the beginning of one."""
+
+from collections.abc import Iterable
+
+from postroom.contracts.errors import InvalidArgument
+
+
+def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str | None:
+    """Return which of some ids is meant: the one given, or the only one that begins so; None: no id does.
+
+    Raises:
+        InvalidArgument: several of `what` begin so; `remedy` says where the ids are listed.
+    """
+    found = {one for one in ids if given and one.startswith(given)}
+    if given in found:
+        return given
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"several {what} begin with {given!r}", value=given, remedy=f"give more of the id: {remedy}"
+        )
+    return next(iter(found), None)

@@ -1,0 +1,98 @@
+"""Pages of a project with many agents: nothing that happened is missing because somebody is far down a list."""
+
+import re
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest_asyncio
+from starlette.applications import Starlette
+
+from postroom.contracts.store import MailWrites
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
+from postroom.web.pages import page_routes
+from postroom.web.timeline_marks import TOGETHER
+from web_samples import Writer
+
+
+@pytest_asyncio.fixture
+async def store(clock: ManualClock) -> AsyncIterator[SqliteStore]:
+    held = SqliteStore.in_memory(clock)
+    yield held
+    held.close()
+
+
+@pytest_asyncio.fixture
+async def browser(store: SqliteStore, clock: ManualClock) -> AsyncIterator[httpx2.AsyncClient]:
+    app = Starlette(routes=page_routes(store, clock=clock, services=None))
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(
+        transport=transport, base_url="http://127.0.0.1:8765", headers={"Accept": "text/html"}
+    ) as client:
+        yield client
+
+
+async def orchard(store: SqliteStore, clock: ManualClock, agents: int, *pairs: tuple[int, int]) -> None:
+    """Make a project with agents, and have some write to others."""
+
+    def fill(tx: MailWrites) -> None:
+        write = Writer(tx)
+        project = write.project("orchard", "/orchard")
+        made = [write.agent(project, f"Agent{number}") for number in range(agents)]
+        for sender, reader in pairs:
+            write.send(made[sender], f"From {sender}", "x", to=(made[reader],), at=clock.now() - 1_000)
+
+    await store.write(fill)
+
+
+def drawn(page: str) -> set[str]:
+    return set(re.findall(r'data-mark="(message:\d+)"', page))
+
+
+def listed(page: str) -> set[str]:
+    return set(re.findall(r'data-key="(message:\d+)"', page))
+
+
+async def test_of_more_agents_than_come_ungrouped_those_that_did_something_are_drawn(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await orchard(store, clock, TOGETHER + 4, (0, 1), (2, 3))
+    page = (await browser.get("/p/orchard/timeline")).text
+    assert drawn(page) == listed(page) == {"message:1", "message:2"}
+    folded = (await browser.get("/p/orchard/timeline?open=-quiet")).text
+    assert (drawn(folded), listed(folded)) == (set(), {"message:1", "message:2"})
+    assert "Nothing in this time" not in folded
+    assert 'open=quiet"' in folded
+    assert 'open=-quiet"' in page
+
+
+async def test_very_many_that_did_something_are_folded_and_what_they_did_is_listed(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    pairs = [(number, number + 1) for number in range(0, 2 * TOGETHER + 2, 2)]
+    await orchard(store, clock, 2 * TOGETHER + 2, *pairs)
+    page = (await browser.get("/p/orchard/timeline")).text
+    assert (drawn(page), len(listed(page))) == (set(), len(pairs))
+    unfolded = (await browser.get("/p/orchard/timeline?open=quiet")).text
+    assert drawn(unfolded) == listed(unfolded) == listed(page)
+
+
+async def test_an_agent_far_down_the_list_has_its_lane_when_it_did_something(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await orchard(store, clock, 310, (305, 309))
+    page = (await browser.get("/p/orchard/timeline")).text
+    assert drawn(page) == listed(page) == {"message:1"}
+    assert "2 agents" in page
+    assert "308 agents" in page
+
+
+async def test_a_filter_with_more_agents_than_it_offers_takes_the_name_of_each(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await orchard(store, clock, 201, (200, 199), (0, 1))
+    page = (await browser.get("/p/orchard/threads")).text
+    assert re.search(r'<input name="agent" value="" list="agents"', page)
+    assert page.count('<option value="Agent') == 200
+    found = (await browser.get("/p/orchard/threads?agent=Agent200")).text
+    assert ("From 200" in found, "From 0" in found) == (True, False)
