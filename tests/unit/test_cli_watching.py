@@ -11,11 +11,12 @@ import pytest
 from typer.main import get_command
 
 from fake_postroom import FakePostroom
-from postroom.cli import completion, runs, top
+from postroom.cli import completion, runs, top, watch
 from postroom.cli.commands import tree
 from postroom.cli.help_text import GROUPS
 from postroom.cli.main import main
 from postroom.cli.span import since
+from postroom.contracts.errors import ServerUnavailable
 
 QUESTION = {
     "number": "4f2a",
@@ -95,7 +96,7 @@ def test_a_run_is_followed_to_its_end_and_each_piece_is_printed_once(
     told = [
         ("at work", "one\n"),
         ("at work", "one\n"),
-        ("at work", "one\ntwo"),
+        ("at work", "one\ntwo\x1b[1"),
         (state, "one\ntwo\x1b[1m three"),
     ]
     for words in (["--follow"], ["--follow", "--json"]):
@@ -104,7 +105,7 @@ def test_a_run_is_followed_to_its_end_and_each_piece_is_printed_once(
         assert main(["runs", "show", "01a2", *words]) == code
         out = capfd.readouterr().out
         if words == ["--follow"]:
-            assert out == f"one\ntwo\\x1b[1m three\n{state}\n"
+            assert out == f"one\ntwo three\n{state}\n"
         else:
             pieces = [json.loads(text) for text in out.splitlines()]
             assert "".join(one["output"] for one in pieces[:-1]) == told[-1][1]
@@ -123,7 +124,7 @@ def test_open_questions_are_asked_in_turn_at_a_terminal(
     fake.admin[("GET", "/admin/questions")] = lambda _: {"questions": others}
     given: list[Any] = []
     fake.admin[("POST", "/admin/questions")] = lambda seen: given.append(seen.body) or seen.body
-    at_a_terminal(monkeypatch, "maybe", "YES", "after lunch", "skip", "no", "")
+    at_a_terminal(monkeypatch, "maybe", "YES", "after lunch", "s", "n", "")
     assert main(["questions", "answer"]) == 0
     assert given == [
         {"number": "4f2a", "answer": "yes", "why": "after lunch"},
@@ -284,3 +285,24 @@ def test_a_run_that_is_tried_again_later_is_tried_now(
     assert main(["runs", "hasten", "01a2179b"]) == 0
     assert capsys.readouterr().out == "run 01a2179b is queued\n"
     assert fake.seen[-1].body == {"run": "01a2179b"}
+
+
+def test_who_watches_without_a_server_is_told_that_it_is_waited_for_once_and_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "SHORTEST_PAUSE", 0)
+    for is_quiet, told in ((False, "no server runs here; waiting for it\nthe server is back\n"), (True, "")):
+        patience = watch.Patience(is_quiet=is_quiet)
+        for _ in range(2):
+            patience.wait_out(ServerUnavailable("no server runs here"))
+        patience.reset()
+        assert capsys.readouterr().err == told
+
+
+def test_a_list_that_ends_with_its_page_says_how_to_see_more(
+    fake: FakePostroom, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for page, said in ((211, "there may be more: add --after 211"), (None, "")):
+        fake.tools["list_agents"] = lambda _, page=page: {"agents": [], "next": page}
+        assert main(["agents", "list", "--project", "p"]) == 0
+        assert said in capsys.readouterr().err

@@ -502,6 +502,22 @@ async def test_who_logs_in_comes_to_the_page_that_was_asked_for(server: Server) 
             assert (reply.status_code, reply.headers["location"]) == (303, "/"), other
 
 
+async def test_what_was_typed_into_a_form_of_an_ended_session_is_shown_on_the_login_page(
+    server: Server,
+) -> None:
+    typed = {FORM_TOKEN: "old", "do": "send", "subject": "Hi <b>", "body": "a\nlong text", "why": " "}
+    headers = {"Origin": BASE, "Accept": "text/html", "Referer": f"{BASE}/p/x/t/long-1?a=1"}
+    async with server.client() as client:
+        sent = await client.post("/p/x/write", data=typed, headers=headers)
+        assert (sent.status_code, sent.headers["location"]) == (307, "/login")  # the form goes along
+        shown = await client.post("/login", data=typed, headers=headers)
+        nothing = await client.post("/login", data={FORM_TOKEN: "old", "do": "ack"}, headers=headers)
+    assert (shown.status_code, "nothing was sent; copy what you typed" in shown.text) == (401, True)
+    assert re.findall("<pre.*?>(.*?)</pre>", shown.text, re.DOTALL) == ["Hi &lt;b&gt;", "a\nlong text"]
+    assert 'name="next" value="/p/x/t/long-1?a=1"' in shown.text
+    assert ("nothing was sent" in nothing.text, "<pre>" in nothing.text) == (True, False)
+
+
 async def test_over_https_the_cookie_travels_over_https_alone() -> None:
     behind_a_proxy = Server(GuardRules(allowed_hosts=("127.0.0.1",)))
     async with behind_a_proxy.client(scheme="https") as client:

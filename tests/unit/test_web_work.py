@@ -721,7 +721,7 @@ async def test_a_form_counts_only_from_the_session_and_the_page_that_it_was_made
         assert (await post(mine, address, *own, Host="evil.example")).status_code == 421, name
         stranger = room.browser(logged_in=False)
         answer = await post(stranger, address, *own)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/login"), name
+        assert (answer.status_code, answer.headers["location"]) == (307, "/login"), name
         operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
         assert (await post(operator, address, *own)).status_code == 403, name
         typed = {"Content-Type": "application/json"}
@@ -733,7 +733,9 @@ async def test_a_session_that_has_ended_takes_no_form(room):
     browser, fields = await message_form(room)
     room.clock.advance(timedelta(days=31))
     answer = await post(browser, WRITE, *fields)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/login")
+    answer = await post(room.browser(), WRITE, *fields)  # logged in anew, with the page of before
+    assert (answer.status_code, f">{dict(fields)['body']}</pre>" in answer.text) == (403, True)
     assert await room.messages() == []
 
 

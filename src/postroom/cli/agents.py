@@ -1,6 +1,5 @@
 """`postroom agents`: who works on a project, and their tokens."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -148,6 +147,7 @@ def _named(name: str, project: str) -> dict[str, object]:
 
 
 def _listed(found: Mapping[str, Any]) -> str:
+    show.tell_more(found, "--after")
     rows = [
         (
             one["name"],
@@ -158,7 +158,4 @@ def _listed(found: Mapping[str, Any]) -> str:
         )
         for one in show.items(found.get("agents"))
     ]
-    table = show.table(("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"), rows, none="no agents")
-    if found.get("next") is not None:
-        print(f"there may be more: `postroom agents list --after {found['next']}`", file=sys.stderr)
-    return table
+    return show.table(("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"), rows, none="no agents")

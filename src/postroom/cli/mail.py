@@ -320,6 +320,7 @@ def _message(message: Mapping[str, Any]) -> str:
 
 
 def _hits(found: Mapping[str, Any]) -> str:
+    show.tell_more(found, "--cursor")
     rows = [
         (one["id"], one["from"], one["subject"], one["snippet"], one["created_ts"])
         for one in show.items(found.get("hits"))

@@ -47,7 +47,9 @@ def list_all(as_json: AsJson = False) -> None:
     ]
     head = ("ADDRESS", "CHAT", "CONNECTED", "UNREAD")
     show.answer(
-        found, as_json=as_json, text=lambda: show.table(head, rows, none="no person can be written to")
+        found,
+        as_json=as_json,
+        text=lambda: show.table(head, rows, none="no person is added yet: `postroom people add`"),
     )
 
 
@@ -65,8 +67,8 @@ def remove(name: Name, as_json: AsJson = False) -> None:
 
 def _added(found: dict[str, object]) -> list[str]:
     chat = found.get("chat")
-    where = f"in {show.line(str(chat))}" if chat else "on the pages alone"
-    said = [f"{show.line(str(found.get('address')))} has messages {where}"]
+    where = f"in {show.line(str(chat))}" if chat else "on the pages, in no chat"
+    said = [f"{show.line(str(found.get('address')))} gets messages {where}"]
     if found.get("reached") is False:
         said.append("there is no channel to that chat here: connect it in gateway.toml, or messages are lost")
     return said

@@ -31,9 +31,12 @@ _Key = Annotated[str, typer.Argument(metavar="PATH|SLUG", autocompletion=complet
 def list_projects(as_json: AsJson = False) -> None:
     """List every project: its slug and its folder."""
     found = Server.find().admin("GET", "/admin/projects")
-    rows = show.items(found.get("projects"))
-    lines = (f"{show.line(one['slug'])}  {show.line(one['human_key'])}" for one in rows)
-    show.answer(found, as_json=as_json, text=lambda: "\n".join(lines) or "there is no project yet")
+    rows = [(one["slug"], one["human_key"]) for one in show.items(found.get("projects"))]
+    show.answer(
+        found,
+        as_json=as_json,
+        text=lambda: show.table(("PROJECT", "FOLDER"), rows, none="there is no project yet"),
+    )
 
 
 @app.command()

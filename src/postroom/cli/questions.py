@@ -95,9 +95,12 @@ def _ask_in_turn(number: str | None, why: str) -> None:
 
 
 def _word() -> str:
-    while (word := str(typer.prompt("yes, no or skip", default="skip")).strip().lower()) not in _WORDS:
-        show.print_line(f"{word!r} is no answer")
-    return word
+    while True:
+        given = str(typer.prompt("yes, no or skip (y, n, s)", default="skip")).strip().lower()
+        for word in _WORDS:
+            if given in (word, word[0]):
+                return word
+        show.print_line(f"{given!r} is no answer")
 
 
 def _give(server: Server, number: str, word: str, why: str) -> dict[str, object]:

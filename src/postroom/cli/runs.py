@@ -1,6 +1,7 @@
 """`postroom runs`: what the server executes for agents and chats."""
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from postroom.cli.exit_codes import DONE, FAILED
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, OneProject, Project, completed, project_key
 from postroom.cli.watch import leave_when_unread
+from postroom.contracts.quoting import without_escapes
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -36,6 +38,8 @@ _POLL_SECONDS: Final = 0.5
 _OPEN: Final = ("at work", "queued", "asks")
 _OUTPUT_SHOWN: Final = 4_000
 """Characters of the output that are shown to a person: the last ones."""
+_UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*)?\Z")
+"""An escape sequence of which more will come."""
 
 
 @app.callback()
@@ -85,7 +89,7 @@ def show_one(
         raise typer.Exit(_follow(run, data_dir, as_json=as_json))
     found = _one(run, data_dir, output="whole" if output else "end")
     if output and not as_json:
-        show.print_line(show.plain(found["output"]))
+        show.print_line(show.plain(without_escapes(str(found["output"]))))
         return
     show.answer(found, as_json=as_json, text=lambda: _shown(found))
 
@@ -209,9 +213,10 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
         if state in _OPEN and state != seen and not as_json and sys.stderr.isatty():
             print(f"[{show.line(run)}: {_reason(found)}]", file=sys.stderr)
         seen = state
-        if piece := _new(printed, output):
+        whole = output if as_json else without_escapes(_UNFINISHED.sub("", output))
+        if piece := _new(printed, whole):
             show.write(f"{json.dumps({'output': piece})}\n" if as_json else show.plain(piece))
-            printed = output
+            printed = whole
         if state not in _OPEN:
             break
         threading.Event().wait(_POLL_SECONDS)
@@ -243,7 +248,7 @@ def _reason(found: Mapping[str, Any]) -> str:
 def _shown(found: Mapping[str, Any]) -> str:
     facts = {name: value for name, value in found.items() if not name.startswith("output")}
     output = str(found["output"])
-    told = show.plain(output[-_OUTPUT_SHOWN:])
+    told = show.plain(without_escapes(output[-_OUTPUT_SHOWN:]))
     is_cut = found["output_is_cut"] or len(output) > _OUTPUT_SHOWN
     if not told:
         return show.outline(facts)

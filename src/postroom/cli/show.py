@@ -72,6 +72,12 @@ def failure(error: PostroomError, *, as_json: bool) -> None:
         print(f"remedy: {plain(as_commands(error.remedy))}", file=sys.stderr)
 
 
+def tell_more(page: Mapping[str, object], option: str) -> None:
+    """Say on stderr how to see what comes behind a page of a list, if anything does."""
+    if page.get("next") is not None:
+        print(f"there may be more: add {option} {page['next']}", file=sys.stderr)
+
+
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """Yield what says on stderr how far long work is and how long it takes, when a person is watching."""

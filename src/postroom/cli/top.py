@@ -15,6 +15,7 @@ from postroom.cli.options import AsJson, DataDir
 from postroom.cli.span import since
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ServerUnavailable
+from postroom.contracts.quoting import without_escapes
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -63,7 +64,7 @@ def look(server: Server) -> dict[str, Any]:
 
 
 def _last_line(output: str) -> str:
-    return next((text.strip() for text in reversed(output.splitlines()) if text.strip()), "")
+    return next((text.strip() for text in reversed(without_escapes(output).splitlines()) if text.strip()), "")
 
 
 def _live(server: Server) -> None:

@@ -77,13 +77,17 @@ _BEHIND = 1 << 20
 """A place in a small file that nobody reads."""
 
 
-def messages(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
+def messages(
+    who: Mapping[str, object], after: int | None, *, is_quiet: bool = False
+) -> Iterator[Mapping[str, Any]]:
     """Yield messages as they come, each once; a message is announced when the next one is asked for.
+
+    That a server is away is said on stderr, unless it is to be quiet.
 
     Raises:
         PostroomError: the inbox cannot be followed, for a reason that will not pass.
     """
-    patience = Patience()
+    patience = Patience(is_quiet=is_quiet)
     shown: list[int] = []
     while True:
         leave_when_unread()
@@ -156,7 +160,7 @@ def _who(acting: str | None, project: str) -> dict[str, str]:
 
 
 def _unread(who: Mapping[str, object], after: int | None) -> Mapping[str, Any]:
-    return next(message for message in messages(who, after) if message.get("read_at") is None)
+    return next(message for message in messages(who, after, is_quiet=True) if message.get("read_at") is None)
 
 
 def _as_line(message: Mapping[str, Any]) -> str:
@@ -170,14 +174,17 @@ def _as_json(message: Mapping[str, Any]) -> str:
 
 
 class Patience:
-    """Waits for a server that is away, longer each time."""
+    """Waits for a server that is away, longer each time; says so once, and that it is back."""
 
-    def __init__(self) -> None:
-        self._pause = SHORTEST_PAUSE
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        self._is_quiet = is_quiet
+        self._pause, self._is_waiting = SHORTEST_PAUSE, False
 
     def reset(self) -> None:
         """Begin anew: the server has answered."""
-        self._pause = SHORTEST_PAUSE
+        if self._is_waiting:
+            self._say("the server is back")
+        self._pause, self._is_waiting = SHORTEST_PAUSE, False
 
     def wait_out(self, error: PostroomError) -> None:
         """Let some time pass before the next try.
@@ -187,9 +194,16 @@ class Patience:
         """
         if not error.retryable:
             raise error
+        if not self._is_waiting:
+            self._say(f"{error.message}; waiting for it")
+        self._is_waiting = True
         # A chance in it, so that a crowd of watchers does not come back at one instant.
         threading.Event().wait(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
         self._pause = min(LONGEST_PAUSE, self._pause * 2)
+
+    def _say(self, what: str) -> None:
+        if not self._is_quiet:
+            sys.stderr.write(f"{show.plain(what)}\n")
 
 
 def leave_when_unread() -> None:

@@ -195,14 +195,14 @@ class UnknownRun(InputError):
     """No run has this id."""
 
     code = "unknown_run"
-    default_remedy = "take the run id from the answer of a submission, or from `postroom runs list`"
+    default_remedy = "see `postroom runs list`"
 
 
 class UnknownDispatch(InputError):
     """No dispatch has this id; it may have been purged after its time."""
 
     code = "unknown_dispatch"
-    default_remedy = "take the dispatch id from the answer of a submission, or from `postroom runs dead`"
+    default_remedy = "see `postroom runs list`, or `postroom runs dead`"
 
 
 class InvalidSubmission(InputError):

@@ -255,7 +255,9 @@ class Guard:
 
     def _ask_for_token(self, head: Head) -> Problem | Response:
         if head.wants_page and not _is_for_programs(head.path, self._rules.mcp_path):
-            return RedirectResponse(login_address(head.target), status_code=303)
+            # A form goes along, so that what was typed is shown and not lost: nothing is done with it there.
+            status = 307 if head.method == "POST" else 303
+            return RedirectResponse(login_address(head.target), status_code=status)
         return problem_of(TokenRequired("this server asks for a bearer token", remedy=_HOW_TO_PROVE))
 
 

@@ -11,10 +11,10 @@ import html
 import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -24,7 +24,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import StoreError
 from postroom.http_api.errors import CHALLENGE, status_of
 from postroom.log import get_logger
-from postroom.services.login_codes import FORM_TOKEN, EndedSessions, LoginCodes
+from postroom.services.login_codes import FORM_TOKEN, EndedSessions, LoginCodes, typed_in
 
 SESSION_LIFE: Final = timedelta(days=30)
 MOST_FAILURES: Final = 10
@@ -170,6 +170,8 @@ class LoginService:
         form = await _form_of(request)
         if form is None:
             return _page("send the form of this page", status=415)
+        if FORM_TOKEN in form:
+            return _nothing_sent(form, then=_page_before(request))
         token = form.get("token", [""])[0].strip()
         then = own_address(form.get("next", [""])[0])
 
@@ -244,10 +246,25 @@ def own_address(address: str) -> str:
     return address if _OWN.fullmatch(address) else "/"
 
 
-def _page(notice: str, *, status: int, then: str = "/") -> HTMLResponse:
-    said = f'<p class="notice" role="alert">{html.escape(notice)}</p>' if notice else ""
+def _page_before(request: Request) -> str:
+    """Return the page whose form was sent on to here by the guard, as its session had ended."""
+    found = urlsplit(request.headers.get("referer", ""))
+    return own_address(f"{found.path}?{found.query}" if found.query else found.path)
+
+
+def _nothing_sent(form: Mapping[str, Sequence[str]], *, then: str) -> HTMLResponse:
+    """Return the log-in page with what somebody had typed: their session had ended, and it would be lost."""
+    shown = "".join(f'<pre tabindex="0">{html.escape(text)}</pre>' for text in typed_in(form))
+    notice = "you are logged out, and nothing was sent"
+    page = _page(notice + ("; copy what you typed:" if shown else ""), status=401, then=then, below=shown)
+    page.headers.update(CHALLENGE)
+    return page
+
+
+def _page(notice: str, *, status: int, then: str = "/", below: str = "") -> HTMLResponse:
+    said = f'<p class="notice" role="alert">{html.escape(notice)}</p>{below}' if notice else ""
     kept = "" if then == "/" else f'<input type="hidden" name="next" value="{html.escape(then)}">'
-    page = _PAGE.replace("<!-- notice -->", said).replace("<!-- next -->", kept)
+    page = _PAGE.replace("<!-- next -->", kept).replace("<!-- notice -->", said)
     return HTMLResponse(page, status_code=status)
 
 

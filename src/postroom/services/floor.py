@@ -7,6 +7,7 @@ from typing import Any, Final
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.events import EventScope
 from postroom.contracts.mail import Message, Project, Reservation
+from postroom.contracts.quoting import without_escapes
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.store import MailReads
@@ -338,7 +339,7 @@ def _last_lines(tx: Transaction, run_ids: Sequence[str]) -> dict[str, str]:
         oldest, newest = tx.events.bounds(key)
         after = max(newest - _EVENTS, oldest - 1, 0)
         text = "".join(said(one) for one in tx.events.behind(key, after, _EVENTS).events) if newest else ""
-        lines = [line[:_LINE] for line in text.splitlines() if line.strip()]
+        lines = [line[:_LINE] for line in without_escapes(text).splitlines() if line.strip()]
         if lines:
             found[run_id] = "\n".join(lines[-_LINES:])
     return found

@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -10,8 +11,15 @@ from postroom.contracts.store import MailStore
 
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 """In each form of a page: it holds what only a form that was made for the session can hold."""
+_TYPED: Final = ("subject", "body", "why")
+"""Fields of the pages' forms in which people write."""
 CODE_LIFE: Final = timedelta(minutes=10)
 MOST_CODES: Final = 20
+
+
+def typed_in(fields: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return what somebody wrote into a form that is not taken, so that it can be shown and is not lost."""
+    return [text for name in _TYPED for text in fields.get(name, ()) if text.strip()]
 
 
 class LoginCodes:

@@ -19,7 +19,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailStore
 from postroom.contracts.work import WorkCounts
-from postroom.services.login_codes import FORM_TOKEN
+from postroom.services.login_codes import FORM_TOKEN, typed_in
 from postroom.services.people import MessageService
 from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
@@ -87,6 +87,7 @@ async def read_form(request: Request, visitors: Visitors, *, limit: int = SMALL_
         raise InvalidArgument("this is not the form of a page", remedy=f"send it as {FORM_TYPE}")
     form = _parsed(await _body(request, limit))
     if not visitors.takes_form(_cookies(request), form.text(FORM_TOKEN)):
+        request.state.typed = typed_in(form.fields)
         raise NotPermitted(
             "the form was not made for this session; nothing was changed",
             remedy="load the page again and send its form",

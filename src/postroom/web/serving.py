@@ -158,9 +158,12 @@ def parts_of(request: Request) -> Sequence[str]:
     return names[:MOST_PARTS]
 
 
-def error_page(status: int, message: str, *, remedy: str = "") -> Response:
-    """Return a page in the look of the others that says what is wrong, and what to do about it."""
-    words = {"title": HTTPStatus(status).phrase, "message": message, "remedy": remedy}
+def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[str] = ()) -> Response:
+    """Return a page in the look of the others that says what is wrong, and what to do about it.
+
+    What was `typed` into a form stands there to be copied.
+    """
+    words = {"title": HTTPStatus(status).phrase, "message": message, "remedy": remedy, "typed": typed}
     values = {"status": int(status), **words, "layout": "base.html", "wanted": (), "frame": EMPTY}
     return _response(_pieces("error", values), status, EMPTY)
 
@@ -181,7 +184,8 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except PostroomError as error:
-            return error_page(status_of(error), error.message, remedy=remedy_of(error))
+            kept = request.state.typed if hasattr(request.state, "typed") else ()
+            return error_page(status_of(error), error.message, remedy=remedy_of(error), typed=kept)
 
     return answer
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from postroom.contracts.clock import iso
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
+from postroom.contracts.quoting import without_escapes
 
 UNKNOWN_TIME = "at an unknown time"
 
@@ -30,8 +31,6 @@ _UNSEEN_IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\u
 _FENCES_AND_RULES = re.compile(r"^\s*(```|~~~).*$|^[\s|:=_*-]+$", re.MULTILINE)
 _LINE_MARKS = re.compile(r"^(\s*(#{1,6}|>|[-+*]|\[[ xX]\])(?=\s))+", re.MULTILINE)
 _LINKS = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
-# What programs write to colour a terminal: control sequences, and titles of windows.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _EMPHASIS = re.compile(r"(\*{1,3}|~~|\b_{1,3})(?=\S)(.+?)(?<=\S)\1")
 # Marks that reorder what follows them: with one, `gpj.exe` is shown as `exe.jpg`.
 _REORDERING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C])
@@ -110,9 +109,8 @@ def one_line(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """Return a text with its line breaks, without other control characters and marks that reorder."""
-    kept = _ESCAPES.sub("", text.replace("\r\n", "\n")).translate(_REORDERING)
-    return _UNSEEN_IN_LINES.sub(" ", kept)
+    """Return a text with its line breaks, without what steers a terminal and marks that reorder."""
+    return _UNSEEN_IN_LINES.sub(" ", without_escapes(text).translate(_REORDERING))
 
 
 def clip(text: str, length: int) -> str:

@@ -1,4 +1,4 @@
-// Output is appended; its end stays in sight unless one scrolls away.
+// Output is appended; its end stays in sight unless one scrolls.
 const [log, follows, news, none] = ["log", "follows", "log-new", "log-none"].map((id) => document.getElementById(id));
 let sticks = true, unseen = 0, after = log.dataset.after;
 
@@ -31,7 +31,7 @@ async function more() {
   if (!document.hidden)
     try {
       const answer = await fetch(`${log.dataset.more}&after=${after}`), text = await answer.text();
-      if (!answer.ok || answer.redirected) return location.reload();
+      if (!answer.ok || answer.redirected) return answer.ok || location.reload();
       const cursor = answer.headers.get("Postroom-Cursor");
       if (text) add(text);
       isOver = cursor === after && answer.headers.has("Postroom-Over");
