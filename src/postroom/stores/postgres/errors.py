@@ -38,12 +38,15 @@ _REMEDIES: Final = {
     StoreReadOnly: "connect to the server that may be written: this one is a standby or read-only",
     StoreCorrupt: "have the administrator of the PostgreSQL server restore a backup",
     WrongStore: (
-        "stop the server and restore a backup of database or schema with pg_restore; where the schema is there, "
-        "let the user of database_url use it again"
+        "stop the server and restore a backup of database or schema with pg_restore; "
+        "where the schema is there, let the user of database_url use it again"
     ),
     StoreUnavailable: "see that the PostgreSQL server runs and can be reached",
 }
-_MORE_CONNECTIONS: Final = "raise max_connections of the server, or the CONNECTION LIMIT of the user or the database, or end other sessions"
+_MORE_CONNECTIONS: Final = (
+    "raise max_connections of the server, or the CONNECTION LIMIT of the user or the database, "
+    "or end other sessions"
+)
 _NO_DATABASE: Final = re.compile('database ".+" does not exist')
 _CORRECT: Final = "correct database_url: postgresql://user:password@host:port/database"
 _REFUSED_AT_LOGIN: Final = (
@@ -177,7 +180,7 @@ def _granting(text: str) -> str:
         rights = f"GRANT {_RIGHTS[what]} ON {what.upper()} {name}"
         return f"have an administrator run {rights} TO the user of database_url"
     if _NO_USE in text:
-        return "have an administrator GRANT USAGE, CREATE ON SCHEMA of database_schema TO the user of database_url"
+        return "have an administrator GRANT USAGE, CREATE ON SCHEMA of database_schema TO its user"
     return "make the user of database_url the owner of the schema and of what is in it"
 
 
