@@ -361,46 +361,6 @@ def test_what_the_server_does_not_offer_is_told_with_what_to_do(
     refused(url, CONFIGURATION, told, tmp_path, here)
 
 
-def test_a_limit_of_connections_that_is_reached_is_told_as_that(
-    dsn: str, tmp_path: Path, here: Command
-) -> None:
-    with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 0")
-    url = dsn.replace("postgres@", "few:hunter2@")
-    refused(url, TEMPORARY, "raise max_connections of the server, or the CONNECTION LIMIT", tmp_path, here)
-
-
-def test_a_standby_is_told_as_one(tmp_path: Path, here: Command) -> None:
-    refuse_missing("postgres")
-    if is_given():
-        pytest.skip("the server of TEST_DATABASE_URL has no standby of ours")
-    settings = {"wal_level": "replica", "max_wal_senders": "4"}
-    with PostgresServer(settings=settings) as primary:
-        primary.start()
-        with PostgresServer(settings=settings, standby_of=primary) as standby:
-            standby.start()
-            refused(standby.dsn, CONFIGURATION, "this one is a standby or read-only", tmp_path, here)
-
-
-def test_a_server_that_is_too_old_is_told_with_the_oldest_that_would_do(tmp_path: Path) -> None:
-    """A fake: the first words of an old server, as the protocol has them."""
-
-    class Old(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(1_000)
-            status = b"server_version\x0013.22\x00"
-            self.request.sendall(b"R\x00\x00\x00\x08\x00\x00\x00\x00")
-            self.request.sendall(b"S" + (len(status) + 4).to_bytes(4, "big") + status)
-            self.request.sendall(b"Z\x00\x00\x00\x05I")
-            self.request.recv(1_000)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Old) as old:
-        threading.Thread(target=old.serve_forever, daemon=True).start()
-        url = f"postgresql://u:hunter2@127.0.0.1:{old.server_address[1]}/mail?sslmode=disable"
-        refused(url, CONFIGURATION, "PostgreSQL 13 is too old", tmp_path)
-        old.shutdown()
-
-
 @pytest.mark.parametrize(
     ("answer", "code"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", CONFIGURATION), (b"", TEMPORARY)]
 )
