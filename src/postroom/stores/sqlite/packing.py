@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from postroom.contracts import errors
+from postroom.contracts import errors, progress
 from postroom.contracts.errors import PostroomError, StoreUnavailable
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.copying import refuse_faults
@@ -41,12 +41,23 @@ async def keep_apart(copy: Path, target: Path, *, now: int) -> None:
     )
     assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - pipes were asked for
     try:
-        said = await process.stdout.read()
+        said = b""
+        async for told in process.stdout:
+            said = _heard(told)
     finally:
         process.stdin.close()
         code = await process.wait()
     if code or said:
         raise _failure(said, code)
+
+
+def _heard(told: bytes) -> bytes:
+    """Pass on how far the process is; return anything else."""
+    if not told.startswith(b"["):
+        return told
+    doing, done, total = json.loads(told)
+    progress.tell(doing, done, total)
+    return b""
 
 
 def flags_of(platform: str) -> int:
@@ -79,12 +90,18 @@ def main(copy: Path, target: Path, now: int) -> None:
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     step_back()
     try:
-        refuse_faults(copy, target)
-        page_backups.keep(copy, target, now=now)
+        with progress.watched(_go_on):
+            refuse_faults(copy, target)
+            page_backups.keep(copy, target, now=now)
     except PostroomError as error:
         _tell(error)
     sys.stdout.flush()
     os._exit(0)  # the thread waits for the server
+
+
+def _go_on(doing: str, done: int = 0, total: int = 0) -> None:
+    sys.stdout.write(f"{json.dumps([doing, done, total])}\n")
+    sys.stdout.flush()
 
 
 def _tell(error: PostroomError) -> None:
