@@ -173,6 +173,9 @@ class Application:
         """Say whether a rule of the chats has this person or agent answer."""
         return self.gateway is not None and self.gateway.names(whom)
 
+    def _places(self) -> list[str]:
+        return [socket.gethostname(), *self.settings.labels]
+
     def _leases(self) -> Leases:
         """Make what says which work of one server is this one's."""
         host, this = socket.gethostname(), own_process()
@@ -185,7 +188,7 @@ class Application:
                 "address": self.address,
                 "version": __version__,
                 "schema": newest_of(shipped_migrations("postgres")),
-                "places": [host, *self.settings.labels],
+                "places": self._places(),
             },
             is_gone=(lambda _: True) if self.store.is_exclusive else is_gone,
         )
@@ -229,6 +232,7 @@ class Application:
             in_chats=in_chats(chats),
             tokens=self.tokens.runs,
             keeper=self.keeper,
+            alone_at=self._places() if self.store.is_exclusive else (),
         )
 
     def _waker(self, delivery: StoredChatDelivery) -> Waker:
