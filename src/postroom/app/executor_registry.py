@@ -104,18 +104,19 @@ class ExecutorRegistry:
         address: str = "",
         in_chats: Callable[[str], tuple[str, str] | None] = lambda _: None,
         tokens: RunTokens,
+        server: str = "",
         keeper: Keeper | None = None,
         alone_at: Sequence[str] = (),
     ) -> None:
         """Make one for each kind of runner; nothing runs yet.
 
-        `address` is where this server listens, and `tokens` open it to runs; `in_chats` says which agent,
-        slug of its project and name, answers on a chat's thread. Where no other server uses the database,
-        `alone_at` says which places this one is.
+        `address` is where this server listens, and `tokens` open it to runs, which say by `server` whose they
+        are; `in_chats` says which agent, slug of its project and name, answers on a chat's thread. Where no
+        other server uses the database, `alone_at` says which places this one is.
         """
         self._settings, self._address = settings, address
         self._alone_at = alone_at
-        self._tokens = tokens
+        self._tokens, self._server = tokens, server
         self._mail = mail
         self._environment = places.environment()
         self._commands = CommandExecutor(
@@ -251,7 +252,7 @@ class ExecutorRegistry:
         if agent_id is None:
             yield None
             return
-        token = new_run_token()
+        token = new_run_token(self._server)
         self._tokens.issue(token, agent_id=agent_id, agent=name, run_id=activation.run_id or "")
         try:
             yield RunAccess(

@@ -111,6 +111,7 @@ class Site:
             sessions=sessions,
             is_agent=application.mail.knows_token,
             grant_of=application.tokens.recognise,
+            others=application.others,
         )
         channels = () if application.gateway is None else application.gateway.open_paths
         self.has_chat_page = any(one.path == "/chat" for one in channels)
@@ -152,7 +153,7 @@ class Site:
                 events=EventFollowing(application.mail, application.tokens.holds),
             ),
             *hook_routes(Hooks(application.mail), Following(application.mail)),
-            *callback_routes(CALLBACKS, application.executors.results),
+            *callback_routes(CALLBACKS, application.executors.results, application.others),
             *people_routes(self._people),
             *([] if application.gateway is None else application.gateway.routes()),
             *page_routes(

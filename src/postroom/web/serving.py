@@ -184,8 +184,8 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except PostroomError as error:
-            typed = request.state.typed if hasattr(request.state, "typed") else ()
-            return error_page(status_of(error), error.message, remedy=remedy_of(error), typed=typed)
+            kept = request.state.typed if hasattr(request.state, "typed") else ()
+            return error_page(status_of(error), error.message, remedy=remedy_of(error), typed=kept)
 
     return answer
 
