@@ -350,6 +350,16 @@ def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | N
     return whose
 
 
+def see_database(settings: Settings, *, new_store: bool) -> None:
+    """Open the database and close it again, to know that it is accepted before a data folder is made. Blocks.
+
+    Raises:
+        PostroomError: as of `Application.open`, where the database is refused.
+    """
+    may_begin = new_store or not Kept.of(settings).expects_a_store
+    _open_store(settings, None, "server", may_begin=may_begin).close()
+
+
 def _open_store(settings: Settings, clock: Clock | None, purpose: str, *, may_begin: bool) -> Stores:
     if settings.database_url:
         return PostgresStore.open(
