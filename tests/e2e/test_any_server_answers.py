@@ -164,7 +164,7 @@ def run_by(pair: Pair, agent: str, runner: dict[str, Any]) -> None:
         assert answer.status == 200, answer
 
 
-def send(server: RunningServer, yard: Path, subject: str, to: str = "Bo") -> None:
+def send(server: RunningServer, yard: Path, subject: str, to: str = "Bo", body: str = "Are they on?") -> None:
     with server.line() as line:
         line.tool(
             "send_message",
@@ -172,7 +172,7 @@ def send(server: RunningServer, yard: Path, subject: str, to: str = "Bo") -> Non
             sender_name="Ada",
             to=[to],
             subject=subject,
-            body_md="Are they on?",
+            body_md=body,
         )
 
 
