@@ -72,16 +72,7 @@ class Apart:
     async def _done(self, work: str, *arguments: Path | int) -> Any:
         self._refuse_closed()
         await asyncio.to_thread(self._refuse_changed)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            _PROGRAM,
-            work,
-            *map(str, arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            creationflags=flags_of(sys.platform),
-        )
+        process = await _begun(work, *map(str, arguments))
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - were asked for
         self._running.add(process)
         try:
@@ -100,6 +91,25 @@ class Apart:
     def _refuse_closed(self) -> None:
         if self._is_closed:
             raise StoreUnavailable("the database is closed", remedy="start the server again")
+
+
+async def _begun(*words: str) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            _PROGRAM,
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            creationflags=flags_of(sys.platform),
+        )
+    except OSError as error:
+        raise StoreUnavailable(
+            f"a process cannot be begun: {error.strerror}",
+            value=sys.executable,
+            remedy="see open files in `postroom doctor`; after an upgrade start the server again",
+        ) from error
 
 
 def _told(said: bytes) -> Any:
