@@ -69,8 +69,6 @@ async def test_a_process_that_cannot_be_begun_is_a_failure_of_its_own_kind(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
     with pytest.raises(StoreUnavailable, match="cannot be begun: No such file"):
         await sqlite_store.check()
-    with pytest.raises(StoreUnavailable, match="cannot be begun: No such file"):
-        await sqlite_store.back_up(tmp_path / "copy.db")
 
 
 async def test_what_is_in_the_log_alone_is_examined_and_stays_there(sqlite_store: SqliteStore) -> None:

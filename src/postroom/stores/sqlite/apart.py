@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from postroom.contracts import errors
 from postroom.contracts.errors import PostroomError, StoreUnavailable
-from postroom.stores.sqlite.copying import remove_partial
 
 _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
 _IDLE_PRIORITY_CLASS: Final = 0x40
@@ -39,17 +38,6 @@ class Apart:
         """
         found: list[str] = await self._done("faults", database)
         return found
-
-    async def copy(self, database: Path, target: Path, *, is_kept: bool) -> None:
-        """Copy a database while others write to it; one that is kept is read back.
-
-        Raises:
-            StoreError: it could not be copied, or this is closed; what `target` was before, it is still.
-        """
-        try:
-            await self._done("copy", database, target, int(is_kept))
-        finally:
-            await asyncio.to_thread(remove_partial, target)  # of a process that was ended
 
     async def keep(self, copy: Path, target: Path, *, now: int) -> None:
         """Read a whole copy back, and keep it as a backup that shares pages with those before it.
