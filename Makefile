@@ -115,8 +115,8 @@ soak: $(DEV) ## kill a server again and again under mail, runs, chats and progra
 	PYTHONPATH=tests $(BIN)/python -m soak --kills $(KILLS) $(OPTIONS)
 
 SECONDS ?= 600
-soak-servers: $(DEV) ## the same with three servers on PostgreSQL behind Caddy, which also stand still and are cut off; SECONDS=600
-	PYTHONPATH=tests $(BIN)/python -m soak --servers 3 --seconds $(SECONDS) --sessions 100 $(OPTIONS)
+soak-servers: $(DEV) ## the same with three servers on PostgreSQL behind Caddy and 100 agents, and with more faults; SECONDS=600
+	PYTHONPATH=tests $(BIN)/python -m soak --servers 3 --seconds $(SECONDS) --agents 100 --sessions 20 --think 20 $(OPTIONS)
 
 bench: $(DEV) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -21,6 +21,7 @@ ALL = (
     "timeline",
     "sending",
     "servers",
+    "held_snapshots",
     "reading",
     "globs",
     "archive",

@@ -54,20 +54,20 @@ async def on_sqlite() -> AsyncIterator[RunStores]:
 
 
 async def runs_a_second(
-    stores: RunStores, *, threads: int = THREADS, runs: int = RUNS
+    stores: RunStores, *, callers: int = THREADS, runs: int = RUNS, threads: int = THREADS
 ) -> tuple[float, float]:
     """Return how many runs a second are accepted and brought to their end, and a run's processor time."""
     mailbox = Mailbox(Nothing(), stores, config=MailboxConfig(max_queued_per_thread=None))
     numbers = iter(range(runs))
 
-    async def submit(thread: int) -> None:
-        for _ in numbers:
-            await mailbox.submit_background(RunActivation.new(f"rate-{thread}", ["go"]))
+    async def submit() -> None:
+        for number in numbers:
+            await mailbox.submit_background(RunActivation.new(f"rate-{number % threads}", ["go"]))
 
     began, used = time.perf_counter(), time.process_time()
     async with asyncio.TaskGroup() as group:
-        for thread in range(threads):
-            group.create_task(submit(thread))
+        for _ in range(callers):
+            group.create_task(submit())
     await mailbox.settled()
     taken, cost = time.perf_counter() - began, time.process_time() - used
     await mailbox.aclose()

@@ -1,4 +1,4 @@
-"""What the queue on SQLite costs: beside the bare writer, and with a million dispatches that have ended."""
+"""What the queue costs: on SQLite beside the bare writer, and on both engines with a million ended runs."""
 
 import asyncio
 import sqlite3
@@ -11,12 +11,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from benchmarks.dispatch_mailbox import runs_a_second
 from benchmarks.figures import Table, median, ms, size, timed
 from benchmarks.peers import beside_dbos_on_sqlite
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.store import Stores
 
 TASKS = 64
 STEPS = 5
@@ -26,6 +28,8 @@ TURNS = size(10, 2)
 BARE_ROWS = size(10_000, 200)
 WIDTH = 250
 ROUNDS = size(200, 10)
+RUNS = size(500, 20)
+"""Runs through the whole mailbox in a turn."""
 LEASE = 30_000
 
 _NUMBERS = count(time.time_ns())
@@ -42,7 +46,7 @@ async def _store() -> AsyncIterator[SqliteStore]:
             await asyncio.to_thread(store.close)
 
 
-async def life(store: SqliteStore, thread: str) -> None:
+async def life(store: Stores, thread: str) -> None:
     """Take one dispatch from the queue to its end."""
     runs = store.runs
     number = f"{next(_NUMBERS):032x}"  # ids rise with time, as those of the mailbox do
@@ -134,7 +138,7 @@ async def fill(store: SqliteStore, number: int, *, page: int = 5_000) -> None:
         await store.store.engine.write(lambda sql, some=some: sql.connection.executemany(insert, some))
 
 
-def _calls(store: SqliteStore) -> Calls:
+def _calls(store: Stores) -> Calls:
     runs = store.runs
     queue = runs.dispatches
     return {
@@ -158,9 +162,8 @@ def _calls(store: SqliteStore) -> Calls:
     }
 
 
-async def whether_it_stays_flat(few: SqliteStore, many: SqliteStore, number: int) -> None:
-    """Take turns on a file with hardly any history and on one with much of it."""
-    table = Table(f"Flatness: hardly any against {number:,} ended dispatches, medians in turns")
+async def whether_it_stays_flat(table: Table, few: Stores, many: Stores) -> None:
+    """Take turns on a store with hardly any history and on one with much of it."""
     costs: dict[str, tuple[list[float], list[float]]] = {}
     for _ in range(ROUNDS):
         for at, store in enumerate((few, many)):
@@ -168,6 +171,74 @@ async def whether_it_stays_flat(few: SqliteStore, many: SqliteStore, number: int
                 costs.setdefault(what, ([], []))[at].extend(await timed(1, call))
     for what, (short, long) in costs.items():
         table.add(what, ms(median(long)), ms(median(short)), median(long) / median(short), "under 1.5")
+
+
+async def on_postgres(number: int) -> None:
+    """Print the table of two schemas of one PostgreSQL, of which one holds many runs that have ended."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    from postgres_server import running_postgres
+    from postroom.stores.postgres import PostgresStore
+
+    table = Table(f"Flatness on PostgreSQL: hardly any against {number:,} ended runs, medians in turns")
+    with running_postgres() as dsn:
+        few, many = [
+            await asyncio.to_thread(PostgresStore.open, dsn, schema=name) for name in ("few", "many")
+        ]
+        try:
+            for store, ended in ((few, 500), (many, number)):
+                await runs_a_second(store.runs, runs=1, threads=1)
+                await asyncio.to_thread(_fill_schema, dsn, "few" if store is few else "many", ended)
+            rates: tuple[list[float], list[float]] = ([], [])
+            for _ in range(TURNS):
+                for at, store in enumerate((few, many)):
+                    rates[at].append((await runs_a_second(store.runs, runs=RUNS))[0])
+            table.add(
+                "runs accepted and ended, through the whole mailbox",
+                f"{median(rates[1]):,.0f} runs/s",
+                f"{median(rates[0]):,.0f} runs/s",
+                median(rates[1]) / median(rates[0]),
+                "at least 0.67",
+            )
+            await whether_it_stays_flat(table, few, many)
+        finally:
+            for store in (few, many):
+                await asyncio.to_thread(store.close)
+
+
+def _fill_schema(dsn: str, schema: str, number: int) -> None:
+    """Store runs and dispatches that have ended, like the one that is there, on five thousand threads."""
+    import psycopg
+
+    with psycopg.connect(dsn, options=f"-c search_path={schema}") as session:
+        columns = {
+            table: [
+                name
+                for (name,) in session.execute(
+                    "SELECT column_name FROM information_schema.columns"
+                    " WHERE table_schema = %s AND table_name = %s",
+                    (schema, table),
+                )
+            ]
+            for table in ("runs", "run_dispatches")
+        }
+        for table, names in columns.items():
+            others = {
+                "run_id": "md5(one::text)",
+                "dispatch_id": "md5(one::text)",
+                "thread_id": "'ended-' || mod(one, 5000)",
+                "created_at": "1600000000000 + one",
+                "updated_at": "1600000000000 + one",
+                "body": "replace(body, run_id, md5(one::text))",
+            }
+            values = ", ".join(others.get(name, name) for name in names)
+            session.execute(
+                f"INSERT INTO {table} ({', '.join(names)}) SELECT {values} FROM"
+                f" (SELECT * FROM {table} LIMIT 1) AS like_this, generate_series(1, %s) AS one",
+                (number,),
+            )
+        session.commit()
+        session.autocommit = True
+        session.execute("VACUUM ANALYZE")
 
 
 async def main(large: int = size(1_000_000, 2_000)) -> None:
@@ -179,7 +250,9 @@ async def main(large: int = size(1_000_000, 2_000)) -> None:
         rate = await beside_the_writer(table, few, "an empty queue")
         await beside_dbos_on_sqlite(table, "the same", rate, "lives", "at least 3")
         await beside_the_writer(table, many, f"{large:,} ended dispatches beside it")
-        await whether_it_stays_flat(few, many, large)
+        flat = Table(f"Flatness: hardly any against {large:,} ended dispatches, medians in turns")
+        await whether_it_stays_flat(flat, few, many)
+    await on_postgres(large)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -38,8 +38,8 @@ def missing_pooler() -> str | None:
 
 
 @contextmanager
-def a_pooler(dsn: str) -> Iterator[str]:
-    """Start a pooler before a database and give its DSN."""
+def a_pooler(dsn: str, more: Mapping[str, object] | None = None) -> Iterator[str]:
+    """Start a pooler before a database, perhaps with `more` settings, and give its DSN."""
     there = urlsplit(dsn)
     with tempfile.TemporaryDirectory(prefix="postroom-pool-") as folder, socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
@@ -48,6 +48,7 @@ def a_pooler(dsn: str) -> Iterator[str]:
         settings = Path(folder) / "pgbouncer.ini"
         settings.write_text(
             SETTINGS.format(host=there.hostname, port=there.port, user=there.username, own=own)
+            + "".join(f"{name} = {value}\n" for name, value in (more or {}).items())
         )
         words = ["pgbouncer", str(settings)]
         if os.geteuid() == 0:

@@ -32,6 +32,8 @@ ROUTE_WORDS: Final = {
     "/admin/doctor": "The examination behind `postroom doctor`.",
     "/admin/projects": "Every project: its slug and its path.",
     "/admin/support-bundle": "What `postroom support-bundle` packs, as texts by the names of their files.",
+    "/admin/progress": "How far long work is that another call waits for, such as `?of=/admin/backup`: "
+    "what is done, and how much of how much; empty when there is none.",
     "/admin/backup": 'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the usual place.',
     "/admin/agent-token": 'Makes (`POST`) or ends (`DELETE`) an agent\'s token. Body: `{"project": "...", '
     '"agent": "..."}`.',

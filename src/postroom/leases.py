@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import StaleClaim, StoreError
-from postroom.contracts.leases import LEASES, SERVER, Lease, named_places
+from postroom.contracts.leases import LEASES, SERVER, Lease, named_places, servers
 from postroom.contracts.messages import Json
 from postroom.contracts.transactions import Store, Transaction
 from postroom.log import get_logger
@@ -75,6 +75,14 @@ class Leases:
     def holds(self, name: str) -> bool:
         """Say whether what this lease is for may be done here, at this moment."""
         return name in self._held and self._store.clock.now() < self._held[name][1]
+
+    async def servers(self, place: str = "") -> list[Lease]:
+        """Return the servers that are up, of those that are a place where one is named.
+
+        Raises:
+            StoreError: they cannot be looked up.
+        """
+        return await self._store.read(lambda tx: servers(tx.leases.listed(), tx.now(), place))
 
     def places(self) -> list[str]:
         """Return the places that this server is: those that it says it is, and what it has a lease of."""

@@ -1424,3 +1424,19 @@ async def test_a_file_is_fetched_from_discord_only_and_no_more_than_may_be(
         assert len(fake.seen) == asked
     with pytest.raises(ServerUnavailable):
         await fetched(adapter, at(there), max_bytes=1_000)
+
+
+async def test_a_server_that_stood_still_opens_no_gateway_while_another_has_the_bot(
+    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
+) -> None:
+    async with connected(fake, inbox, clock) as adapter:
+        adapter.is_ours = lambda: False
+        fake.cut()
+        for _ in range(5):
+            await let_pass(clock)
+        assert [len(fake.identified), len(fake.resumed)] == [1, 0]
+        adapter.is_ours = lambda: True
+        await let_pass(clock)
+        await fake.say("back")
+        await until(lambda: inbox.kept)
+        assert [len(fake.identified), len(fake.resumed)] == [1, 1]

@@ -876,3 +876,18 @@ async def test_a_card_says_what_to_answer_and_nothing_is_edited(fake, adapter) -
     assert (await adapter.edit_message(ANN, "<1@x>", "x")).error_kind is SendErrorKind.BAD_FORMAT
     assert not adapter.capabilities.edits
     await adapter.send_typing(ANN)
+
+
+async def test_a_server_that_stood_still_looks_for_no_mail_while_another_has_the_mailbox(
+    fake, adapter, listener, clock
+) -> None:
+    await eventually(lambda: clock.sleeping)
+    adapter.is_ours = lambda: False
+    looks = len(fake.imap.asked("UID SEARCH"))
+    fake.imap.put(mail("for the other"))
+    for _ in range(5):
+        clock.advance(timedelta(minutes=1))
+        await eventually(lambda: clock.sleeping)
+    assert len(fake.imap.asked("UID SEARCH")) == looks
+    adapter.is_ours = lambda: True
+    await passing(clock, lambda: listener.inbound)

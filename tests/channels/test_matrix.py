@@ -944,3 +944,18 @@ async def test_ids_cannot_leave_their_place_in_a_path(fake, adapter) -> None:
 
 def test_the_lock_is_on_the_token() -> None:
     assert MatrixAdapter(PlatformConfig(token="t", extra={"base_url": "https://x"})).lock_identity() == "t"
+
+
+async def test_a_server_that_stood_still_asks_for_nothing_while_another_has_the_account(
+    fake, adapter, listener, clock
+) -> None:
+    adapter.is_ours = lambda: False
+    await fake.push(DM, text("$1"))  # answers the round that had begun
+    await eventually(lambda: clock.sleeping)
+    rounds = len(fake.requests("/sync"))
+    for _ in range(5):
+        clock.advance(timedelta(minutes=1))
+        await eventually(lambda: clock.sleeping)
+    assert (len(fake.requests("/sync")), listener.inbound) == (rounds, [])
+    adapter.is_ours = lambda: True
+    await passing(clock, lambda: listener.inbound)

@@ -1707,3 +1707,20 @@ async def test_no_secret_and_no_message_is_shown_anywhere(
     shown = f"{caplog.text} {results} {adapter!r} {vars(adapter)} {caught.value!r} {caught.value.as_dict()}"
     for secret in (BOT_TOKEN, APP_TOKEN, SECRET, TICKET, "private words"):
         assert secret not in shown
+
+
+async def test_a_server_that_stood_still_opens_no_socket_while_another_has_the_app(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
+) -> None:
+    adapter.is_ours = lambda: False
+    fake.wires[0].cut()
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    for _ in range(5):
+        await eventually(lambda: clock.sleeping)
+        clock.advance(timedelta(seconds=20))
+    assert len(fake.called("apps.connections.open")) == 1
+    adapter.is_ours = lambda: True
+    clock.advance(timedelta(seconds=20))
+    await eventually(lambda: fake.live)
+    await fake.live[0].say(inbound("e1", "back"))
+    await eventually(lambda: gateway.texts == ["back"])

@@ -16,7 +16,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = {"__init__", "__main__", "application", "figures", "http_server"}
 """What is no benchmark."""
 ALL = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in PARTS)
-NEEDS_POSTGRES = ("dispatch_mailbox", "embedded", "enqueue_many", "servers")
+NEEDS_POSTGRES = (
+    "dispatch_mailbox",
+    "dispatch_store",
+    "embedded",
+    "enqueue_many",
+    "held_snapshots",
+    "servers",
+)
 PATIENCE = 150
 pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE + 10)]
 

@@ -339,6 +339,7 @@ def test_what_is_wrong_with_the_address_is_one_sentence(
         ("postgres?sslmode=require", "sslmode=disable"),
         ("read_only", "may be written"),
         ("guarded", "GRANT CREATE ON DATABASE guarded TO"),
+        ("anothers", "GRANT USAGE, CREATE ON SCHEMA of database_schema"),
     ],
 )
 def test_what_the_server_does_not_offer_is_told_with_what_to_do(
@@ -351,7 +352,11 @@ def test_what_the_server_does_not_offer_is_told_with_what_to_do(
             session.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
         if path == "guarded":
             session.execute("CREATE ROLE guest LOGIN")
-    user = "guest" if path == "guarded" else "postgres"
+    if path == "anothers":
+        with psycopg.connect(f"{dsn.rpartition('/')[0]}/{path}", autocommit=True) as session:
+            session.execute("CREATE ROLE stranger LOGIN; GRANT CREATE ON DATABASE anothers TO stranger")
+            session.execute("CREATE SCHEMA postroom")
+    user = {"guarded": "guest", "anothers": "stranger"}.get(path, "postgres")
     url = f"{dsn.replace('postgres@', f'{user}:hunter2@').rpartition('/')[0]}/{path}"
     refused(url, CONFIGURATION, told, tmp_path, here)
 

@@ -34,6 +34,12 @@ def main() -> None:
         "--sessions", type=int, default=20, help="how many ask at once, over mail and three channels"
     )
     asked.add_argument(
+        "--agents",
+        type=int,
+        default=0,
+        help="agents with the official MCP SDK, besides those of the sessions",
+    )
+    asked.add_argument(
         "--think", type=float, default=1.0, help="the longest pause of each before it asks on, seconds"
     )
     asked.add_argument("--look-every", type=int, default=50, help="kills after which the books are compared")

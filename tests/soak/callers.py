@@ -10,6 +10,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from channels.fake_telegram import message, update
@@ -18,7 +19,9 @@ from soak.lines import Cut, Line, McpLine
 from soak.peers import NONCE, PER_CONVERSATION, Heard, Peers
 from soak.world import ANSWERS, HOOK_SECRET, KEY, Deployment, begun
 
-AGAIN_AFTER = 0.2
+AGAIN_AFTER, AGAIN_SHARE = 0.2, 0.1
+"""Seconds, and the share of its longest pause, after the longer of which a caller tries or looks again: many who do
+so at once, each with a client that it has to make anew, would leave the servers no processor."""
 KILLED, LONGEST_COMMAND = 0.25, 0.3
 """The share of commands that are killed, and the seconds within which; some have ended before."""
 RETRYABLE = 75
@@ -43,6 +46,7 @@ class Asked:
     heard: Heard = field(default_factory=Heard)
     told: str = ""
     """Why there is no answer, as the asker was told."""
+    asked_at: float = field(default_factory=time.monotonic)
 
     @property
     def is_over(self) -> bool:
@@ -59,16 +63,25 @@ class Caller(ABC):
         self.dice = random.Random(f"{self.channel} {number}")
         self.asked: list[Asked] = []
         self.line = Line(server)
+        self.again_after = max(AGAIN_AFTER, AGAIN_SHARE * think)
 
     async def work(self, stop: asyncio.Event) -> None:
         """Ask until told to stop, and return when what was asked has its answer."""
-        while not stop.is_set():
-            asked = [self._new() for _ in range(self.dice.choice((1, 1, 1, 2)))]
-            async with asyncio.TaskGroup() as group:
-                for one in asked:
-                    group.create_task(self.ask(one))
-            await asyncio.sleep(self.dice.uniform(0, self.think))
-        await self.leave()
+        await self._pause(stop)  # not all at the same moment
+        try:
+            while not stop.is_set():
+                asked = [self._new() for _ in range(self.dice.choice((1, 1, 1, 2)))]
+                async with asyncio.TaskGroup() as group:
+                    for one in asked:
+                        group.create_task(self.ask(one))
+                await self._pause(stop)
+        finally:
+            await self.leave()
+
+    async def _pause(self, stop: asyncio.Event) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.dice.uniform(0, self.think)):
+                await stop.wait()
 
     async def leave(self) -> None:
         """End the connections."""
@@ -97,13 +110,13 @@ class Caller(ABC):
             try:
                 status, told = await line.exchange(method, path, body, headers)
             except Cut:
-                await asyncio.sleep(AGAIN_AFTER)
+                await asyncio.sleep(self.again_after)
                 continue
             if status in good:
                 return status, told
             if status not in (429, 502, 503, 504):
                 raise RuntimeError(f"{path} was refused: {status} {told}")
-            await asyncio.sleep(AGAIN_AFTER)
+            await asyncio.sleep(self.again_after)
 
 
 class Mate(Caller):
@@ -138,7 +151,7 @@ class Mate(Caller):
                 if not asked.is_over:
                     await self.read()
             if not asked.is_over:
-                await asyncio.sleep(AGAIN_AFTER)
+                await asyncio.sleep(self.again_after)
 
     async def _sent(self, nonce: str, to: str) -> dict:
         return await self._called(
@@ -166,7 +179,7 @@ class Mate(Caller):
             try:
                 return await self.mcp.tool(tool, project_key=str(self.server.yard), **arguments)
             except Cut:
-                await asyncio.sleep(AGAIN_AFTER)
+                await asyncio.sleep(self.again_after)
 
     async def leave(self) -> None:
         await super().leave()
@@ -199,7 +212,7 @@ class Terminal(Mate):
                 return sent
             if code not in (-signal.SIGKILL, RETRYABLE):
                 raise RuntimeError(f"the command ended with {code}: {said.read_text()}")
-            await asyncio.sleep(AGAIN_AFTER)
+            await asyncio.sleep(self.again_after)
 
 
 class Person(Caller):

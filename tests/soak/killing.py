@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ PROGRAMS = (0, 0, 1, 1, 2)
 """How many of the programs that a server runs are killed in its life, at most."""
 LONGEST_LIFE = 2.0
 PATIENCE = 600.0
+"""Seconds after which what was asked and has no answer is a finding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class Soak:
     kill_every: float = 0
     servers: int = 1
     sessions: int = 20
+    agents: int = 0
+    """Agents with the official MCP SDK, besides those of the sessions."""
     think: float = 1.0
     look_every: int = 50
 
@@ -144,27 +148,34 @@ def close(done: Soaked, callers: list[Caller], around: Peers, logs: list[Path]) 
         history += unexpected(log.read_text().splitlines())
 
 
-def make_callers(
-    sessions: int, deployment: Deployment, around: Peers, think: float
-) -> tuple[list[Caller], list[str]]:
-    """Return so many callers of all kinds, and the names of those that are agents."""
-    callers = [
-        KINDS[number % len(KINDS)](number // len(KINDS), deployment, around, think)
-        for number in range(sessions)
-    ]
+def make_callers(chosen: Soak, deployment: Deployment, around: Peers) -> tuple[list[Caller], list[str]]:
+    """Return the callers, and the names of those that are agents."""
+    kinds = [KINDS[number % len(KINDS)] for number in range(chosen.sessions)] + [Mate] * chosen.agents
+    there = Counter[type[Caller]]()
+    callers = []
+    for kind in kinds:
+        callers.append(kind(there[kind], deployment, around, chosen.think))
+        there[kind] += 1
     agents = [one.name for one in callers if isinstance(one, Mate)]
     for kind in (Mate, Terminal):
         kind.mates = sum(name.startswith(kind.kind) for name in agents)
     return callers, agents
 
 
-async def until_answered(callers: list[Caller], work: Awaitable[None]) -> None:
-    """Have callers ask until the work is done, and have the answer to what they have asked."""
+async def until_answered(
+    callers: list[Caller], work: Awaitable[None], waits: Callable[[], None] = lambda: None
+) -> None:
+    """Have callers ask until the work is done, and have the answer to what they have asked.
+
+    `waits` is called when there is nothing left but to wait for answers; what has none after `PATIENCE` is left to be
+    found (`compare_answers`).
+    """
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         asking = [group.create_task(caller.work(stop)) for caller in callers]
         await work
         stop.set()
+        waits()
         await asyncio.wait(asking, timeout=PATIENCE)
         for task in asking:
             task.cancel()
@@ -175,7 +186,7 @@ async def soak(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soake
     folder.mkdir(parents=True, exist_ok=True)
     async with Peers().serving() as around:
         server = Server(folder)
-        callers, agents = make_callers(chosen.sessions, server, around, chosen.think)
+        callers, agents = make_callers(chosen, server, around)
         killing = _Killing(chosen, server, callers, tell)
         try:
             await furnish(server, around, agents)

@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from balancer import balanced, free_address
-from faults.cutting_proxy import CuttingProxy, a_proxy
 from postgres_server import PostgresServer
 from postroom import testing
 from postroom.leases import LENGTH
 from soak.books import Postgres, look
 from soak.killing import Soak, Soaked, close, make_callers, until_answered
 from soak.peers import Peers
-from soak.world import Environment, Server, furnish, write_chats
+from soak.progress import Progress
+from soak.proxies import Proxy, running
+from soak.world import START_PATIENCE, Environment, Server, furnish, write_chats
 
 SCHEMA = "soak"
 SLOW = 0.01
@@ -40,7 +41,7 @@ class Cluster:
     """The servers, and the one address behind which callers find them."""
 
     servers: list[Server]
-    proxies: list[CuttingProxy]
+    proxies: list[Proxy]
     database: PostgresServer
     yard: Path
     token: str
@@ -62,10 +63,15 @@ class Cluster:
         return Postgres(self.database.dsn, SCHEMA)
 
     async def ready(self) -> None:
-        """Return when all servers are."""
-        for server in self.servers:
-            while not await server.answers():
-                await asyncio.sleep(0.1)
+        """Return when all servers are.
+
+        Raises:
+            TimeoutError: one was not in time.
+        """
+        async with asyncio.timeout(START_PATIENCE):
+            for server in self.servers:
+                while not await server.answers():
+                    await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
@@ -78,11 +84,9 @@ async def cluster(number: int, folder: Path) -> AsyncIterator[Cluster]:
         token = f"prm_{secrets.token_urlsafe(32)}"
         servers, proxies = [], []
         for one in range(number):
-            proxy, dsn = await stack.enter_async_context(a_proxy(database.dsn))
-            proxies.append(proxy)
-            servers.append(
-                _server(folder / f"server-{one}", folder / "yard", dsn, token, WRONG_BY[one % len(WRONG_BY)])
-            )
+            proxies.append(await stack.enter_async_context(running(database.dsn)))
+            dsn, wrong_by = proxies[-1].dsn, WRONG_BY[one % len(WRONG_BY)]
+            servers.append(_server(folder / f"server-{one}", folder / "yard", dsn, token, wrong_by))
             stack.push_async_callback(servers[-1].kill)
         yield Cluster(servers=servers, proxies=proxies, database=database, yard=folder / "yard", token=token)
 
@@ -124,8 +128,8 @@ def _server(folder: Path, yard: Path, dsn: str, token: str, wrong_by: float) -> 
 class Faults:
     """What is done to servers and database until it is over."""
 
-    def __init__(self, cluster: Cluster, around: Peers, kill_every: float) -> None:
-        self._cluster, self._around = cluster, around
+    def __init__(self, cluster: Cluster, around: Peers, kill_every: float, progress: Progress) -> None:
+        self._cluster, self._around, self._progress = cluster, around, progress
         self._kill_every = kill_every or KILL_EVERY
         self._dice = random.Random("several")
         self._away: set[int] = set()
@@ -153,12 +157,15 @@ class Faults:
 
     async def last(self, seconds: float) -> None:
         """Have faults happen for so long, and return when all servers are up again."""
+        self._progress.stage(f"asking under faults for {seconds:.0f} s")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kill_again_and_again())
             group.create_task(self._stand_still_again_and_again())
             group.create_task(self._take_the_database_away(seconds))
             await asyncio.sleep(seconds)
             self._is_over.set()
+            self._progress.stage("waiting for the last fault to end")
+        self._progress.stage("waiting for all servers to be ready")
         await self._cluster.ready()
 
     async def _over_within(self, seconds: float) -> bool:
@@ -185,12 +192,11 @@ class Faults:
                 self._away = {still, cut_off}
                 servers[still].pause()
             self._around.telegram.still.add(still)
-            self._cluster.proxies[cut_off].is_cut_off = True
+            self._cluster.proxies[cut_off].cut_off()
             await asyncio.sleep(STANDSTILL)
             self._around.telegram.still.discard(still)
             servers[still].go_on()
-            self._cluster.proxies[cut_off].is_cut_off = False
-            self._cluster.proxies[cut_off].cut_all()
+            self._cluster.proxies[cut_off].join()
             self._away = set()
             self.standstills += 1
             still = cut_off
@@ -229,15 +235,25 @@ async def soak_several(chosen: Soak, folder: Path, tell: Callable[[str], None]) 
     history = done.findings.history
     began = time.monotonic()
     hosts = ["127.0.0.1"] * chosen.servers
-    async with Peers().serving(hosts) as around, cluster(chosen.servers, folder) as found:
-        callers, agents = make_callers(chosen.sessions, found, around, chosen.think)
+    async with (
+        Progress(tell).shown() as progress,
+        Peers().serving(hosts) as around,
+        cluster(chosen.servers, folder) as found,
+    ):
+        callers, agents = make_callers(chosen, found, around)
+        progress.stage(f"starting {chosen.servers} servers for {len(callers)} callers")
         async with served(found, around, agents):
-            faults = Faults(found, around, chosen.kill_every)
+            faults = Faults(found, around, chosen.kill_every, progress)
+            progress.callers, progress.faults = callers, faults
             async with faults.looked_after():
-                await until_answered(callers, faults.last(chosen.seconds))
+                await until_answered(
+                    callers, faults.last(chosen.seconds), lambda: progress.stage("waiting for answers")
+                )
             for number, server in enumerate(found.servers):
+                progress.stage(f"stopping server {number}")
                 if code := await server.stop():
                     history.append(f"server {number} did not end in order, but with {code}")
+        progress.stage("comparing the books")
         done.findings, states = await look(found.books, [one for caller in callers for one in caller.asked])
         done.findings.history += history + faults.findings
         close(done, callers, around, [one.log for one in found.servers])
@@ -246,7 +262,5 @@ async def soak_several(chosen: Soak, folder: Path, tell: Callable[[str], None]) 
         polls = ", ".join(
             f"{polls} by server {one}" for one, polls in sorted(around.telegram.pollers.items())
         )
-        tell(
-            f"{faults}\nTelegram was asked for news {polls}; of its messages and others of chats {dict(states)}"
-        )
+        tell(f"Telegram was asked for news {polls}; of its messages and others of chats {dict(states)}")
     return done

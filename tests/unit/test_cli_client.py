@@ -13,7 +13,7 @@ from fake_postroom import FakePostroom, Raw, Short, Stream, rpc_error, rpc_resul
 from postroom.app import places
 from postroom.cli.client import Server, events, locate, rebuilt
 from postroom.cli.wire import Call, Endpoint, Exchange
-from postroom.contracts import errors
+from postroom.contracts import errors, progress
 from postroom.contracts.errors import PostroomError, all_errors
 from table_rows import each_row
 
@@ -251,3 +251,40 @@ def test_a_stream_is_read_alike_however_it_is_cut(size: int) -> None:
     text = b": hello\r\n\r\nevent: message\r\nid: 1\r\ndata: a\r\ndata:b\r\n\r\ndata: \xc3\xa4\n\ndata: cut"
     pieces = iter([text[at : at + size] for at in range(0, len(text), size)] + [b""])
     assert list(events(lambda _: next(pieces))) == ["a\nb", "ä"]
+
+
+def test_how_far_long_work_is_comes_from_the_server_while_it_is_waited_for(
+    fake: FakePostroom, server: Server
+) -> None:
+    told, heard = list[tuple[object, ...]](), threading.Event()
+
+    def watch(*far: object) -> None:
+        told.append(far)
+        if len(told) > 1:
+            heard.set()
+
+    fake.admin["POST", "/admin/backup"] = lambda _: {"done": heard.wait(30)}
+    fake.admin["GET", "/admin/progress?of=%2Fadmin%2Fbackup"] = lambda _: {
+        "doing": "copying: pages",
+        "done": 3,
+        "total": 9,
+    }
+    with progress.watched(watch):
+        found = server.admin_long("writing the backup", "POST", "/admin/backup", {})
+    assert (found, told[:2]) == ({"done": True}, [("writing the backup",), ("copying: pages", 3, 9)])
+
+
+def test_a_server_that_does_not_say_how_far_it_is_is_waited_for_all_the_same(
+    fake: FakePostroom, server: Server
+) -> None:
+    told, heard = list[tuple[object, ...]](), threading.Event()
+
+    def watch(*far: object) -> None:
+        told.append(far)
+        if len(told) > 1:
+            heard.set()
+
+    fake.admin["GET", "/admin/doctor"] = lambda _: {"ok": heard.wait(30)}
+    with progress.watched(watch):
+        found = server.admin_long("looking", "GET", "/admin/doctor?full=yes")
+    assert (found, told[:2]) == ({"ok": True}, [("looking",), ("looking",)])

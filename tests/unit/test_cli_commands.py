@@ -17,7 +17,7 @@ from fake_postroom import FakePostroom, Raw
 from postroom.app import places
 from postroom.cli import remedies, show
 from postroom.cli.main import main
-from postroom.contracts import errors
+from postroom.contracts import errors, progress
 from postroom.mail.operations import OPERATIONS
 from postroom.version import __version__
 from table_rows import each_row
@@ -665,18 +665,40 @@ def test_a_narrow_screen_breaks_no_id_and_puts_the_reason_below(monkeypatch: pyt
     assert drawn.splitlines()[2].startswith("  2026-11-22 16:38  it said no it said no")
 
 
-def test_progress_is_drawn_for_a_person_alone(
+def test_progress_is_drawn_on_a_terminal_and_nothing_of_it_stays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with show.progress() as tell:
-        tell("half")
-    assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with show.progress() as tell:
-        tell("half")
-    drawn = capsys.readouterr().err
-    assert "half 0:00:0" in re.sub(r"\x1b\[[0-9;]*m", "", drawn)
-    assert drawn.endswith("\x1b[1A\x1b[2K")  # nothing of it stays
+    with show.progress(as_json=False):
+        progress.tell("copying: rows", 1_000, 2_000)
+    drawn = re.sub(r"\x1b\[[0-9;?]*m", "", capsys.readouterr().err)
+    assert re.search(r"copying: rows .* 1,000 of 2,000 \(50 %\) 0:00:0", drawn)
+    assert drawn.endswith("\x1b[1A\x1b[2K")
+
+
+def test_progress_in_a_pipe_is_a_line_when_work_is_long_and_then_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    lines = progress.Lines(lambda text: print(text, file=sys.stderr), lambda: now[0])
+    for instant in range(16):
+        now[0] = float(instant)
+        lines("copying: rows", instant, 15)
+    lines("joining")
+    assert capsys.readouterr().err.splitlines() == [
+        "copying: rows: 2 of 15 (13 %), after 2 s",
+        "copying: rows: 7 of 15 (46 %), after 7 s",
+        "copying: rows: 12 of 15 (80 %), after 12 s",
+    ]
+
+
+def test_progress_is_not_told_where_a_program_reads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with show.progress(as_json=True):
+        progress.tell("copying: rows", 1, 2)
+    assert capsys.readouterr().err == ""
 
 
 def python(code: str, **more: Any) -> "subprocess.CompletedProcess[str]":

@@ -17,7 +17,7 @@ from postroom.app.config import Settings
 from postroom.cli import restoring
 from postroom.cli.main import main
 from postroom.cli.restoring import RestoreOptions, restore
-from postroom.contracts import errors
+from postroom.contracts import errors, progress
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import connect
@@ -52,10 +52,6 @@ def mark_of(path: Path) -> str:
 
 def names(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()} - {"postroom.db.lock"}
-
-
-def quiet(_: str) -> None:
-    """Nobody watches."""
 
 
 @pytest.fixture
@@ -117,7 +113,7 @@ def test_changes_that_wait_in_the_log_are_kept_with_the_former_database(tmp_path
     crashed.close()
     for ending, content in copies.items():  # what a killed server leaves
         database.with_name(database.name + ending).write_bytes(content)
-    done = restore(RestoreOptions(source=saved, database=database, force=True), now=NOW, progress=quiet)
+    done = restore(RestoreOptions(source=saved, database=database, force=True), now=NOW)
     assert done.former is not None
     assert mark_of(database) == "saved"
     assert mark_of(done.former) == "in the log"
@@ -129,7 +125,7 @@ def test_a_damaged_database_is_kept_as_it_is_log_and_all(tmp_path: Path, saved: 
     database = folder / "postroom.db"
     database.write_bytes(b"no database at all " * 100)
     database.with_name("postroom.db-wal").write_bytes(b"its log")
-    done = restore(RestoreOptions(source=saved, database=database, force=True), now=NOW, progress=quiet)
+    done = restore(RestoreOptions(source=saved, database=database, force=True), now=NOW)
     assert done.former is not None
     assert mark_of(database) == "saved"
     assert done.former.read_bytes() == b"no database at all " * 100
@@ -319,16 +315,17 @@ def test_a_full_disk_leaves_everything_as_it_was(
 
     monkeypatch.setattr(restoring.os, "fsync", full)
     with pytest.raises(errors.StoreFull):
-        restore(RestoreOptions(source=saved, database=database, force=True), now=NOW, progress=quiet)
+        restore(RestoreOptions(source=saved, database=database, force=True), now=NOW)
     assert mark_of(database) == "former"
     assert names(database.parent) == {"postroom.db"}
 
 
-def test_progress_is_told_in_percent(tmp_path: Path, saved: Path) -> None:
-    told: list[str] = []
-    restore(RestoreOptions(source=saved, database=tmp_path / "x.db"), now=NOW, progress=told.append)
+def test_it_is_told_how_much_of_a_backup_is_restored(tmp_path: Path, saved: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    with progress.watched(lambda *far: told.append(far)):
+        restore(RestoreOptions(source=saved, database=tmp_path / "x.db"), now=NOW)
     size = saved.stat().st_size
-    assert told == [f"copied 100 % of {size} bytes", "reading the whole copy"]
+    assert told[0] == ("copying the backup: bytes", size, size)
 
 
 def test_a_backup_without_a_server_is_whole_and_leaves_the_schema(
@@ -466,7 +463,7 @@ def test_two_restores_at_once_do_not_mix(tmp_path: Path, saved: Path) -> None:
 
     def attempt() -> None:
         try:
-            restore(RestoreOptions(source=saved, database=database, force=True), now=NOW, progress=quiet)
+            restore(RestoreOptions(source=saved, database=database, force=True), now=NOW)
             outcomes.append("done")
         except errors.StoreHeld:
             outcomes.append("held")
@@ -495,7 +492,6 @@ def test_a_restore_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
         restore(
             RestoreOptions(source=tmp_path / "odd.db", database=tmp_path / "to" / "b.db"),
             now=NOW,
-            progress=quiet,
         )
     assert list((tmp_path / "to").iterdir()) == []
 

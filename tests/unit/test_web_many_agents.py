@@ -2,14 +2,19 @@
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
 
 import httpx2
 import pytest_asyncio
 from starlette.applications import Starlette
 
-from postroom.contracts.store import MailWrites
+from postroom.contracts.store import MailReads, MailWrites
+from postroom.contracts.work import WorkCounts
+from postroom.mail.conflicts import together
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from postroom.web.frame import Frame, frame
 from postroom.web.pages import page_routes
 from postroom.web.timeline_marks import TOGETHER
 from web_samples import Writer
@@ -43,6 +48,19 @@ async def orchard(store: SqliteStore, clock: ManualClock, agents: int, *pairs: t
             write.send(made[sender], f"From {sender}", "x", to=(made[reader],), at=clock.now() - 1_000)
 
     await store.write(fill)
+
+
+@dataclass(frozen=True)
+class Numbered:
+    id: int
+
+
+def seen_frame(reads: MailReads, now: int) -> Frame:
+    project = reads.project("orchard")
+    assert project is not None
+    return frame(
+        reads, project, after=0, work=WorkCounts(questions=0, given_up=0, open_runs=0), me="", now=now
+    )
 
 
 def drawn(page: str) -> set[str]:
@@ -96,3 +114,75 @@ async def test_a_filter_with_more_agents_than_it_offers_takes_the_name_of_each(
     assert page.count('<option value="Agent') == 200
     found = (await browser.get("/p/orchard/threads?agent=Agent200")).text
     assert ("From 200" in found, "From 0" in found) == (True, False)
+
+
+def test_what_hangs_together_by_pairs_is_one_group() -> None:
+    made = {number: Numbered(number) for number in range(1, 8)}
+    for pairs, groups in {
+        (): [],
+        ((2, 1),): [[1, 2]],
+        ((1, 2), (3, 4)): [[1, 2], [3, 4]],
+        ((1, 2), (3, 4), (2, 3), (1, 4)): [[1, 2, 3, 4]],
+        ((6, 7), (1, 5), (5, 6)): [[1, 5, 6, 7]],
+    }.items():
+        found = together((made[one], made[other]) for one, other in pairs)
+        assert [[each.id for each in group] for group in found] == groups
+
+
+async def test_many_that_hold_the_same_file_need_a_person_once(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    def hold(tx: MailWrites) -> None:
+        project = tx.project("orchard")
+        assert project is not None
+        for agent in tx.agents(project.id, include_retired=False, limit=40):
+            tx.insert_reservation(
+                agent, pattern="src/**", prefix="src/", exclusive=True, reason="", ttl=3_600, now=clock.now()
+            )
+
+    await orchard(store, clock, 40)
+    await store.write(hold)
+    found = await store.read(lambda reads: seen_frame(reads, clock.now()))
+    assert (found.conflicts, found.needs) == (1, 1)
+
+
+async def test_the_timeline_of_a_young_project_opens_at_the_span_that_holds_it(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await store.write(
+        lambda tx: tx.insert_project(
+            slug="orchard",
+            human_key="/orchard",
+            spelling="/orchard",
+            git_identity="",
+            owner="ana",
+            now=clock.now(),
+        )
+    )
+    for age, shown in {0: "1 min", 1: "15 min", 20: "1 h", 100: "8 h"}.items():
+        clock.advance(timedelta(minutes=age))
+        page = (await browser.get("/p/orchard/timeline")).text
+        assert re.search(rf'aria-current="true">{shown}</a>', page), shown
+
+
+async def test_the_list_has_a_run_where_that_happened_which_it_says(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    now = clock.now()
+
+    def ran(tx: MailWrites) -> None:
+        project = tx.project("orchard")
+        assert project is not None
+        ada = tx.agents(project.id, include_retired=False, limit=1)[0]
+        tx.begin_run("r", ada.id, now - 9_000)
+        tx.end_run("r", now=now - 3_000)
+
+    await orchard(store, clock, 2)
+    await store.write(
+        lambda tx: Writer(tx).send(
+            tx.agents(1, include_retired=False, limit=1)[0], "Mid", "x", at=now - 6_000
+        )
+    )
+    await store.write(ran)
+    page = (await browser.get("/p/orchard/timeline")).text
+    assert re.findall(r'data-item data-key="(\w+):', page) == ["attempt", "message"]

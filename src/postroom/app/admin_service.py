@@ -24,9 +24,11 @@ from postroom.app.support import (
 )
 from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import Application
+from postroom.contracts import progress
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidPath, StoreError
 from postroom.contracts.leases import SERVER, servers
+from postroom.contracts.store import MailWrites
 from postroom.http_api.operations import (
     Check,
     LagMeter,
@@ -38,7 +40,7 @@ from postroom.http_api.operations import (
     store_check,
 )
 from postroom.mail.context import token_hash
-from postroom.mail.merging import merge, plan_of
+from postroom.mail.merging import MergePlan, merge, plan_of
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
 from postroom.services.runners import declared_runners
@@ -133,7 +135,13 @@ class AdminService:
         if dry_run:
             plan = await application.store.read(lambda tx: plan_of(tx, source, target))
         else:
-            plan = await application.store.write(lambda tx: merge(tx, source, target))
+            watcher = progress.here()
+
+            def change(tx: MailWrites) -> MergePlan:
+                with progress.watched(watcher):
+                    return merge(tx, source, target)
+
+            plan = await application.store.write(change)
         return {
             "dry_run": dry_run,
             "from": {"slug": plan.source.slug, "human_key": plan.source.human_key},

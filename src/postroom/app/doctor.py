@@ -23,6 +23,7 @@ from postroom.app.privacy import told_of_folders
 from postroom.app.repairs import Repair, another_archive, gaps_of, head_of, indexes_of
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.wiring import Application
+from postroom.contracts import progress
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
@@ -87,8 +88,11 @@ class Doctor:
             "descriptors": self._descriptors,
             **({} if self._chats is None else {"channel": self._channels}),
         }
-        told: set[str] = set()
-        return [found for part, look in looks.items() for found in await _seen(part, look, told)]
+        told, seen = set[str](), list[CheckResult]()
+        for done, (part, look) in enumerate(looks.items()):
+            progress.tell(f"looking at {part}: parts", done, len(looks))
+            seen += await _seen(part, look, told)
+        return seen
 
     async def _store_writes(self) -> list[CheckResult]:
         await self._application.store.probe()

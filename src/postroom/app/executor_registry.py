@@ -104,15 +104,16 @@ class ExecutorRegistry:
         address: str = "",
         in_chats: Callable[[str], tuple[str, str] | None] = lambda _: None,
         tokens: RunTokens,
+        server: str = "",
         keeper: Keeper | None = None,
     ) -> None:
         """Make one for each kind of runner; nothing runs yet.
 
-        `address` is where this server listens, and `tokens` open it to runs; `in_chats` says which agent,
-        slug of its project and name, answers on a chat's thread.
+        `address` is where this server listens, and `tokens` open it to runs, which say by `server` whose they
+        are; `in_chats` says which agent, slug of its project and name, answers on a chat's thread.
         """
         self._settings, self._address = settings, address
-        self._tokens = tokens
+        self._tokens, self._server = tokens, server
         self._mail = mail
         self._environment = places.environment()
         self._commands = CommandExecutor(
@@ -242,7 +243,7 @@ class ExecutorRegistry:
         if agent_id is None:
             yield None
             return
-        token = new_run_token()
+        token = new_run_token(self._server)
         self._tokens.issue(token, agent_id=agent_id, agent=name, run_id=activation.run_id or "")
         try:
             yield RunAccess(

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from secrets import token_hex
 from typing import Final
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from postroom.app.gateway_wiring import ChatService
 from postroom.app.undelivered import MOST_DEAD, UndeliveredService
 from postroom.contracts.chat import CHAT_KIND
@@ -147,6 +150,10 @@ class GatewayService(UndeliveredService):
         row = await self._gateway.outbox.enqueue(reply.draft(f"sent/{notice.key or token_hex(16)}"))
         self._gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
+
+    async def passed_on(self, platform: str, request: Request) -> Response | None:
+        """Return the answer of the server that has a channel; None where that is this one."""
+        return await self._chats.passed_on(self._channel(platform), request)
 
     async def reconnect(self, platform: str) -> Mapping[str, object]:
         """Connect a channel anew and return how it stands then."""

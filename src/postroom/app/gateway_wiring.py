@@ -8,10 +8,13 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from postroom.app.config import Settings
@@ -25,6 +28,7 @@ from postroom.contracts.chat import CHAT_THREAD, ChatStores
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import AgentNotFound, ConfigError, InvalidRunner
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
+from postroom.contracts.leases import Lease
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.records import replace
@@ -44,6 +48,7 @@ from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
+from postroom.http_api.other_servers import OtherServers, PassedOn
 from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.relay import Relay
@@ -150,6 +155,7 @@ class ChatService:
         timer: Timer | None = None,
         leases: Leases | None = None,
         store_id: Callable[[], Awaitable[str]] | None = None,
+        others: OtherServers | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
@@ -157,7 +163,8 @@ class ChatService:
         `runners` says how each is run, `knows_person` whether a person is named.
         `mail` is told what became of its messages in chats, and what is said in them to people.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken; with `leases` the
-        servers of one database, which `store_id` tells, share its channels.
+        servers of one database, which `store_id` tells, share its channels, and `others` are asked for what
+        comes in by one that another server has.
 
         Raises:
             ConfigError: a channel cannot be made of what is said of it.
@@ -198,7 +205,7 @@ class ChatService:
         )
         self.mail_outbox = MailOutbox(self.adapters)
         """Has mail messages delivered to its chats."""
-        self._locks_dir, self._store_id = locks_dir, store_id
+        self._locks_dir, self._store_id, self._others = locks_dir, store_id, others
         self._locks = ScopedLocks(locks_dir)
 
     def prepare(self, mcp_path: str) -> None:
@@ -290,12 +297,31 @@ class ChatService:
 
     # Its addresses.
 
+    async def passed_on(self, adapter: BasePlatformAdapter, request: Request) -> Response | None:
+        """Return the answer of the server that has a channel; None where that is this one.
+
+        Raises:
+            ServerUnavailable: no server has it at the moment, or that one does not answer.
+        """
+        server = await self._elsewhere(adapter)
+        return None if server is None or self._others is None else await self._others.pass_on(request, server)
+
+    async def _elsewhere(self, adapter: BasePlatformAdapter) -> Lease | None:
+        """Return the other server that has a channel; None where each has it, or this one."""
+        if self._others is None or adapter.lease is None or adapter.is_ours():
+            return None
+        return await self._others.with_lease(adapter.lease)
+
     def routes(self) -> list[BaseRoute]:
         """Return the routes of its channels: some at the root, the others below `/channels`."""
         at_root: list[BaseRoute] = []
         below: list[BaseRoute] = []
         for adapter in self.adapters:
-            (at_root if PLATFORMS[adapter.platform].at_root else below).extend(adapter.routes())
+            routes = adapter.routes()
+            for route in routes:
+                if self._others is not None and isinstance(route, Route):
+                    route.app = PassedOn(route.app, self._others, partial(self._elsewhere, adapter))
+            (at_root if PLATFORMS[adapter.platform].at_root else below).extend(routes)
         return [*at_root, *([Mount(CHANNELS, routes=below)] if below else [])]
 
 

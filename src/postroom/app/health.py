@@ -40,7 +40,7 @@ class ServerHealth:
             else HealthFact(name="server", state="failed", text=f"Server not ready, up {up}"),
             *(fact for one in found.checks if (fact := _told(one)) is not None),
             _slots(counts[RunDispatchStatus.CLAIMED], application.runs.slots),
-            HealthFact(name="queue", state="ok", text=f"queue {counts[RunDispatchStatus.QUEUED]}"),
+            HealthFact(name="queue", state="ok", text=f"{counts[RunDispatchStatus.QUEUED]} runs queued"),
             *[one async for one in _spending(application, now)],
         ]
         return sorted(facts, key=lambda one: _ORDER.index(one.state))

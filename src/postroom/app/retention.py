@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts import progress
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.events import EventScope
@@ -155,6 +156,7 @@ class Retention:
         gone = 0
         for project, rules in await self._projects():
             async for going in self._pages(partial(going_of, project_id=project.id, rules=rules), LOOK):
+                progress.tell("deleting messages", gone)
                 for at in range(0, len(going), MESSAGES):
                     ids = going[at : at + MESSAGES]
                     gone += await self._step(
@@ -175,6 +177,7 @@ class Retention:
             look = partial(verdicts_of, project_id=project.id, rules=rules)
             async for verdicts in self._pages(look, _PAGE):
                 preview.add(verdicts)
+                progress.tell(f"looking at the messages of {project.slug}", sum(preview.counts.values()))
             found.append(preview)
         return found
 

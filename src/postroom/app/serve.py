@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
@@ -33,6 +34,7 @@ from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.undelivered import UndeliveredService
 from postroom.app.wiring import Application, Declared
 from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts import progress
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.processes.job import end_programs_with_this_process
@@ -111,6 +113,7 @@ class Site:
             sessions=sessions,
             is_agent=application.mail.knows_token,
             grant_of=application.tokens.recognise,
+            others=application.others,
         )
         channels = () if application.gateway is None else application.gateway.open_paths
         self.has_chat_page = any(one.path == "/chat" for one in channels)
@@ -152,7 +155,7 @@ class Site:
                 events=EventFollowing(application.mail, application.tokens.holds),
             ),
             *hook_routes(Hooks(application.mail), Following(application.mail)),
-            *callback_routes(CALLBACKS, application.executors.results),
+            *callback_routes(CALLBACKS, application.executors.results, application.others),
             *people_routes(self._people),
             *([] if application.gateway is None else application.gateway.routes()),
             *page_routes(
@@ -335,12 +338,17 @@ def _alone_in(settings: Settings) -> Iterator[None]:
         lock.release()
 
 
+def _going_on(text: str) -> None:
+    _LOG.info("start.going_on", doing=text)
+
+
 def _served(settings: Settings, declared: Declared, token: str, *, new_store: bool) -> int:
     listener = _listen(settings)
     try:
-        application = Application.open(
-            settings, declared=declared, address=_address(listener), new_store=new_store
-        )
+        with progress.watched(progress.Lines(_going_on, time.monotonic)):
+            application = Application.open(
+                settings, declared=declared, address=_address(listener), new_store=new_store
+            )
     except BaseException:
         listener.close()
         raise

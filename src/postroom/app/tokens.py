@@ -59,9 +59,12 @@ def load_or_make_token(path: Path) -> str:
     return found
 
 
-def new_run_token() -> str:
-    """Return a new token for a run; it is kept nowhere but in memory and in its program's environment."""
-    return RUN_PREFIX + secrets.token_urlsafe(32)
+def new_run_token(server: str) -> str:
+    """Return a new token for a run; it is kept nowhere but in memory and in its program's environment.
+
+    It says which server gave it out, by the tag of that one.
+    """
+    return f"{RUN_PREFIX}{server}_{secrets.token_urlsafe(32)}"
 
 
 def new_agent_token() -> str:

@@ -29,6 +29,7 @@ from postroom.contracts.tracing import OFF, Tracing
 from postroom.contracts.transactions import SharedChanges
 from postroom.executors.processes.keeping import Keeper
 from postroom.executors.processes.servers import is_gone, own_process
+from postroom.http_api.other_servers import OtherServers, tag_of
 from postroom.leases import Leases
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.context import Rules
@@ -100,6 +101,8 @@ class Application:
         self.news = Subscriptions(holds=self.tokens.holds, shared=shared)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.leases = self._leases()
+        self.others = None if store.is_exclusive else OtherServers(self.leases)
+        """The servers that share its database."""
         self.keeper = None if store.is_exclusive else Keeper()
         self.archive = self._archive()
         self.relay = self._relay()
@@ -228,6 +231,7 @@ class Application:
             address=self.address,
             in_chats=in_chats(chats),
             tokens=self.tokens.runs,
+            server=tag_of(self.leases.holder),
             keeper=self.keeper,
         )
 
@@ -260,6 +264,7 @@ class Application:
             locks_dir=machine_dir(environment()),
             leases=None if self.store.is_exclusive else self.leases,
             store_id=None if self.store.is_exclusive else self._store_id,
+            others=self.others,
         )
         made.prepare(self.settings.mcp_path)
         return made

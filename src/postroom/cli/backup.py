@@ -61,8 +61,7 @@ def create(
             remedy=f"for a file of this name give its whole path, or an ending: {target}.db",
         )
     chosen = None if target is None else places.absolute(str(target), places.environment())
-    with show.progress() as tell:
-        tell("writing the backup")
+    with show.progress(as_json=as_json):
         try:
             found = _through_server(chosen, data_dir)
         except ServerUnavailable:
@@ -85,8 +84,8 @@ def list_(
     """List the backups in the folder of backups, oldest first. Exit code 1 when one is damaged."""
     from postroom.cli.restoring import examined
 
-    with show.progress() as tell:
-        found = examined(_folder(data_dir), check=check, progress=tell)
+    with show.progress(as_json=as_json):
+        found = examined(_folder(data_dir), check=check)
     document = {"backups": found}
     show.answer(document, as_json=as_json, text=lambda: "\n".join(map(_line, found)) or "there is none")
     if any(one["fault"] for one in found):
@@ -108,8 +107,8 @@ def prune(
     from postroom.cli.restoring import beyond
 
     folder = _folder(data_dir)
-    with show.progress() as tell:
-        chosen = beyond(folder, keep, progress=tell)
+    with show.progress(as_json=as_json):
+        chosen = beyond(folder, keep)
     freed = 0 if dry_run or not chosen else remove(folder, chosen)
     names = [one.path.name for one in chosen]
     document = {"removed": names, "freed": freed, "dry_run": dry_run}
@@ -144,15 +143,17 @@ def restore(
         force=force,
         dry_run=dry_run,
     )
-    with show.progress() as tell:
-        done = restore(wish, now=SystemClock().now(), progress=tell)
+    with show.progress(as_json=as_json):
+        done = restore(wish, now=SystemClock().now())
     document = done.as_dict()
     show.answer(document, as_json=as_json, text=lambda: _told(document))
 
 
 def _through_server(target: Path | None, data_dir: Path | None) -> dict[str, object]:
     server = Server.find(data_dir=data_dir, timeout=LONGEST_BACKUP)
-    return server.admin("POST", "/admin/backup", {"target": None if target is None else str(target)})
+    return server.admin_long(
+        "writing the backup", "POST", "/admin/backup", {"target": None if target is None else str(target)}
+    )
 
 
 def _folder(data_dir: Path | None) -> Path:

@@ -5,18 +5,22 @@ Standard library only, since every command and the stdio entry go through here.
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlencode
 
 from postroom.app import places
 from postroom.cli.wire import ANSWER_TIMEOUT, LARGEST_ANSWER, Call, Endpoint, Reply, exchange, parts
-from postroom.contracts import errors
+from postroom.contracts import errors, progress
 from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
 
 PROTOCOL_VERSION: Final = "2025-11-25"
 _LARGEST_TOKEN: Final = 4096
+_PROGRESS_SECONDS: Final = 0.5
+_PROGRESS_PATIENCE: Final = timedelta(seconds=5)
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -125,6 +129,37 @@ class Server:
         if not isinstance(found, dict):
             raise PostroomError(f"{path} answered with {reply.content_type or 'nothing'}, not with an object")
         return found
+
+    def admin_long(
+        self, doing: str, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
+        """Ask the administration for long work; how far it is is told meanwhile to who watches.
+
+        Raises:
+            ServerUnavailable, PostroomError: as of `admin`.
+        """
+        done, watcher = threading.Event(), progress.here()
+        asker = Server(self.endpoint, timeout=_PROGRESS_PATIENCE)
+        far = f"/admin/progress?{urlencode({'of': path.partition('?')[0]})}"
+
+        def look() -> None:
+            while not done.wait(_PROGRESS_SECONDS):
+                try:
+                    found = asker.admin("GET", far)
+                except PostroomError:  # an earlier release, or busy: the work tells its own failure
+                    found = {}
+                at, of = found.get("done"), found.get("total")
+                is_told = isinstance(at, int) and isinstance(of, int) and bool(found.get("doing"))
+                watcher(str(found["doing"]), at, of) if is_told else watcher(doing)  # type: ignore[arg-type]
+
+        watcher(doing)
+        asking = threading.Thread(target=look, name="progress", daemon=True)
+        asking.start()
+        try:
+            return self.admin(method, path, body)
+        finally:
+            done.set()
+            asking.join()
 
     def is_ready(self) -> bool:
         """Return whether the server says of itself that it works."""

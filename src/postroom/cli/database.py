@@ -56,9 +56,9 @@ def copy(
     chosen = schema or settings.database_schema
     usual = settings.database_url or f"{_SQLITE}{settings.database}"
     sides = [_named(one, chosen) for one in (source or usual, to)]
-    with show.progress() as tell:
+    with show.progress(as_json=as_json):
         do = checked if dry_run else copied
-        found = do(*sides, now=SystemClock().now(), progress=tell)
+        found = do(*sides, now=SystemClock().now())
     show.answer(found, as_json=as_json, text=lambda: _told(found))
 
 

@@ -1,18 +1,18 @@
 """Opens both sides of a copy between engines, and copies."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from postroom.app.config import shown_address
+from postroom.contracts import progress
 from postroom.contracts.errors import InvalidArgument, MissingExtra
 from postroom.stores.moving import Side, Table, copy, is_continued
 from postroom.stores.sqlite import moving as sqlite
 
 Place = Path | tuple[str, str]
 """A file, or the address and the schema of a PostgreSQL database."""
-Progress = Callable[[str], None]
 
 
 class _Sides(NamedTuple):
@@ -21,14 +21,14 @@ class _Sides(NamedTuple):
     tables: list[Table]
 
 
-def copied(source: Place, target: Place, *, now: int, progress: Progress) -> dict[str, object]:
+def copied(source: Place, target: Place, *, now: int) -> dict[str, object]:
     """Copy a store and return what was copied, as plain JSON data.
 
     Raises:
         PostroomError: as of `postroom.stores.moving.copy`, and of what opens the sides.
     """
     with _opened(source, target, now=now, writes=True) as sides:
-        done = copy(*sides, progress)
+        done = copy(*sides)
         return {
             "from": sides.source.name,
             "to": sides.target.name,
@@ -38,7 +38,7 @@ def copied(source: Place, target: Place, *, now: int, progress: Progress) -> dic
         }
 
 
-def checked(source: Place, target: Place, *, now: int, progress: Progress) -> dict[str, object]:
+def checked(source: Place, target: Place, *, now: int) -> dict[str, object]:
     """Return what would be copied; nothing is written.
 
     Raises:
@@ -47,8 +47,8 @@ def checked(source: Place, target: Place, *, now: int, progress: Progress) -> di
     with _opened(source, target, now=now, writes=False) as (origin, place, tables):
         goes_on = is_continued(origin, place, tables)
         rows = {}
-        for table in tables:
-            progress(f"counting {table.name}")
+        for done, table in enumerate(tables):
+            progress.tell(f"counting {table.name}: tables", done, len(tables))
             rows[table.name] = origin.count(table)
         told = "a copy that was cut off would go on" if goes_on else "the target is empty"
         return {"from": origin.name, "to": place.name, "rows": rows, "target": told, "done": False}

@@ -10,7 +10,7 @@ from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import REFUSED
 from postroom.cli.help_text import examples
-from postroom.cli.options import AsJson, completed, project_key
+from postroom.cli.options import AsJson, DataDir, completed, project_key
 
 app = typer.Typer(
     help="List projects, and make one of two. For the operator.",
@@ -28,9 +28,9 @@ _Key = Annotated[str, typer.Argument(metavar="PATH|SLUG", autocompletion=complet
 
 
 @app.command("list")
-def list_projects(as_json: AsJson = False) -> None:
+def list_projects(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List every project: its slug and its folder."""
-    found = Server.find().admin("GET", "/admin/projects")
+    found = Server.find(data_dir=data_dir).admin("GET", "/admin/projects")
     rows = [(one["slug"], one["human_key"]) for one in show.items(found.get("projects"))]
     show.answer(
         found,
@@ -46,6 +46,7 @@ def merge(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")
     ] = False,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Give the second project all that the first has. Ids, threads and names stay; the first is gone.
@@ -54,9 +55,9 @@ def merge(
     again. It is one change: all of it is done, or nothing. There is no way back but a backup.
     """
     asked = {"source": project_key(source), "target": project_key(into), "dry_run": dry_run}
-    with show.progress() as tell:
-        tell("counting" if dry_run else "merging")
-        found = Server.find(timeout=LONGEST).admin("POST", "/admin/projects/merge", asked)
+    with show.progress(as_json=as_json):
+        server, doing = Server.find(data_dir=data_dir, timeout=LONGEST), "counting" if dry_run else "merging"
+        found = server.admin_long(doing, "POST", "/admin/projects/merge", asked)
     show.answer(found, as_json=as_json, text=lambda: _told(found))
     if found["refusals"]:
         raise typer.Exit(REFUSED)

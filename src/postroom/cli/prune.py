@@ -31,10 +31,10 @@ def prune(
 
     The running server does so every hour by itself; in small steps, so that others go on working.
     """
-    with show.progress() as tell:
-        tell("counting messages" if dry_run else "deleting messages")
+    with show.progress(as_json=as_json):
+        doing = "counting messages" if dry_run else "deleting messages"
         server = Server.find(data_dir=data_dir, timeout=LONGEST)
-        found = server.admin("POST", "/admin/prune", {"dry_run": dry_run})
+        found = server.admin_long(doing, "POST", "/admin/prune", {"dry_run": dry_run})
     show.answer(found, as_json=as_json, text=lambda: _told(found))
 
 

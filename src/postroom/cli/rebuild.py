@@ -12,6 +12,7 @@ from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, project_key
+from postroom.contracts import progress
 from postroom.contracts.errors import InvalidPath
 
 app = typer.Typer(
@@ -37,11 +38,10 @@ def archive(
     The running server does it. What is there already stays; it may be run at any time.
     """
     key = None if project is None else project_key(project)
-    with show.progress() as tell:
-        tell("writing the archive")
-        written = Server.find(data_dir=data_dir, timeout=LONGEST).admin(
-            "POST", "/admin/rebuild-archive", {"project": key}
-        )
+    with show.progress(as_json=as_json):
+        server = Server.find(data_dir=data_dir, timeout=LONGEST)
+        asked = {"project": key}
+        written = server.admin_long("writing the archive", "POST", "/admin/rebuild-archive", asked)
     lines = [f"{show.line(slug)}: {_counted(count, 'record')}" for slug, count in written.items()]
     show.answer({"written": written}, as_json=as_json, text=lambda: "\n".join(lines) or "there is no project")
 
@@ -70,8 +70,8 @@ def database(
         raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
     if not root.is_dir():
         raise InvalidPath(f"there is no archive at {root}", value=str(root), remedy="name it with --from")
-    with show.progress() as tell:
-        tell("reading the archive")
+    with show.progress(as_json=as_json):
+        progress.tell("reading the archive")
         try:
             rows = asyncio.run(_rebuild(root, chosen, (settings.git_author_name, settings.git_author_email)))
         except BaseException:

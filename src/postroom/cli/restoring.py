@@ -5,7 +5,7 @@ FILE ──copy──▶ <database>.restoring ──check──▶ <database>
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Final
 
 from postroom.app.backups import Backup, backups_in, folder_of
 from postroom.app.config import Settings
+from postroom.contracts import progress
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     InvalidArgument,
@@ -29,9 +30,9 @@ from postroom.stores.sqlite.copying import refuse_faults, remove_with_companions
 from postroom.stores.sqlite.lock import OwnerLock
 
 _PIECE: Final = 4 * 1024 * 1024
+_STEPS: Final = 100_000
+"""Instructions of SQLite after which it is said that it goes on."""
 _COMPANIONS: Final = ("-wal", "-shm")
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class RestoreOptions:
     dry_run: bool = False
 
 
-def restore(wish: RestoreOptions, *, now: int, progress: Progress) -> Restored:
+def restore(wish: RestoreOptions, *, now: int) -> Restored:
     """Check a backup and put it in the database's place; nothing changes when anything is wrong with it.
 
     Raises:
@@ -95,18 +96,17 @@ def restore(wish: RestoreOptions, *, now: int, progress: Progress) -> Restored:
                 value=str(wish.database),
                 remedy="add --force to put the backup in its place (it is kept beside), or --to another path",
             )
-        return _restored(wish, now, progress)
+        return _restored(wish, now)
     finally:
         lock.release()
         if not is_known and not wish.database.exists():  # nothing was restored: nothing is left
             file.unlink(missing_ok=True)
 
 
-def _restored(wish: RestoreOptions, now: int, progress: Progress) -> Restored:
+def _restored(wish: RestoreOptions, now: int) -> Restored:
     fresh = wish.database.with_name(f"{wish.database.name}.restoring")
     try:
-        size = _copied(wish.source, fresh, progress)
-        progress("reading the whole copy")
+        size = _copied(wish.source, fresh)
         schema = checked_schema(fresh, wish.source)
         kept_as = wish.database.with_name(f"{wish.database.name}.before-restore.{now}")
         former = kept_as if wish.database.exists() else None
@@ -140,10 +140,10 @@ def _refuse_live(source: Path) -> None:
         )
 
 
-def _copied(source: Path, target: Path, progress: Progress) -> int:
+def _copied(source: Path, target: Path) -> int:
     """Put the database of a backup on the disk, readable by its owner alone, and return its size."""
     if source.suffix == page_backups.SUFFIX:
-        return _assembled(source, target, progress)
+        return _assembled(source, target)
     with _reading(source):
         opened = source.open("rb")
     with opened, _writing(target):
@@ -153,16 +153,15 @@ def _copied(source: Path, target: Path, progress: Progress) -> int:
         with target.open("wb") as written:
             while piece := opened.read(_PIECE):
                 written.write(piece)
-                progress(f"copied {written.tell() * 100 // max(total, 1)} % of {total} bytes")
+                progress.tell("copying the backup: bytes", written.tell(), total)
             written.flush()
             os.fsync(written.fileno())
     return total
 
 
-def _assembled(source: Path, target: Path, progress: Progress) -> int:
+def _assembled(source: Path, target: Path) -> int:
     with _reading(source):
         total = page_backups.read(source).size
-    progress(f"reading {total} bytes of pages")
     with _writing(target):
         remove_with_companions(target)
         target.touch(mode=0o600)
@@ -190,15 +189,15 @@ def named(source: Path, settings: Settings) -> Path:
     return found
 
 
-def examined(folder: Path, *, check: bool, progress: Progress) -> list[dict[str, object]]:
+def examined(folder: Path, *, check: bool) -> list[dict[str, object]]:
     """Return what is known of each backup of a folder, oldest first; with `check` all of it is read."""
-    return [_examined(one, check=check, progress=progress) for one in _by_age(folder)]
+    return [_examined(one, check=check) for one in _by_age(folder)]
 
 
-def _examined(one: Backup, *, check: bool, progress: Progress) -> dict[str, object]:
+def _examined(one: Backup, *, check: bool) -> dict[str, object]:
     fault = one.fault
     if check and not fault:
-        progress(f"reading {one.path.name}")
+        progress.tell(f"reading {one.path.name}")
         try:
             with _reading(one.path):
                 if one.path.suffix == page_backups.SUFFIX:
@@ -217,11 +216,11 @@ def _examined(one: Backup, *, check: bool, progress: Progress) -> dict[str, obje
     }
 
 
-def beyond(folder: Path, keep: int, *, progress: Progress) -> list[Backup]:
+def beyond(folder: Path, keep: int) -> list[Backup]:
     """Return the backups of a folder but the newest whole ones; as many are read to their end, packs too."""
     found, kept = _by_age(folder), list[Backup]()
     for one in reversed(found):
-        if len(kept) < keep and not _examined(one, check=True, progress=progress)["fault"]:
+        if len(kept) < keep and not _examined(one, check=True)["fault"]:
             kept.append(one)
     return [one for one in found if one not in kept]
 
@@ -258,6 +257,8 @@ def checked_schema(file: Path, shown: Path) -> int:
 
 def _read_whole(file: Path) -> tuple[list[str], dict[int, str]]:
     connection = connect(file)
+    told = f"reading all {file.stat().st_size:,} bytes of the database"
+    connection.set_progress_handler(lambda: progress.tell(told), _STEPS)
     try:
         faults = [row[0] for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
         ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()

@@ -139,18 +139,21 @@ def doctor(
         )
     try:
         server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
-        with show.progress() as tell:
-            tell("comparing every record with the archive; the server's log tells how far" if full else "")
+        with show.progress(as_json=as_json):
+            doing = "comparing every record with the archive" if full else "looking at every part"
             if repair:
-                found = server.admin("POST", "/admin/doctor", {"full": full, "dry_run": dry_run})
+                asked = {"full": full, "dry_run": dry_run}
+                found = server.admin_long(doing, "POST", "/admin/doctor", asked)
             else:
-                found = server.admin("GET", "/admin/doctor?full=yes" if full else "/admin/doctor")
+                path = "/admin/doctor?full=yes" if full else "/admin/doctor"
+                found = server.admin_long(doing, "GET", path)
     except ServerUnavailable as error:
         if repair:  # what is mended is mended by the server, which alone writes
             raise
         from postroom.cli.offline import examine_offline
 
-        found = examine_offline(error, data_dir=data_dir, now=SystemClock().now())
+        with show.progress(as_json=as_json):
+            found = examine_offline(error, data_dir=data_dir, now=SystemClock().now())
     show.answer(found, as_json=as_json, text=lambda: _examined(found))
     if not found.get("ok"):
         raise typer.Exit(FAILED)

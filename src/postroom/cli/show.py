@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from postroom.cli.exit_codes import READER_GONE
 from postroom.cli.remedies import as_commands
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.progress import Lines, amount, watched
 from postroom.contracts.quoting import one_line, readable
 
 if TYPE_CHECKING:
@@ -79,20 +81,41 @@ def tell_more(page: Mapping[str, object], option: str) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Yield what says on stderr how far long work is and how long it takes, when a person is watching."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+def progress(*, as_json: bool) -> Iterator[None]:
+    """Say on stderr how far what is done within is: drawn on a terminal, else a line now and then.
 
-    shown = TextColumn("{task.description}", markup=False)
-    with Progress(
-        SpinnerColumn("line"), shown, TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task("", visible=False)
-        yield lambda text: bar.update(task, description=line(text), visible=bool(text))
+    With `--json` nothing is said.
+    """
+    if as_json:
+        yield
+    elif not sys.stderr.isatty():
+        with watched(Lines(_print_aside, time.monotonic)):
+            yield
+    else:
+        with _drawn_progress():
+            yield
+
+
+def _print_aside(text: str) -> None:
+    print(line(text), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _drawn_progress() -> Iterator[None]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    doing, far = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[far]"))
+    columns = (SpinnerColumn("line"), doing, BarColumn(bar_width=8), far, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
+        task = drawn.add_task("", visible=False, far="")
+
+        def told(doing: str, done: int = 0, total: int = 0) -> None:
+            far, of = amount(done, total), total or None
+            drawn.update(task, description=line(doing), completed=done, total=of, far=far, visible=True)
+
+        with watched(told):
+            yield
 
 
 def outline(found: object, depth: int = 0) -> str:

@@ -39,8 +39,7 @@ def support_bundle(
     target = places.absolute(str(output or f"postroom-support-{moment}.tar.gz"), places.environment())
     if target.exists():
         raise _there_already(target)
-    with show.progress() as tell:
-        tell("examining the installation")
+    with show.progress(as_json=as_json):
         files, is_running = _collected(data_dir, now)
     _write(target, files, now)
     found: dict[str, object] = {"path": str(target), "server": is_running, "files": sorted(files)}
@@ -50,9 +49,8 @@ def support_bundle(
 def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
     """Return the files, and whether a server told them."""
     try:
-        found = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION).admin(
-            "GET", "/admin/support-bundle"
-        )
+        server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
+        found = server.admin_long("examining the installation", "GET", "/admin/support-bundle")
     except ServerUnavailable as error:
         if places.environment().get("POSTROOM_URL"):  # somebody else's machine: there is nothing to read here
             raise

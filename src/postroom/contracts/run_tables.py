@@ -23,6 +23,7 @@ from postroom.contracts.messages import (
 from postroom.contracts.run_stores import (
     ClaimRequest,
     Committed,
+    LikelyCommit,
     MessageQuery,
     RunQuery,
     SubmissionFacts,
@@ -347,8 +348,13 @@ class ThreadTables(Protocol):
         """Return these runs, in any order, likewise."""
         ...
 
-    def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:
-        """Return what a submission to the thread is decided on, with what is queued counted to `queued`."""
+    def submission_facts(
+        self, thread_id: str, run_id: str | None, queued: int = 1, likely: LikelyCommit | None = None
+    ) -> SubmissionFacts:
+        """Return what a submission to the thread is decided on, with what is queued counted to `queued`.
+
+        What stands against a `likely` commit is looked up with the rest.
+        """
         ...
 
     def state(self, thread_id: str) -> dict[str, Json] | None:
@@ -500,8 +506,11 @@ class RunTables(Protocol):
         """
         ...
 
-    def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:
-        """Return the run of a claimed dispatch, and look up with it what its end is decided on."""
+    def owned_run(self, dispatch: RunDispatch, answer_id: str | None = None) -> RunRecord | None:
+        """Return the run of a claimed dispatch, and look up with it what its end is decided on.
+
+        `answer_id` is what the message is called that its end may write.
+        """
         ...
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:

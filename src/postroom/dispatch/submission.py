@@ -46,6 +46,7 @@ from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
     Delivery,
+    LikelyCommit,
     RunQuery,
     SubmissionFacts,
     ThreadCommit,
@@ -804,7 +805,8 @@ class Submissions:
         ended: EndedRuns = []
         cap = None if options is None else options.queue_cap
         request = self._as_its_agent(request)
-        facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
+        likely = None if options is None else _likely(request, ids)
+        facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1, likely)
         if options is not None:
             asked = request
             options = _fitting(options, request, facts)
@@ -970,6 +972,16 @@ def _fitting(options: DispatchOptions, request: RunActivation, facts: Submission
     if request.hints.run_id is None or run is None or run.status is RunStatus.WAITING:
         return options
     return replace(options, policy=BusyPolicy.QUEUE)
+
+
+def _likely(request: RunActivation, ids: _Ids) -> LikelyCommit:
+    """Return what a request writes to a thread where nothing is open."""
+    return LikelyCommit(
+        run_id=ids.run_id,
+        dispatch_id=ids.dispatch_id,
+        dedupe_key=request.delivery.dedupe_key,
+        message_ids=tuple(message.id for message in request.messages if message.id),
+    )
 
 
 def _unrepeated(tx: Transaction, request: RunActivation, facts: SubmissionFacts) -> RunActivation:

@@ -64,6 +64,15 @@ class ChatOperations(Protocol):
         """
         ...
 
+    async def passed_on(self, platform: str, request: Request) -> Response | None:
+        """Return the answer of the other server that has a channel; None where that is this one.
+
+        Raises:
+            InvalidArgument: there is no such channel.
+            ServerUnavailable: no server has it at the moment, or that one does not answer.
+        """
+        ...
+
     async def send(self, notice: "Notice") -> Mapping[str, object]:
         """Have something said in a chat; return the id of its outbox row.
 
@@ -143,10 +152,14 @@ def chat_routes(
 
     async def send(request: Request) -> Response:
         asked = await read_body(request, Notice)
+        if (answer := await _there(chats).passed_on(asked.platform, request)) is not None:
+            return answer
         return JSONResponse(dict(await _there(chats).send(asked)), status_code=202)
 
     async def reconnect(request: Request) -> Response:
         asked = await read_body(request, Channel)
+        if (answer := await _there(chats).passed_on(asked.platform, request)) is not None:
+            return answer
         return JSONResponse(dict(await _there(chats).reconnect(asked.platform)))
 
     return [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
@@ -21,6 +21,7 @@ from structlog.contextvars import bound_contextvars
 from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, WrongToken
 from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, problem_of, reported
+from postroom.http_api.other_servers import OtherServers
 from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
 from postroom.http_api.sessions import Sessions, login_address
 from postroom.log import get_logger
@@ -102,6 +103,8 @@ class Credentials:
     """With it, a named token opens the MCP endpoint and REST as far as its scopes go, and with `admin` the
     operator's addresses; a run's token opens those for hooks too. Raises `WrongToken` for one that is not
     good."""
+    others: OtherServers | None = None
+    """With it, what comes with the token of a run of another server is passed on to that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,12 @@ class Guard:
         too_large = (None if channel is None else channel.too_large) or _too_large
         if head.content_length > limit:
             return too_large(limit)
+        others, there = self._credentials.others, None
+        if others is not None and head.bearer is not None and not public:
+            there = await others.of_run(head.bearer)
+        if others is not None and there is not None:
+            exchange.admit(_Admitted(caller="anyone"), limit, None, too_large)
+            return await others.pass_on(Request(exchange.scope, exchange.receive), there)
         admitted = _Admitted(caller="anyone") if public else await self._caller(head)
         if admitted is None:
             return self._ask_for_token(head)

@@ -21,6 +21,7 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.tokens import Grant
 from postroom.contracts.work import Work, told
+from postroom.http_api.long_work import LongWork
 from postroom.http_api.operations import Operations
 from postroom.http_api.sessions import LoginService, own_address
 from postroom.mail.named_tokens import NamedTokens
@@ -162,8 +163,13 @@ async def _cluster(operations: Operations, _: Request) -> Response:
     return JSONResponse(dict(await operations.cluster()))
 
 
+def _long(work: LongWork, path: str, endpoints: Mapping[str, Endpoint]) -> Route:
+    return operators(path, {method: work.watched(path, one) for method, one in endpoints.items()})
+
+
 def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     """Return the routes to the server itself."""
+    long = partial(_long, work := LongWork())
 
     async def doctor(request: Request) -> Response:
         return JSONResponse(dict(await operations.doctor(full=request.query_params.get("full") == "yes")))
@@ -190,17 +196,18 @@ def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
         return JSONResponse(dict(await operations.rebuild_archive(wanted.project)))
 
     return [
+        operators("/admin/progress", {"GET": work.told}),
         operators("/admin/status", {"GET": partial(_status, operations)}),
         operators("/admin/cluster", {"GET": partial(_cluster, operations)}),
         operators("/admin/projects", {"GET": _told_as("projects", operations.projects)}),
-        operators("/admin/doctor", {"GET": doctor, "POST": partial(_repair, operations)}),
-        operators("/admin/support-bundle", {"GET": _told_as("files", operations.support_bundle)}),
-        operators("/admin/backup", {"POST": back_up}),
+        long("/admin/doctor", {"GET": doctor, "POST": partial(_repair, operations)}),
+        long("/admin/support-bundle", {"GET": _told_as("files", operations.support_bundle)}),
+        long("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),
-        operators("/admin/projects/merge", {"POST": partial(_merge, operations)}),
-        operators("/admin/prune", {"POST": partial(_prune, operations)}),
-        operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
+        long("/admin/projects/merge", {"POST": partial(_merge, operations)}),
+        long("/admin/prune", {"POST": partial(_prune, operations)}),
+        long("/admin/rebuild-archive", {"POST": rebuild_archive}),
     ]
 
 

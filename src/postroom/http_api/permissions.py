@@ -140,6 +140,7 @@ _ADMINISTRATION: Final = (
         "POST /admin/prune",
         "GET POST /admin/doctor",
         "GET /admin/support-bundle",
+        "GET /admin/progress",
         "POST /admin/backup",
         "POST DELETE /admin/agent-token",
         "POST /admin/login-code",

@@ -12,10 +12,10 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Lifespan
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import PostroomError
+from postroom.contracts.errors import PostroomError, ResultTooEarly
 from postroom.executors.remote import RemoteExecutor
 from postroom.http_api.chat_routes import ChatOperations, UndeliveredOperations, chat_routes
-from postroom.http_api.errors import Problem, internal_error, reported
+from postroom.http_api.errors import Problem, internal_error, reported, status_of
 from postroom.http_api.operations import FreshReadiness, Operations
 from postroom.http_api.operators import (
     admin_routes,
@@ -25,6 +25,7 @@ from postroom.http_api.operators import (
     schedule_routes,
     token_routes,
 )
+from postroom.http_api.other_servers import OtherServers
 from postroom.http_api.permissions import Permission, close, table
 from postroom.http_api.rest.routes import rest_routes
 from postroom.http_api.sessions import LoginService
@@ -131,11 +132,22 @@ def _health_routes(
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
 
 
-def callback_routes(path: str, results: RemoteExecutor) -> list[Route]:
-    """Return where other servers that run agents send results: open, for a signature proves who sends."""
+def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | None = None) -> list[Route]:
+    """Return where other servers that run agents send results: open, for a signature proves who sends.
+
+    `others` are the servers of the same database: a result is taken by the one that waits for it.
+    """
 
     async def result(request: Request) -> Response:
-        await results.take(request.path_params["dispatch_id"], request.headers, await request.body())
+        body = await request.body()
+        try:
+            await results.take(request.path_params["dispatch_id"], request.headers, body)
+        except ResultTooEarly as error:
+            unless = status_of(error)
+            answer = None if others is None else await others.first(request, unless=unless)
+            if answer is None:
+                raise
+            return answer
         return JSONResponse({"taken": True})
 
     return [Route(f"{path}/{{dispatch_id}}", result, methods=["POST"])]

@@ -1,7 +1,8 @@
 """Which live reservations overlap: two agents hold the same file, at least one of them alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from postroom.contracts.mail import Reservation
 from postroom.mail.globs import overlapping, parse_pattern
@@ -13,6 +14,29 @@ class Conflict:
 
     first: Reservation
     second: Reservation
+
+
+class Numbered(Protocol):
+    """Something with a number of its own."""
+
+    @property
+    def id(self) -> int:
+        """Return its number."""
+        ...
+
+
+N = TypeVar("N", bound=Numbered)
+
+
+def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
+    """Return what pairs are about in groups, each of all that hang together by pairs, the oldest first."""
+    groups: dict[int, list[N]] = {}
+    for first, second in pairs:
+        one, other = groups.get(first.id, [first]), groups.get(second.id, [second])
+        joined = one if one is other else [*one, *other]
+        groups |= dict.fromkeys((each.id for each in joined), joined)
+    found = {id(group): sorted(group, key=lambda each: each.id) for group in groups.values()}
+    return sorted(found.values(), key=lambda group: group[0].id)
 
 
 def conflicts(live: Sequence[Reservation]) -> list[Conflict]:

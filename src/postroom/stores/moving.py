@@ -6,11 +6,12 @@ Rows go in the order of their keys, some thousand a transaction: a copy that was
 last key that the target has. As long as the mark is there no server opens it. The source is only read.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, Protocol
 
+from postroom.contracts import progress
 from postroom.contracts.errors import StateError, StoreCorrupt
 from postroom.stores.sql_transaction import Row
 
@@ -21,8 +22,6 @@ LEFT_OUT: Final = ("schema_migrations", "search_index_progress", "sqlite_", "mes
 """How the names of tables begin that are not copied: ledger, counters, and indexes, which are filled anew."""
 _ALWAYS_THERE: Final = ("probe", "store_identity")
 """Tables of which a store that was just made may have a row."""
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +86,7 @@ class Side(Protocol):
         """
         ...
 
-    def finish(self, newest_message: int, progress: Progress) -> None:
+    def finish(self, newest_message: int) -> None:
         """Fill the indexes, let numbers go on behind those that were given, and remove the mark last."""
         ...
 
@@ -102,7 +101,7 @@ class Copied:
     """Whether an earlier copy had been cut off."""
 
 
-def copy(source: Side, target: Side, tables: Sequence[Table], progress: Progress) -> Copied:
+def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
     """Copy a store into an empty one, or go on with a copy that was cut off.
 
     Raises:
@@ -113,16 +112,19 @@ def copy(source: Side, target: Side, tables: Sequence[Table], progress: Progress
     went_on = is_continued(source, target, tables)
     if not went_on:
         target.mark(source.store_id(), [one for one in tables if one.name in _ALWAYS_THERE])
+    there = {table.name: source.count(table) for table in tables}
+    total, copied = sum(there.values()), sum(target.count(table) for table in tables)
     for table in tables:
-        for done in _copied(source, target, table):
-            progress(f"copying {table.name}: {done} rows")
-    counted = {}
+        for rows in _copied(source, target, table):
+            copied += rows
+            progress.tell(f"copying {table.name}: rows", copied, total)
+    counted: dict[str, int] = {}
     for table in tables:
         for done in _compared(source, target, table):
-            progress(f"comparing {table.name}: {done} rows")
             counted[table.name] = done
-    progress("filling the indexes")
-    target.finish(source.newest_message(), progress)
+            progress.tell(f"comparing {table.name}: rows", sum(counted.values()), total)
+    progress.tell("filling the indexes")
+    target.finish(source.newest_message())
     return Copied(rows=counted, went_on=went_on)
 
 
@@ -157,12 +159,12 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
 
 
 def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
-    after, done = target.last_key(table), 0
+    """Yield how many rows each step has copied."""
+    after = target.last_key(table)
     while rows := source.rows(table, after, table.at_once):
         target.put(table, rows)
         after = table.key_of(rows[-1])
-        done += len(rows)
-        yield done
+        yield len(rows)
 
 
 def _compared(source: Side, target: Side, table: Table) -> Iterator[int]:

@@ -6,8 +6,9 @@ from typing import Final
 
 from postroom.contracts.mail import InboxEntry, Message
 from postroom.contracts.store import MailReads
-from postroom.contracts.work import Floor
+from postroom.contracts.work import Floor, Held
 from postroom.mail import conversation
+from postroom.mail.conflicts import together
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.web import reading
 from postroom.web.views import Overview
@@ -25,6 +26,8 @@ class ControlPage:
     mine: Sequence[InboxEntry]
     """The newest messages that the person at the page has not read."""
     subjects: Mapping[int, Message]
+    overlaps: Sequence[Sequence[Held]]
+    """Reservations that hang together by conflicts, group by group."""
 
 
 def control(reads: MailReads, slug: str, floor: Floor, *, me: str, now: int) -> ControlPage:
@@ -38,6 +41,7 @@ def control(reads: MailReads, slug: str, floor: Floor, *, me: str, now: int) -> 
         overview=overview,
         floor=floor,
         mine=_mine(reads, me),
+        overlaps=together((one.first, one.second) for one in floor.conflicts),
         subjects={one.id: one for one in conversation.here(reads, overview.project, found)},
     )
 

@@ -7,7 +7,7 @@ from typing import Final
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.store import MailReads
 from postroom.contracts.work import WorkCounts
-from postroom.mail.conflicts import conflicts
+from postroom.mail.conflicts import conflicts, together
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.services.floor import LEASES
 from postroom.web.wording import TONES, tone
@@ -37,6 +37,7 @@ class Frame:
     questions: int = 0
     open_runs: int = 0
     conflicts: int = 0
+    """Groups of reservations that overlap."""
     unread: int = 0
     """Messages that the person at the page has not read."""
     faces: Mapping[str, Face] = field(default_factory=dict)
@@ -62,7 +63,8 @@ def frame(reads: MailReads, project: Project, *, after: int, work: WorkCounts, m
     """Return the frame of a project's pages as the person `me` sees it."""
     people = reads.project(PEOPLE_KEY)
     person = reads.agent(people.id, me) if people is not None and me else None
-    overlaps = len(conflicts(reads.live_reservations(project.id, now=now, limit=LEASES)))
+    found = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
+    overlaps = len(together((one.first, one.second) for one in found))
     return Frame(
         after=after,
         needs=work.questions + work.given_up + overlaps,

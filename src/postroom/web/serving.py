@@ -287,10 +287,10 @@ def _avatar(context: Context, name: str, size: str = "", is_person: bool | None 
 
 
 @lru_cache(4096)
-def _face(look: Face, letters: str, size: str) -> Markup:
+def _face(look: Face, short: str, size: str) -> Markup:
     words = ("avatar", "person-face" if look.is_person else "", f"tone-{look.tone}", size)
     return Markup('<span class="{}" aria-hidden="true">{}</span>').format(
-        " ".join(filter(None, words)), letters
+        " ".join(filter(None, words)), short
     )
 
 

@@ -62,13 +62,20 @@ class Upright:
 
 def listed(drawn: Picture) -> list[Row]:
     """Return everything that is drawn, the newest first."""
-    rows = [Row(at=one.at, who=one.who, mark=one) for one in drawn.marks]
+    rows = [Row(at=_told_at(one), who=one.who, mark=one) for one in drawn.marks]
     rows += [
         Row(at=one.sent.message.created_at, who=one.sent.message.sender_name, arrow=one)
         for one in drawn.arrows
     ]
     rows += [Row(at=one.held.created_at, who=one.held.holder, band=one) for one in drawn.bands]
+    rows.reverse()  # of one instant the last is the newest
     return sorted(rows, key=lambda one: one.at, reverse=True)
+
+
+def _told_at(mark: RunBar) -> int:
+    """Return when that happened which the words of a mark tell: of what has ended, the end."""
+    is_of_its_end = mark.count == 1 and mark.shape not in ("asks", "queued")
+    return mark.ended if is_of_its_end and mark.ended is not None else mark.at
 
 
 def upright(drawn: Picture, rows: Sequence[Row]) -> Upright:
@@ -93,9 +100,11 @@ def upright(drawn: Picture, rows: Sequence[Row]) -> Upright:
 def _strokes(rows: Sequence[Row], places: dict[str, int]) -> Iterator[Stroke]:
     for number, row in enumerate(rows):
         if row.mark is not None and row.who in places:
-            end = row.mark.ended
+            begin, end = row.mark.at, row.mark.ended
             top = next((place for place in range(number) if end is None or rows[place].at <= end), number)
-            y1 = number * ROW + ROW // 2
+            below = (place for place in range(number, len(rows)) if rows[place].at <= begin)
+            last = next(below, len(rows) - 1)
+            y1 = last * ROW + ROW // 2
             y0 = 0 if end is None else min(top * ROW + ROW // 2, y1 - 8)
             yield Stroke(x=places[row.who], y0=y0, y1=y1, shape=row.mark.shape)
 

@@ -55,6 +55,7 @@ __all__ = [
     "SessionSource",
 ]
 
+_LOOK_AGAIN_MS: Final = 1_000
 _LONGEST_PAUSE_MS = 60_000
 TOO_OFTEN = "the platform's limits allow it later"
 """Why something was not sent that is before its turn; the platform was not asked."""
@@ -416,6 +417,14 @@ class BasePlatformAdapter(ABC):
         told = metadata or {}
         key, is_draft = told.get("dedupe_key"), told.get("draft") is True
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
+
+    async def _until_ours(self) -> None:
+        """Return when this server has the channel: at once, but for one that stood still.
+
+        It may receive no more, for another server does; soon after it is disconnected.
+        """
+        while not self.is_ours():
+            await self._timer.sleep(_LOOK_AGAIN_MS)
 
     def _heard(self) -> None:
         """Note that the receiving side lives."""

@@ -238,6 +238,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 least = max(asked_ms, 0 if resume else LEAST_BEFORE_IDENTIFY_MS)
                 await self._timer.sleep(pause_ms(self._attempt, least=least))
             self._attempt += 1
+            await self._until_ours()
             try:
                 return await bot.open(resume=resume)
             except Cut as cut:

@@ -227,6 +227,7 @@ class EmailAdapter(BasePlatformAdapter):
     async def _receive(self) -> None:
         failures, is_open = 0, True
         while True:
+            await self._until_ours()
             try:
                 if not is_open:
                     await self._on_thread(self._mailbox.open)

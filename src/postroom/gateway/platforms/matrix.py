@@ -186,6 +186,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def _receive(self) -> None:
         failures = 0
         while not self._has_failed():
+            await self._until_ours()
             self._intake.insists = failures < _INSISTS
             wait = await self._round()
             if wait is None:

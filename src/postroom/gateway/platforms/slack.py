@@ -277,6 +277,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def _socket_address(self) -> str:
         from postroom.gateway.platforms.slack_api import is_of_platform
 
+        await self._until_ours()
         answer = await self._called("apps.connections.open", {}, form=True, token=self.config.api_key)
         refuse(answer, "app token", secret_remedy("app_token", "one with the scope connections:write"))
         address = answer.word("url")

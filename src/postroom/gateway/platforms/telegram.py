@@ -324,8 +324,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
     async def _round(self, api: "TelegramApi") -> bool:
         """Poll once; False when there is to be a pause before the next."""
-        if not self.is_ours():  # the gateway ends it soon; until then another server polls
-            return False
+        await self._until_ours()
         wanted = {"timeout": self._options.poll_seconds, "allowed_updates": ALLOWED_UPDATES}
         if self._offset is not None:
             wanted["offset"] = self._offset

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from postroom.contracts import progress
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ArchiveUnavailable
 from postroom.contracts.mail import Message, Project
@@ -179,13 +180,15 @@ class Archive:
         Raises:
             ArchiveUnavailable: some was written; run it again.
         """
-        written = 0
+        size = await self._store.read(lambda tx: tx.project_size(project.id))
+        written, there = 0, size.agents + size.messages + size.reservations
         for kind in ("agent", "message", "reservation"):
             after = 0
             while ids := await self._ids(project, kind, after, page):
                 await self._write(project, [f"{kind}:{number}" for number in ids])
                 written += len(ids)
                 after = ids[-1]
+                progress.tell(f"writing the archive of {project.slug}: records", written, max(there, written))
         return written
 
     async def replace(self, project: Project, aside: str) -> int:
@@ -232,13 +235,15 @@ class Archive:
         for _ in range(2):
             blobs = await asyncio.to_thread(repository.blobs)
             pages = [suspects[at : at + page] for at in range(0, len(suspects), page)]
-            suspects, found = [], []
+            total, suspects, found = len(suspects), [], []
             for at, records in enumerate(pages):
                 batch = await self._store.read(partial(_settled_batch, project=project, records=records))
                 if paths := await asyncio.to_thread(differing_files, batch, blobs, repository):
                     suspects += records
                     found += paths
-                _LOG.info("archive.compared", project=project.slug, records=(at + 1) * page)
+                done = at * page + len(records)
+                _LOG.info("archive.compared", project=project.slug, records=done)
+                progress.tell(f"comparing {project.slug} with its archive: records", done, total)
         return sorted(set(found))
 
     async def _all_ids(self, project: Project, kind: str, page: int) -> list[int]:

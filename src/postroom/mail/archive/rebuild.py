@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from postroom.contracts import progress
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.store import MailStore
 from postroom.mail.archive import layout
@@ -19,6 +20,10 @@ from postroom.mail.archive.mark import read_mark
 from postroom.mail.archive.repository import ArchiveRepository
 
 Row = dict[str, Any]
+
+
+_TOLD: Final = 500
+"""Files after which it is said how far the work is."""
 
 
 @dataclass(slots=True)
@@ -70,6 +75,7 @@ async def rebuild_database(root: Path, store: MailStore, *, author: tuple[str, s
         ConfigError: the archive's mark does not read; nothing was changed.
     """
     rows, mark = await asyncio.to_thread(lambda: (_read_all(root, author), read_mark(root)))
+    progress.tell(f"writing {sum(map(len, rows.values())):,} rows into the database")
     await store.write(lambda tx: tx.restore_rows(rows, mark.logs if mark else {}))
     return {table: len(records) for table, records in rows.items()}
 
@@ -123,7 +129,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
         _read_agent(found, project, _parsed(slug, path, content))
     for path, content in repository.walk("reservations/"):
         _read_reservation(found, project, _parsed(slug, path, content))
-    for path, content in repository.walk("messages/"):
+    for path, content in _told(slug, repository):
         if layout.message_id_of(path) is not None:
             _read_message(found, project, f"{slug}:{path}", content)
     for path, content in repository.walk("attachments/"):
@@ -133,6 +139,15 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
         if sha256 not in found.blobs:
             found.blobs.add(sha256)
             found.add("blobs", {"sha256": sha256, "content": content})
+
+
+def _told(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of messages, and say now and then how many have come."""
+    total = len(repository.paths("messages/"))
+    for done, found in enumerate(repository.walk("messages/")):
+        if not done % _TOLD:
+            progress.tell(f"reading the archive of {slug}: files", done, total)
+        yield found
 
 
 def _parsed(slug: str, path: str, content: bytes) -> Row:

@@ -4,6 +4,7 @@ from typing import Final
 
 from typing_extensions import override
 
+from postroom.contracts import progress
 from postroom.contracts.events import EventTables
 from postroom.contracts.mail import Project
 from postroom.contracts.merging import MergingWrites, ProjectSize
@@ -59,8 +60,10 @@ class Merging(MergingWrites):
         search_index.move(self._tx, source.id, target.id)
         self._tx.run("merging.join_threads", both)
         self._tx.run("merging.drop_threads", both)
-        for kind in _MOVED:
+        for done, kind in enumerate(_MOVED):
+            progress.tell(f"moving {kind}: steps", done, len(_MOVED))
             self._tx.run(f"merging.move_{kind}", both)
+        progress.tell("joining the logs of both")
         self._tx.run("merging.drop_project", both)
         for name in (source.human_key, source.slug):
             self._tx.run("mail.add_project_alias", {"human_key": name, "project_id": target.id})

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
+from postroom.contracts import progress
 from postroom.contracts.choices import SearchOrder
 from postroom.contracts.mail import BEST_AMONG, Message, Query, SearchHit
 from postroom.stores.codec import record
@@ -65,9 +66,10 @@ def add_threads(tx: SqlTransaction) -> None:
 
 def move(tx: SqlTransaction, source: int, target: int) -> None:
     """Let the messages of a project be found in another one; on SQLite the message says where it is."""
-    after, values = 0, {"project_id": source, "limit": _PAGE}
+    after, moved, values = 0, 0, {"project_id": source, "limit": _PAGE}
     while tx.dialect == "postgres" and (found := tx.all("mail.project_messages", {**values, "after": after})):
-        messages = [record(Message, row) for row in found]
+        messages, moved = [record(Message, row) for row in found], moved + len(found)
+        progress.tell("moving what searches find: messages", moved)
         tx.run("mail.forget_words", {"ids": [one.id for one in messages]})
         for one in messages:
             words = tsvector(structs.replace(one, project_id=target))

@@ -9,7 +9,7 @@ from typing import Final
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import All, AnyOf, Message, Not, Phrase, Query, Term
-from postroom.stores.mail.words import words
+from postroom.stores.mail.words import folded, words
 
 MAX_DEPTH: Final = 30
 _WEIGHTS: Final[Mapping[str, str]] = {"subject": "A", "sender": "B", "topic": "C", "body": "D"}
@@ -36,19 +36,21 @@ def tsvector(message: Message) -> str:
     places: dict[str, list[str]] = {}
     place, size = 1, 0
     for field, text in texts.items():
-        for word in words(text):
-            lexeme = word.folded[:_LONGEST_WORD]
-            if lexeme not in places:
+        weight = _WEIGHTS[field]
+        for word in folded(text):  # many times for each message: hence no call more than it needs
+            lexeme = word if len(word) <= _LONGEST_WORD else word[:_LONGEST_WORD]
+            found = places.get(lexeme)
+            if found is None:
                 size += len(lexeme.encode()) + 4
                 if size > _MOST_BYTES:
                     break
-                places[lexeme] = []
-            if len(places[lexeme]) < _MOST_PLACES:
+                found = places[lexeme] = []
+            if len(found) < _MOST_PLACES:
                 size += 2
-                places[lexeme].append(f"{min(place, _LAST_PLACE)}{_WEIGHTS[field]}")
+                found.append(f"{place if place < _LAST_PLACE else _LAST_PLACE}{weight}")
             place += 1
         place += 1  # no phrase goes from one field into the next
-    indexed = (f"'{lexeme}':{','.join(found)}" for lexeme, found in places.items())
+    indexed = [f"'{lexeme}':{','.join(found)}" for lexeme, found in places.items()]
     return " ".join((home(message.project_id), *indexed))
 
 

@@ -5,7 +5,7 @@ It cuts where `unicode61 remove_diacritics 2` of SQLite's FTS5 does, so that Pos
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -41,6 +41,13 @@ def words(text: str) -> Iterator[Word]:
             folded += piece
     if folded:
         yield Word(folded, start, len(text))
+
+
+def folded(text: str) -> Sequence[str]:
+    """Return the words of a text as they are compared, in order."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
+    return [word.folded for word in words(text)]
 
 
 @lru_cache(maxsize=4_096)

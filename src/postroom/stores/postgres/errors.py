@@ -37,9 +37,16 @@ _REMEDIES: Final = {
     StoreFull: "free space on the disk of the PostgreSQL server; start the server only if it does not run",
     StoreReadOnly: "connect to the server that may be written: this one is a standby or read-only",
     StoreCorrupt: "have the administrator of the PostgreSQL server restore a backup",
-    WrongStore: "stop the server and restore a backup of database or schema with pg_restore",
+    WrongStore: (
+        "stop the server and restore a backup of database or schema with pg_restore; "
+        "where the schema is there, let the user of database_url use it again"
+    ),
     StoreUnavailable: "see that the PostgreSQL server runs and can be reached",
 }
+_MORE_CONNECTIONS: Final = (
+    "raise max_connections of the server, or the CONNECTION LIMIT of the user or the database, "
+    "or end other sessions"
+)
 _NO_DATABASE: Final = re.compile('database ".+" does not exist')
 _CORRECT: Final = "correct database_url: postgresql://user:password@host:port/database"
 _REFUSED_AT_LOGIN: Final = (
@@ -54,6 +61,9 @@ _REFUSED_AT_LOGIN: Final = (
 _NO_POSTGRES: Final = re.compile(
     'at "(.+?)".*, port (\\d+) failed: (received invalid response|expected authentication request)'
 )
+_TOO_MANY: Final = re.compile("too many (clients|connections)|connection slots are reserved")
+_NO_USE: Final = "no schema has been selected"
+"""What is said of a schema that is there, and that the user may not use."""
 _PERMISSION: Final = re.compile("permission denied for (database|schema) (.+)")
 _RIGHTS: Final = {"database": "CREATE", "schema": "USAGE, CREATE"}
 
@@ -95,7 +105,7 @@ def error_for(refusal: Refusal) -> Exception:
         return InvalidRecord(f"PostgreSQL cannot hold a value: {text}")
     if state.startswith(_MISTAKEN):
         return ConfigError(f"PostgreSQL refuses the connection: {text}")
-    if state == _NO_RIGHT:
+    if state == _NO_RIGHT or _NO_USE in text:
         return StoreReadOnly(f"the user may not do this: {text}", remedy=_granting(text))
     for states, kind, saying in _KINDS:
         if state.startswith(states):
@@ -141,6 +151,8 @@ def login_error(text: str) -> PostroomError:
                 "PostgreSQL refuses the connection" if was_asked else "the address of PostgreSQL is wrong"
             )
             return ConfigError(f"{saying}: {first}", remedy=found.expand(remedy))
+    if _TOO_MANY.search(first):
+        return StoreUnavailable(f"PostgreSQL takes no more connections: {first}", remedy=_MORE_CONNECTIONS)
     return unreachable(first)
 
 
@@ -167,6 +179,8 @@ def _granting(text: str) -> str:
         what, name = denied.groups()
         rights = f"GRANT {_RIGHTS[what]} ON {what.upper()} {name}"
         return f"have an administrator run {rights} TO the user of database_url"
+    if _NO_USE in text:
+        return "have an administrator GRANT USAGE, CREATE ON SCHEMA of database_schema TO its user"
     return "make the user of database_url the owner of the schema and of what is in it"
 
 

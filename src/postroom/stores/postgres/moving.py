@@ -5,10 +5,11 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Final
 
+from postroom.contracts import progress
 from postroom.contracts.errors import InvalidRecord, StateError
 from postroom.stores.mail import search_index
 from postroom.stores.migrations import UNFINISHED, refuse_old
-from postroom.stores.moving import Progress, Table
+from postroom.stores.moving import Table
 from postroom.stores.postgres.connection import Address, Connection, quoted
 from postroom.stores.postgres.ownership import Ownership
 from postroom.stores.postgres.schema import applied_steps, migrate
@@ -101,11 +102,11 @@ class PostgresSide:
             for values in bound:
                 connection.send_named(statement, values)
 
-    def finish(self, newest_message: int, progress: Progress) -> None:
+    def finish(self, newest_message: int) -> None:
         """Fill the indexes, let numbers go on behind those that were given, and remove the mark last."""
         [[after]] = self._all("SELECT coalesce(max(message_id), 0) FROM message_words")
         while after is not None:
-            progress(f"filling the indexes: messages up to {after}")
+            progress.tell("filling the indexes: messages", after, newest_message)
             with self._transaction() as connection:
                 after = search_index.add_words(PostgresTransaction(connection), after) or None
         with self._transaction() as connection:

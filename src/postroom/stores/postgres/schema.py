@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from postroom.contracts import progress
 from postroom.contracts.clock import elapsed_ms, milliseconds
 from postroom.contracts.errors import StoreHeld, StoreUnavailable, WrongStore
 from postroom.contracts.leases import SERVER
@@ -123,7 +124,8 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration]) ->
         connection.send(_LEDGER_AFTER)
     missing = missing_migrations(applied_steps(connection), steps, needed=needed_step(connection))
     _refuse_servers_without(connection, max((step.after for step in missing), default=0))
-    for step in missing:
+    for done, step in enumerate(missing):
+        progress.tell(f"changing the schema, {step.name}: steps", done, len(missing))
         connection.run_script(step.sql)
         connection.send(_RECORD, (step.version, step.name, step.checksum, step.after))
     connection.send("COMMIT")

@@ -82,11 +82,15 @@ class Dispatches(Tables, DispatchTables):
 
     @override
     def due(self, thread_id: str) -> RunDispatch | None:
-        now = self._now()
-        due, stale = self._sql.ask(
-            ("dispatches.next_due", {"thread_id": thread_id, "now": now}),
-            ("dispatches.stale_queue", {"thread_id": thread_id}),
-        )
+        now, of_thread = self._now(), {"thread_id": thread_id}
+        looks: list[Look] = [
+            ("dispatches.next_due", {**of_thread, "now": now}),
+            ("dispatches.stale_queue", of_thread),
+            ("threads.thread", of_thread),  # which its beginning writes to
+        ]
+        due, stale, _ = self._asked(looks).values()
+        for *_, run_id, body in due:
+            self._sql.known["threads.run", run_id] = [] if body is None else [(run_id, body)]
         for row in stale:  # an interrupt leaves none; who writes to the table by other means may
             self.put(rows.dispatch(row).superseded(reason=STALE_EPOCH, now=now))
         return rows.dispatch(due[0]) if due else None
@@ -440,12 +444,13 @@ def commands_look(dispatch_ids: Sequence[str]) -> Look:
 
 def against_look(dispatch: RunDispatch) -> Look:
     """Return the look for open dispatches that keep this one from being queued, and for one with its id."""
-    return "dispatches.against", {
-        "dispatch_id": dispatch.dispatch_id,
-        "thread_id": dispatch.thread_id,
-        "dedupe_key": dispatch.dedupe_key,
-        "run_id": dispatch.run_id,
-    }
+    return against(dispatch.dispatch_id, dispatch.thread_id, dispatch.dedupe_key, dispatch.run_id)
+
+
+def against(dispatch_id: str, thread_id: str, dedupe_key: str | None, run_id: str) -> Look:
+    """Return the look for open dispatches beside which one like this cannot be queued."""
+    values = {"dispatch_id": dispatch_id, "thread_id": thread_id, "dedupe_key": dedupe_key, "run_id": run_id}
+    return "dispatches.against", values
 
 
 def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Sequence[Row] = ()) -> None:

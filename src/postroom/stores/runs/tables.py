@@ -65,13 +65,16 @@ class RunTables(Tables, run_tables.RunTables):
         return together.look(messages, run_ids, dispatch_ids, at_most)
 
     @override
-    def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:
+    def owned_run(self, dispatch: RunDispatch, answer_id: str | None = None) -> RunRecord | None:
         looks = [
             ("threads.run", {"run_id": dispatch.run_id}),
             ("threads.thread", {"thread_id": dispatch.thread_id}),
             ("dispatches.dispatch", {"dispatch_id": dispatch.dispatch_id}),
             commands_look((dispatch.dispatch_id,)),
         ]
+        if answer_id is not None:
+            named = {"thread_id": dispatch.thread_id, "message_ids": (answer_id,)}
+            looks.append(("threads.committed", named))
         self._asked([queue_look(dispatch.thread_id), *looks])
         return self.threads.load_run(dispatch.run_id)
 

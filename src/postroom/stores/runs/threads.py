@@ -10,12 +10,12 @@ from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import Json, PendingMessage
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery, SubmissionFacts, ThreadQuery
+from postroom.contracts.run_stores import LikelyCommit, RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.run_tables import ThreadTables
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import queue_look
+from postroom.stores.runs.dispatches import against, queue_look
 from postroom.stores.runs.messages import waiting
 from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, Tables
@@ -159,11 +159,15 @@ class Threads(Tables, ThreadTables):
         return [rows.turn(row) for row in found]
 
     @override
-    def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:
+    def submission_facts(
+        self, thread_id: str, run_id: str | None, queued: int = 1, likely: LikelyCommit | None = None
+    ) -> SubmissionFacts:
         looks = facts_looks(thread_id, queued)
         queue = looks[-1]
         if run_id is not None:
             looks.append(("threads.run", {"run_id": run_id}))
+        if likely is not None:
+            looks += _likely_looks(thread_id, likely)
         found = self._asked(looks)
         known = found["threads.thread", thread_id]
         claimed, _, queued, waits, held_by = found[queue[0], *queue[1].values()][0]
@@ -243,6 +247,17 @@ def facts_looks(thread_id: str, queued: int) -> list[Look]:
     of_thread = {"thread_id": thread_id}
     names = ("threads.thread", "threads.last_runs")
     return [*((name, of_thread) for name in names), queue_look(thread_id, queued)]
+
+
+def _likely_looks(thread_id: str, likely: LikelyCommit) -> list[Look]:
+    """Return what such a commit is decided on besides: when it comes, it is known."""
+    looks = [
+        ("threads.run", {"run_id": likely.run_id}),
+        against(likely.dispatch_id, thread_id, likely.dedupe_key, likely.run_id),
+    ]
+    if likely.message_ids:
+        looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": likely.message_ids}))
+    return looks
 
 
 def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:

@@ -73,7 +73,8 @@ ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key,
+       run_id, (SELECT body FROM runs WHERE runs.run_id = run_dispatches.run_id)
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued' AND available_at <= :now
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)

@@ -172,6 +172,11 @@ UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id;
 INSERT INTO recipients (message_id, agent_id, kind, seq, position)
 VALUES (:message_id, :agent_id, :kind, (SELECT inbox_seq FROM agents WHERE id = :agent_id), :position);
 
+-- deliver @postgres
+WITH counted AS (UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id RETURNING inbox_seq)
+INSERT INTO recipients (message_id, agent_id, kind, seq, position)
+VALUES (:message_id, :agent_id, :kind, (SELECT inbox_seq FROM counted), :position);
+
 -- recipients_named
 SELECT count(*) FROM recipients WHERE message_id = :message_id;
 

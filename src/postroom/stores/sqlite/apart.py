@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from postroom.contracts import errors
+from postroom.contracts import errors, progress
 from postroom.contracts.errors import PostroomError, StoreUnavailable
 
 _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
@@ -66,7 +66,9 @@ class Apart:
         try:
             if self._is_closed:
                 self.close()
-            said = await process.stdout.read()
+            said = b""
+            async for told in process.stdout:
+                said = _heard(told)
         finally:
             process.stdin.close()
             code = await process.wait()
@@ -98,6 +100,15 @@ async def _begun(*words: str) -> asyncio.subprocess.Process:
             value=sys.executable,
             remedy="see open files in `postroom doctor`; after an upgrade start the server again",
         ) from error
+
+
+def _heard(told: bytes) -> bytes:
+    """Pass on how far the process is; return anything else."""
+    if not told.startswith(b"["):
+        return told
+    doing, done, total = json.loads(told)
+    progress.tell(doing, done, total)
+    return b""
 
 
 def _told(said: bytes) -> Any:

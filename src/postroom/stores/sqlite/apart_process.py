@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from postroom.contracts import progress
 from postroom.contracts.errors import PostroomError, StoreFull
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import connect_beside, connect_unshared, translated
@@ -48,13 +49,19 @@ def _end_with_the_server() -> None:
     os._exit(1)
 
 
+def _go_on(doing: str, done: int = 0, total: int = 0) -> None:
+    sys.stdout.write(f"{json.dumps([doing, done, total])}\n")
+    sys.stdout.flush()
+
+
 def main(work: str, *arguments: str) -> None:
     """Do the work; print what came of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which decides
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     step_back()
     try:
-        told: Mapping[str, object] = {"done": _WORK[work](*arguments)}
+        with progress.watched(_go_on):
+            told: Mapping[str, object] = {"done": _WORK[work](*arguments)}
     except PostroomError as error:
         told = {
             "kind": type(error).__name__,

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from postroom.contracts import progress
 from postroom.contracts.errors import StoreCorrupt, StoreUnavailable
 from postroom.stores.sqlite.connection import file_error, translated
 
@@ -96,7 +97,12 @@ def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace", *, is_kep
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
             try:
                 with target.open("rb") as file:
-                    connection.backup(copy, pages=_PAGES, progress=lambda *_: pace.keep(file.fileno()))
+
+                    def went_on(_: int, left: int, pages: int) -> None:
+                        progress.tell("copying the database: pages", pages - left, pages)
+                        pace.keep(file.fileno())
+
+                    connection.backup(copy, pages=_PAGES, progress=went_on)
             finally:
                 connection.execute("ROLLBACK")
     finally:
@@ -130,10 +136,16 @@ def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event |
         StoreCorrupt: it does not read back; `shown` is how the error names it.
     """
     shown, stop = shown or file, stop or threading.Event()
+
+    def is_to_stop() -> bool:
+        progress.tell(f"reading back {size:,} bytes")
+        return stop.is_set()
+
+    size = file.stat().st_size
     with translated():
         connection = sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)
         try:
-            connection.set_progress_handler(stop.is_set, _STEPS)
+            connection.set_progress_handler(is_to_stop, _STEPS)
             faults = [row[0] for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
         finally:
             connection.close()

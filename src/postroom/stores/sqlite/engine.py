@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
+from postroom.contracts import progress
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError, StoreError, StoreFull, StoreReadOnly, WrongStore
 from postroom.contracts.transactions import Outline
@@ -202,11 +203,13 @@ class SqliteEngine(Engine):
         """Write a copy, read back if it is kept; one is made at a time, and `close` breaks it off."""
         if self._copier is None:
             raise StateError("a database in memory has no copies", remedy="keep it in a file")
-        await self._copier.submit_free(
-            lambda connection: back_up(
-                connection, target, is_read_back=is_kept, is_kept=is_kept, rest=1, stop=self._closing
-            )
-        )
+        watcher = progress.here()
+
+        def copy(connection: sqlite3.Connection) -> None:
+            with progress.watched(watcher):
+                back_up(connection, target, is_read_back=is_kept, is_kept=is_kept, rest=1, stop=self._closing)
+
+        await self._copier.submit_free(copy)
 
     @override
     def take_room(self, sql: SqlTransaction) -> None:

@@ -2,9 +2,11 @@
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from postroom.contracts import progress
 from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
 from postroom.stores.sqlite.connection import translated
 from postroom.stores.sqlite.copying import back_up
@@ -18,6 +20,9 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
   applied_at INTEGER NOT NULL
 )
 """
+
+_STEPS: Final = 100_000
+"""Instructions of SQLite after which it is said that a step goes on."""
 
 
 def migrate(
@@ -35,8 +40,11 @@ def migrate(
         missing = missing_migrations(applied, shipped_migrations("sqlite") if steps is None else steps)
         if missing and applied:
             back_up(connection, path.with_name(f"{path.name}.before-{missing[0].version:04d}.{now}.bak"))
-        for step in missing:
+        for done, step in enumerate(missing):
+            doing = f"changing the schema, {step.name}: steps"
+            connection.set_progress_handler(partial(progress.tell, doing, done, len(missing)), _STEPS)
             _apply(connection, step, now)
+        connection.set_progress_handler(None, 0)
     return [step.version for step in missing]
 
 

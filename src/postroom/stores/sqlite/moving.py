@@ -8,7 +8,7 @@ from typing import Final
 
 from postroom.contracts.errors import StateError
 from postroom.stores.migrations import UNFINISHED, refuse_old
-from postroom.stores.moving import LEFT_OUT, Progress, Table
+from postroom.stores.moving import LEFT_OUT, Table
 from postroom.stores.sql_transaction import Row
 from postroom.stores.sqlite.connection import connect, translated
 from postroom.stores.sqlite.left_log import refuse_damaged_log
@@ -96,7 +96,7 @@ class SqliteSide:
         with self._transaction():
             self._connection.executemany(text, rows)
 
-    def finish(self, newest_message: int, _progress: Progress) -> None:
+    def finish(self, newest_message: int) -> None:
         """Fill the indexes, let numbers go on behind those that were given, and remove the mark, at once."""
         with self._transaction():
             for name in ("mail.index_search", "mail.index_threads", "mail.indexed"):

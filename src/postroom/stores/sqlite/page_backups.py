@@ -18,6 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from postroom.contracts import progress
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreError
 from postroom.log import get_logger
 from postroom.stores.sqlite.connection import connect_unshared, file_error, translated
@@ -45,6 +46,8 @@ _RECORD: Final = HASH + _PLACE
 _SEAL: Final = 32
 _RECORDS: Final = 4096
 """Pages of a list that are read at once."""
+_TOLD: Final = 2048
+"""Pages after which it is said how far the work is."""
 MOST_PACKS: Final = 32
 """Packs that a backup may need; the pages of the smallest of more are written again."""
 MOST_DEAD: Final = 0.1
@@ -313,7 +316,10 @@ class _Writing:
         try:
             entries = bytearray()
             with NewPack(partial, self._page_size) as new:
-                for digest, page, old in self._pages():
+                pages = self._copy.stat().st_size // self._page_size
+                for done, (digest, page, old) in enumerate(self._pages()):
+                    if not done % _TOLD:
+                        progress.tell("keeping what changed: pages", done, pages)
                     if old is not None and old.digest == digest and old.pack not in again:
                         place = old.pack << 32 | old.number
                     else:
@@ -365,7 +371,9 @@ class _Writing:
 
 
 def _read_back(found: Listed, packs: Packs, target: IO[bytes] | None) -> None:
-    for record in records(found):
+    for done, record in enumerate(records(found)):
+        if not done % _TOLD:
+            progress.tell("reading the backup: pages", done, found.pages)
         page = packs.page(record)
         if target is not None:
             target.write(page)

@@ -179,7 +179,7 @@ async def dispatches_are_listed_by_status_over_all_threads(stores: RunStores, cl
 
 
 async def dispatches_are_found_by_what_their_ids_begin_with(stores: RunStores, clock: ManualClock) -> None:
-    """Each with its run, in order, up to a limit; capitals are other letters."""
+    """Each with its run, in order, up to a limit; capitals count."""
     for name in ("ab", "abc", "Ab", "b", "a\U0010ffff"):
         await enqueued(stores, name, thread=f"t-{name}")
     asked = (("ab", 9), ("a", 2), ("abc", 9), ("abd", 9), ("A", 9), ("a", 9))

@@ -1,0 +1,37 @@
+"""How far long work of the operator's routes is."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from postroom.contracts import progress
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class LongWork:
+    """How far the long work of the operator's routes is, for commands that wait for it and ask meanwhile."""
+
+    def __init__(self) -> None:
+        self._far: dict[str, tuple[str, int, int]] = {}
+
+    def watched(self, path: str, endpoint: Endpoint) -> Endpoint:
+        """Return the endpoint of a path; how far it is can be asked while it works."""
+
+        def note(doing: str, done: int = 0, total: int = 0) -> None:
+            self._far[path] = doing, done, total
+
+        async def answer(request: Request) -> Response:
+            try:
+                with progress.watched(note):
+                    return await endpoint(request)
+            finally:
+                self._far.pop(path, None)
+
+        return answer
+
+    async def told(self, request: Request) -> Response:
+        """Say how far the work is that a path was asked for."""
+        doing, done, total = self._far.get(request.query_params.get("of", ""), ("", 0, 0))
+        return JSONResponse({"doing": doing, "done": done, "total": total})

@@ -1,0 +1,225 @@
+"""Requests for what another server of the same database does: passed on to that server, and answered by it.
+
+    request ─▶ is it done here? ─▶ the route
+                └ no ─▶ the server that does it, by its leases ─▶ its answer, as it comes
+
+A request is passed on once. Servers speak plain HTTP with each other, at the addresses that they listen at.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from postroom.contracts.errors import ServerUnavailable
+from postroom.contracts.leases import Lease
+from postroom.contracts.tokens import RUN_PREFIX
+from postroom.leases import Leases
+from postroom.log import get_logger
+
+if TYPE_CHECKING:
+    import httpx2
+
+_LOG = get_logger(__name__)
+PASSED_ON: Final = "X-Postroom-Passed-On"
+"""Marks a request that another server has passed on."""
+_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""What a proxy keeps to itself: RFC 9110, section 7.6.1."""
+_OURS: Final = _HOP | {"date", "server"}
+"""What each server says for itself."""
+_CONNECT_SECONDS: Final = 2
+_TRY: Final = "try again in some seconds; each server must listen at an address that the others reach"
+
+Doing = Callable[[], Awaitable[Lease | None]]
+
+
+class OtherServers:
+    """The servers that share the database with this one."""
+
+    def __init__(self, leases: Leases) -> None:
+        """Keep what knows the servers, and this one by its name, which begins with that of its machine."""
+        self._leases, self._this = leases, leases.holder
+        self._host = leases.holder.partition("/")[0]
+
+    async def with_lease(self, name: str) -> Lease:
+        """Return the server that has a lease.
+
+        Raises:
+            ServerUnavailable: none has it at the moment, or this one took it just now.
+            StoreError: it cannot be looked up.
+        """
+        found = [one for one in await self._leases.servers(name) if one.holder != self._this]
+        if not found:
+            raise ServerUnavailable(f"no server has the {name} at the moment", value=name, remedy=_TRY)
+        return found[0]
+
+    async def of_run(self, token: str) -> Lease | None:
+        """Return the other server that gave out a run's token; None where that is this one, or has ended."""
+        tag = server_of(token)
+        if tag is None or tag == tag_of(self._this):
+            return None
+        return next((one for one in await self._leases.servers() if tag_of(one.holder) == tag), None)
+
+    async def pass_on(self, request: Request, server: Lease) -> Response:
+        """Have another server answer a request, and return its answer, which goes on as it comes.
+
+        Raises:
+            ServerUnavailable: it does not answer, or it passed this request on itself; perhaps it did what
+                was asked.
+            ClientDisconnect: whoever asks went away.
+        """
+        if PASSED_ON in request.headers:
+            raise ServerUnavailable("what does this is changing servers", value=server.holder, remedy=_TRY)
+        return _told(*await self._answered(request, server))
+
+    async def first(self, request: Request, *, unless: int) -> Response | None:
+        """Ask the others in turn, and return the first answer of another status; None when there is none."""
+        if PASSED_ON in request.headers:
+            return None
+        for server in await self._leases.servers():
+            if server.holder == self._this:
+                continue
+            try:
+                client, answer = await self._answered(request, server)
+            except ServerUnavailable as error:  # it may have ended, and its lease not yet
+                _LOG.info("server.not_asked", server=server.holder, reason=error.describe())
+                continue
+            if answer.status_code != unless:
+                return _told(client, answer)
+            await _closed(client, answer)
+        return None
+
+    async def _answered(
+        self, request: Request, server: Lease
+    ) -> "tuple[httpx2.AsyncClient, httpx2.Response]":
+        """Ask another server, and return the head of its answer, and the client that has the rest."""
+        url = f"{self._address(server)}{request.scope['raw_path'].decode('ascii').partition('?')[0]}"
+        query = request.scope["query_string"].decode("ascii")
+        client = await asyncio.to_thread(_client)  # the first time the library is loaded
+        asked = client.build_request(
+            request.method,
+            f"{url}?{query}" if query else url,
+            headers=_asked(request),
+            content=request.stream() if _has_body(request) else None,
+        )
+        try:
+            return client, await client.send(asked, stream=True)
+        except BaseException as error:
+            await client.aclose()
+            if _is_silence(error):
+                told = f"the server {server.holder} does this, and does not answer ({type(error).__name__})"
+                raise ServerUnavailable(told, value=server.holder, remedy=_TRY) from error
+            raise
+
+    def _address(self, server: Lease) -> str:
+        """Return where this server reaches another one.
+
+        Raises:
+            ServerUnavailable: it listens on loopback alone, on another machine.
+        """
+        host, told = str(server.about.get("host")), urlsplit(str(server.about.get("address")))
+        at = ipaddress.ip_address(told.hostname or "0.0.0.0")  # noqa: S104 - compared, not bound
+        is_here = host == self._host
+        if at.is_loopback and not is_here:
+            raise ServerUnavailable(
+                f"the server on {host} does this, and listens on loopback alone", value=host, remedy=_TRY
+            )
+        if at.is_unspecified:
+            return f"http://{'localhost' if is_here else host}:{told.port}"
+        return told.geturl()
+
+
+class PassedOn:
+    """A route that another server answers while `doing` names one."""
+
+    def __init__(self, app: ASGIApp, others: OtherServers, doing: Doing) -> None:
+        self._app, self._others, self._doing = app, others, doing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer here or have it answered there."""
+        server = await self._doing()
+        if server is None:
+            await self._app(scope, receive, send)
+        else:
+            answer = await self._others.pass_on(Request(scope, receive), server)
+            await answer(scope, receive, send)
+
+
+def tag_of(server: str) -> str:
+    """Return what tells a server from others in tokens: its name's end."""
+    return server.rpartition("/")[2]
+
+
+def server_of(token: str) -> str | None:
+    """Return the tag of the server that gave out a run's token; None where it is no such token."""
+    tag, mark, _ = token.removeprefix(RUN_PREFIX).partition("_")
+    return tag if mark and token.startswith(RUN_PREFIX) else None
+
+
+def _asked(request: Request) -> list[tuple[bytes, bytes]]:
+    kept = [(name, value) for name, value in request.headers.raw if _kept(name, _HOP)]
+    client = request.client.host if request.client else ""
+    told = {PASSED_ON: "1", "X-Forwarded-For": client, "X-Forwarded-Proto": request.url.scheme}
+    names = {name.lower().encode() for name in told}
+    return [one for one in kept if one[0] not in names] + [
+        (name.encode(), value.encode("ascii", "replace")) for name, value in told.items()
+    ]
+
+
+def _has_body(request: Request) -> bool:
+    return request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+
+
+def _kept(name: bytes, without: frozenset[str]) -> bool:
+    return name.decode("latin-1").lower() not in without
+
+
+def _told(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> Response:
+    told = StreamingResponse(_content(client, answer), status_code=answer.status_code)
+    told.raw_headers = [(name, value) for name, value in answer.headers.raw if _kept(name, _OURS)]
+    return told
+
+
+async def _content(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
+    """Yield an answer's bytes as they are; what is broken off there is broken off here."""
+    try:
+        async for piece in answer.aiter_raw():
+            yield piece
+    finally:
+        await _closed(client, answer)
+
+
+async def _closed(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> None:
+    await answer.aclose()
+    await client.aclose()
+
+
+def _client() -> "httpx2.AsyncClient":
+    import httpx2
+
+    # Plain HTTP, so no certificates are loaded; how long an answer takes is for whoever asks to say.
+    return httpx2.AsyncClient(
+        verify=False, trust_env=False, timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS)
+    )
+
+
+def _is_silence(error: BaseException) -> bool:
+    import httpx2
+
+    return isinstance(error, httpx2.RequestError)

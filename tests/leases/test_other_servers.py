@@ -1,0 +1,95 @@
+"""Requests for what another server does: which address they go to, and what is answered when they cannot."""
+
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from starlette.requests import Request
+
+from conformance.run_backends import Prepared, prepared_stores, run_place
+from postroom.contracts.errors import ServerUnavailable
+from postroom.contracts.leases import SERVER, Lease
+from postroom.contracts.transactions import Store
+from postroom.http_api.other_servers import PASSED_ON, OtherServers, server_of
+from postroom.leases import Leases
+
+__all__ = ["prepared_stores", "run_place"]
+
+HERE, THERE = "mill/1/aaaaaaaa", "quay/2/bbbbbbbb"
+
+
+@pytest.fixture
+async def store(prepared_stores: Prepared) -> AsyncIterator[Store]:
+    async with prepared_stores.opened() as stores:
+        yield stores.store
+
+
+def server(name: str, address: str) -> Lease:
+    about = {"host": name.partition("/")[0], "address": address}
+    return Lease(name=SERVER + name, holder=name, about=about, fence=1, since=0, until=2**53)
+
+
+def request(headers: Mapping[str, str] | None = None) -> Request:
+    told = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+    return Request(
+        {
+            "type": "http",
+            "method": "GET",
+            "scheme": "http",
+            "path": "/chat",
+            "raw_path": b"/chat",
+            "query_string": b"",
+            "headers": told,
+            "server": ("127.0.0.1", 1),
+            "client": ("127.0.0.1", 2),
+        }
+    )
+
+
+async def put(store: Store, *leases: Lease) -> None:
+    for lease in leases:
+        await store.write(lambda tx, lease=lease: tx.leases.put(lease), key="leases")  # type: ignore[misc]
+
+
+async def refused(others: OtherServers, there: Lease, headers: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(ServerUnavailable) as raised:
+        await others.pass_on(request(headers), there)
+    assert raised.value.retryable
+    return raised.value.message
+
+
+async def test_who_cannot_be_reached_is_named(store: Store) -> None:
+    others = OtherServers(Leases(store, HERE, {}))
+    alone = await refused(others, server(THERE, "http://127.0.0.1:1"))
+    assert alone == "the server on quay does this, and listens on loopback alone"
+    for address in ("http://127.0.0.1:1", "http://0.0.0.0:1"):
+        silent = await refused(others, server("mill/3/cccccccc", address))
+        assert silent == "the server mill/3/cccccccc does this, and does not answer (ConnectError)"
+
+
+async def test_a_request_is_passed_on_once(store: Store) -> None:
+    told = await refused(
+        OtherServers(Leases(store, HERE, {})), server(THERE, "http://quay:1"), {PASSED_ON: "1"}
+    )
+    assert told == "what does this is changing servers"
+
+
+async def test_what_no_other_server_has_is_refused_for_a_moment(store: Store) -> None:
+    others = OtherServers(Leases(store, HERE, {}))
+    mine, theirs = server(HERE, "http://mill:1"), server(THERE, "http://quay:1")
+    channel = Lease(name="channel web", holder=HERE, about={}, fence=1, since=0, until=2**53)
+    await put(store, mine, theirs, channel)
+    with pytest.raises(ServerUnavailable, match="no server has the channel web at the moment"):
+        await others.with_lease("channel web")
+    await put(store, Lease(name="channel web", holder=THERE, about={}, fence=2, since=0, until=2**53))
+    assert (await others.with_lease("channel web")).holder == THERE
+
+
+async def test_the_token_of_a_run_says_whose_it_is(store: Store) -> None:
+    others = OtherServers(Leases(store, HERE, {}))
+    await put(store, server(HERE, "http://mill:1"), server(THERE, "http://quay:1"))
+    found = await others.of_run("prr_bbbbbbbb_" + "x" * 43)
+    assert found is not None
+    assert found.holder == THERE
+    for token in ("prr_aaaaaaaa_x", "prr_cccccccc_x", "prt_bbbbbbbb_x", "prm_x", "prr_x", "\udc80"):
+        assert await others.of_run(token) is None
+    assert server_of("prr_bbbbbbbb_x_y") == "bbbbbbbb"
