@@ -21,6 +21,8 @@ LARGE = size(1_000_000, 2_000)
 SENDS = size(1_000, 20)
 PAUSE = 0.005
 """Seconds between two sends: a caller who waits for nothing else."""
+STATUSES = size(20, 2)
+"""As many as last for some hundred sends: p99 of a few is the slowest of them."""
 STARTS = size(5, 1)
 
 
@@ -77,7 +79,12 @@ async def _beside(application: Application, large: int) -> None:
     await against_nothing(application, table, "the next backup", lambda: backups.make("next"))
     admin = AdminService(application, LagMeter(), started_at=0)
     await against_nothing(application, table, "doctor", admin.doctor)
-    await against_nothing(application, table, "status", admin.status)
+
+    async def statuses() -> None:
+        for _ in range(STATUSES):
+            await admin.status()
+
+    await against_nothing(application, table, f"status, {STATUSES} times", statuses)
     rule = KeepRule(project=PROJECT, thread="t1", keep=timedelta(days=1), unread_stays=False)
     retention = Retention(application.settings, application.store, [rule], runs=application.store.store)
     await against_nothing(application, table, "deletion of what no rule keeps", retention.messages)

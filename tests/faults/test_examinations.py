@@ -1,6 +1,7 @@
 """A database is examined beside its server: by a process for which everybody else goes first."""
 
 import asyncio
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,6 +60,15 @@ async def test_an_examination_whose_process_ends_is_a_failure_and_no_good_news(
     with pytest.raises(asyncio.CancelledError):
         await look
     assert not child.is_running()
+
+
+async def test_a_process_that_cannot_be_begun_is_a_failure_of_its_own_kind(
+    sqlite_store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptors are left, no more processes are allowed, or Python was removed in an upgrade."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    with pytest.raises(StoreUnavailable, match="cannot be begun: No such file"):
+        await sqlite_store.check()
 
 
 async def test_what_is_in_the_log_alone_is_examined_and_stays_there(sqlite_store: SqliteStore) -> None:

@@ -26,7 +26,14 @@ from postroom.app.wiring import Application
 from postroom.contracts import progress
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import ArchiveUnavailable, InvalidRunner, PostroomError, RunFailure, StoreError
+from postroom.contracts.errors import (
+    ArchiveUnavailable,
+    InvalidRunner,
+    PostroomError,
+    RunFailure,
+    StoreError,
+    WrongStore,
+)
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads
 from postroom.contracts.transactions import Transaction
@@ -291,6 +298,8 @@ class Doctor:
 async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
     """Look at a part. A store that fails is found at the store's own parts; the others are unknown then.
 
+    One that does not belong to its archive fails where that is seen.
+
     Why the store failed is told once, and then in `told`.
     """
     try:
@@ -298,14 +307,14 @@ async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
     except StoreError as error:
         is_known = error.message in told
         told.add(error.message)
-        is_store = part.startswith("store")
+        is_failure = part.startswith("store") or isinstance(error, WrongStore)
         why = "the store fails, as told above" if is_known else error.message
-        if is_store and not is_known:
+        if is_failure and not is_known:
             return [broken(part, error)]
         return [
             CheckResult(
                 part=part,
-                state="failed" if is_store else "unknown",
+                state="failed" if is_failure else "unknown",
                 detail=f"it could not be seen: {why}",
                 remedy="" if is_known else error.remedy,
                 facts={"code": error.code},

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from postroom.contracts import errors, progress
 from postroom.contracts.errors import PostroomError, StoreUnavailable
-from postroom.stores.sqlite.copying import remove_partial
 
 _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
 _IDLE_PRIORITY_CLASS: Final = 0x40
@@ -40,17 +39,6 @@ class Apart:
         found: list[str] = await self._done("faults", database)
         return found
 
-    async def copy(self, database: Path, target: Path, *, is_kept: bool) -> None:
-        """Copy a database while others write to it; one that is kept is read back.
-
-        Raises:
-            StoreError: it could not be copied, or this is closed; what `target` was before, it is still.
-        """
-        try:
-            await self._done("copy", database, target, int(is_kept))
-        finally:
-            await asyncio.to_thread(remove_partial, target)  # of a process that was ended
-
     async def keep(self, copy: Path, target: Path, *, now: int) -> None:
         """Read a whole copy back, and keep it as a backup that shares pages with those before it.
 
@@ -72,16 +60,7 @@ class Apart:
     async def _done(self, work: str, *arguments: Path | int) -> Any:
         self._refuse_closed()
         await asyncio.to_thread(self._refuse_changed)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            _PROGRAM,
-            work,
-            *map(str, arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            creationflags=flags_of(sys.platform),
-        )
+        process = await _begun(work, *map(str, arguments))
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - were asked for
         self._running.add(process)
         try:
@@ -102,6 +81,25 @@ class Apart:
     def _refuse_closed(self) -> None:
         if self._is_closed:
             raise StoreUnavailable("the database is closed", remedy="start the server again")
+
+
+async def _begun(*words: str) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            _PROGRAM,
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            creationflags=flags_of(sys.platform),
+        )
+    except OSError as error:
+        raise StoreUnavailable(
+            f"a process cannot be begun: {error.strerror}",
+            value=sys.executable,
+            remedy="see open files in `postroom doctor`; after an upgrade start the server again",
+        ) from error
 
 
 def _heard(told: bytes) -> bytes:

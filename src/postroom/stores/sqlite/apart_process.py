@@ -1,4 +1,4 @@
-"""A process of its own beside a server: it reads, copies or keeps a database, and prints what came of it."""
+"""A process of its own beside a server: it reads or keeps a database, and prints what came of it."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from postroom.contracts import progress
 from postroom.contracts.errors import PostroomError, StoreFull
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import connect_beside, connect_unshared, translated
-from postroom.stores.sqlite.copying import back_up, refuse_faults
+from postroom.stores.sqlite.copying import refuse_faults
 from postroom.stores.sqlite.repairing import faults_of
 
 NICENESS: Final = 10
@@ -36,18 +36,12 @@ def _faults(database: str) -> list[str]:
             return faults_of(connection)
 
 
-def _copy(database: str, target: str, is_kept: str) -> None:
-    kept = bool(int(is_kept))
-    with translated(), closing(connect_beside(Path(database))) as connection:
-        back_up(connection, Path(target), is_read_back=kept, is_kept=kept, rest=1)
-
-
 def _keep(copy: str, target: str, now: str) -> None:
     refuse_faults(Path(copy), Path(target))
     page_backups.keep(Path(copy), Path(target), now=int(now))
 
 
-_WORK: Final[Mapping[str, Callable[..., object]]] = {"faults": _faults, "copy": _copy, "keep": _keep}
+_WORK: Final[Mapping[str, Callable[..., object]]] = {"faults": _faults, "keep": _keep}
 
 
 def _end_with_the_server() -> None:

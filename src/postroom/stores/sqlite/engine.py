@@ -1,8 +1,8 @@
 """The engine on SQLite: one file that this process alone owns, or a database in memory."""
 
-import asyncio
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import cache
@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
+from postroom.contracts import progress
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError, StoreError, StoreFull, StoreReadOnly, WrongStore
 from postroom.contracts.transactions import Outline
@@ -95,9 +96,9 @@ class SqliteEngine(Engine):
         self._lock = lock
         self._files = files
         self._copier = Readers(path, count=1, files=files) if lock else None
-        """Saves what is held of files that were taken away."""
+        """Of its own, so that a long copy keeps no reader waiting."""
+        self._closing = threading.Event()
         self._apart = Apart() if files is None else Apart(files.refuse_changed)
-        self._one_copy = asyncio.Lock()
         if self._copier is not None and files is not None:
             # Open from now on: of a file that is deleted it is the only way to what was in it.
             self._copier.begin(
@@ -200,10 +201,15 @@ class SqliteEngine(Engine):
     @override
     async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
         """Write a copy, read back if it is kept; one is made at a time, and `close` breaks it off."""
-        if self._files is None:
+        if self._copier is None:
             raise StateError("a database in memory has no copies", remedy="keep it in a file")
-        async with self._one_copy:
-            await self._apart.copy(self.path, target, is_kept=is_kept)
+        watcher = progress.here()
+
+        def copy(connection: sqlite3.Connection) -> None:
+            with progress.watched(watcher):
+                back_up(connection, target, is_read_back=is_kept, is_kept=is_kept, rest=1, stop=self._closing)
+
+        await self._copier.submit_free(copy)
 
     @override
     def take_room(self, sql: SqlTransaction) -> None:
@@ -233,6 +239,7 @@ class SqliteEngine(Engine):
 
     @override
     def close(self) -> None:
+        self._closing.set()
         self._apart.close()
         self.readers.close()
         if self._lock is None or self._copier is None:
