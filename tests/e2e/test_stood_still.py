@@ -5,18 +5,27 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psycopg
 import pytest
 
 from channels.fake_telegram import TOKEN, message, update
 from e2e.running import RunningServer, plain_environment
 from e2e.test_any_server_answers import await_that
-from e2e.test_gateway_server import EchoingModel, configured, on_a_loop_of_its_own, secret
+from e2e.test_gateway_server import (
+    EchoingModel,
+    chat_page,
+    configured,
+    is_answer,
+    on_a_loop_of_its_own,
+    secret,
+    shown,
+)
 from e2e.test_work_across_servers import asked
 from soak.peers import Telegram
 from store_kinds import refuse_missing
@@ -81,7 +90,7 @@ def servers(
         with made[0], made[1]:
             yield made[0], made[1]
     for server in made:
-        assert "Traceback" not in server.log()
+        assert "Traceback" not in server.log(), server.log()[-6000:]
     with psycopg.connect(postgres_dsn, autocommit=True) as session:
         session.execute(f"DROP SCHEMA {schema} CASCADE")
 
@@ -146,3 +155,26 @@ def test_what_one_did_alone_is_the_others_when_it_stood_still_and_when_it_goes_o
     done_by = {one["work"].split()[0]: one["server"] for one in asked(first, "GET", "/admin/cluster")["work"]}
     [other] = [one["name"] for one in asked(second, "GET", "/admin/cluster")["servers"] if one["is_this"]]
     assert set(done_by.values()) == {other}, done_by
+
+
+def test_who_reads_a_chat_at_the_other_server_is_let_go_when_its_server_dies_and_comes_back_there(
+    servers: tuple[RunningServer, RunningServer],
+) -> None:
+    first, second = servers
+    with chat_page(second) as browser:
+        with browser.stream("GET", "/chat/events") as events:
+            lines = events.iter_lines()
+            assert next(lines).startswith("retry")
+            first.kill()
+            with suppress(httpx2.RequestError):
+                list(lines)
+
+        def is_there() -> bool:
+            answer = browser.get("/chat")
+            assert answer.status_code in (200, 503), answer
+            return answer.status_code == 200
+
+        await_that(is_there, "the second has the page")
+    with chat_page(second) as browser:
+        browser.post("/chat/messages", json={"id": "after-the-kill", "text": "still there?"})
+        assert shown(browser, is_answer("re: still there? (1)"))["kind"] == "answer"

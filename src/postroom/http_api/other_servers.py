@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -197,10 +197,20 @@ def _told(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> Response:
 
 
 async def _content(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
-    """Yield an answer's bytes as they are; what is broken off there is broken off here."""
+    """Yield an answer's bytes as they are. A stream of events that breaks off there ends here.
+
+    Raises:
+        ClientDisconnect: another answer breaks off there, and is to be broken off here.
+    """
+    import httpx2
+
     try:
         async for piece in answer.aiter_raw():
             yield piece
+    except httpx2.RequestError as error:
+        _LOG.warning("server.broke_off", url=str(answer.url), reason=type(error).__name__)
+        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+            raise ClientDisconnect from error
     finally:
         await _closed(client, answer)
 
