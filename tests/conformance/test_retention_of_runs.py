@@ -161,6 +161,7 @@ async def test_the_newest_message_may_go_and_the_store_is_still_as_new_as_its_ar
     assert (await stores.identity([slug])).logs[slug] == before + 1, "it is told that it is gone"
     await stores.write(lambda tx: tx.trim_log(project_id, keep=1, limit=100))
     found = await stores.identity([slug, "elsewhere"])
+    assert found.made == {slug: here.project.created_at}
     assert (found.logs, found.merged) == ({slug: before + 1}, set()), (
         "what is forgotten of a log is its beginning"
     )

@@ -114,6 +114,24 @@ def test_a_store_that_was_lost_is_refused_with_three_ways_on(
     assert "--new-store" in looked.stdout
 
 
+def test_another_store_with_the_same_project_is_refused_also_where_nothing_says_which_belongs_here(
+    folder: Path,
+) -> None:
+    for mark in (folder / "store.json", folder / "archive" / "store.json"):
+        mark.unlink()
+    mine = (folder / "postroom.db").read_bytes()
+    another(folder / "postroom.db")
+    before = former(folder)
+    refused = up(folder)
+    assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
+    assert "has a project yard-elephants that was made at" in " ".join(refused.stderr.split())
+    assert former(folder) == before, "nothing was written"
+    assert "that was made at" in " ".join(postroom(folder, "doctor").stdout.split())
+    (folder / "postroom.db").write_bytes(mine)
+    with RunningServer(folder) as server:
+        assert wrote(server, "third") == [3]
+
+
 @pytest.mark.parametrize("lose", [missing, emptied])
 def test_a_store_of_which_backups_alone_are_left_is_refused(
     lose: Callable[[Path], None], folder: Path

@@ -49,6 +49,18 @@ def test_doctor_says_of_a_folder_what_the_start_says(folder: Path) -> None:
     assert "restore" not in done.stdout
 
 
+def test_a_folder_in_the_place_of_the_lock_is_named_and_not_the_rights_of_a_database(tmp_path: Path) -> None:
+    lock = tmp_path / "data" / "postroom.db.lock"
+    lock.mkdir(parents=True)
+    done = postroom(tmp_path / "data", "up", "--port", "0")
+    assert done.returncode == CONFIGURATION
+    assert done.stderr.splitlines() == [
+        f"{lock} is a folder, and no lock",
+        "remedy: move it away",
+        "code: store_read_only",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [("", "it is no JSON"), ("[]", "a field is missing or of another kind"), ("{}", "a field is missing")],

@@ -152,6 +152,31 @@ def test_what_a_killed_transaction_left_behind_the_next_one_is_no_damage(tmp_pat
     assert kept(database) == 2
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_torn_transaction_before_the_rest_of_an_older_one_is_no_damage(ended: bool, tmp_path: Path) -> None:
+    """The older and longer one was killed, or a power cut tore it although its end was written."""
+    database = tmp_path / "left.db"
+    killed(database, TABLE, commit(1))
+    [*_, begin] = ends(log_of(database).read_bytes())
+    filling = "INSERT INTO kept VALUES (9, zeroblob(200000))"
+    killed(
+        database, *([filling] if ended else ["BEGIN", filling, "UPDATE kept SET filling = zeroblob(9000)"])
+    )
+    _tear(log_of(database), begin)
+    killed(database, commit(2))
+    assert len(ends(log_of(database).read_bytes())) == 3 + ended, "the rest of the older one is still there"
+    _tear(log_of(database), begin)
+    refuse_damaged_log(database)
+    assert kept(database) == 1
+
+
+def _tear(log: Path, at: int) -> None:
+    """Lose a sector of a frame."""
+    with log.open("r+b") as file:
+        file.seek(at + FRAME)
+        file.write(b"lost" * 128)
+
+
 def test_a_damaged_log_can_be_given_up_and_is_kept(left: Path, tmp_path: Path) -> None:
     assert cut_damaged_log(copied(left, tmp_path / "whole"), now=7) is None
     for place, held in ((ends(log_of(left).read_bytes())[9] + FRAME, 10), (17, 0)):

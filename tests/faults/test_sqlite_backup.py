@@ -10,7 +10,9 @@ from postroom.contracts.errors import StoreReadOnly
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.conformance.given import Office, an_office, put_message
 
-PATIENCE = 20
+PATIENCE = 60
+ENOUGH = 2_000
+"""More messages than are written meanwhile, except on a machine where a copy takes very long: each makes it longer."""
 
 
 async def send(store: SqliteStore, here: Office) -> None:
@@ -27,7 +29,9 @@ async def test_a_backup_made_while_messages_are_written_is_consistent(
     done = asyncio.Event()
 
     async def keep_writing() -> None:
-        while not done.is_set():
+        for _ in range(ENOUGH):
+            if done.is_set():
+                break
             await send(sqlite_store, here)
 
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:

@@ -81,14 +81,39 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     assert refused.value.value == str(tmp_path / "file" / "deeper")
 
 
-def on_a_small_disk(size: str, program: str, folder: Path, *more: str) -> Any:
-    mounting = ("unshare", "--user", "--map-root-user", "--mount")
-    if subprocess.run([*mounting, "true"], capture_output=True, check=False).returncode:
+def small_disk(size: str, folder: Path) -> tuple[str, ...]:
+    """Return what to put before a command so that the folder is a disk; its processes end with it."""
+    alone = (
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    )
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets nobody mount a file system of its own")
     script = f'mount -t tmpfs -o size={size} tmpfs "$0" && exec "$@"'
-    found = run(program, str(folder), *more, before=(*mounting, "sh", "-c", script, str(folder)))
+    return (*alone, "sh", "-c", script, str(folder))
+
+
+def on_a_small_disk(size: str, program: str, folder: Path, *more: str) -> Any:
+    found = run(program, str(folder), *more, before=small_disk(size, folder))
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)
+
+
+def test_a_program_that_is_cut_off_on_a_small_disk_leaves_no_process(tmp_path: Path) -> None:
+    script = "sleep 600 & echo begun; wait"
+    with subprocess.Popen(
+        [*small_disk("1m", tmp_path), "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    ) as begun:
+        assert begun.stdout is not None
+        assert begun.stdout.readline() == "begun\n"
+        begun.kill()
+        assert begun.stdout.read() == "", "nobody is left who could write"
 
 
 def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from postroom.executors.processes.machine import Machine, Wanted
 from postroom.executors.processes.starting import Launch, started
 from postroom.gateway.spooling import open_plain
 from postroom.mail.archive import git
-from postroom.stores.sqlite import packing
+from postroom.stores.sqlite import apart, apart_process
 from postroom.stores.sqlite.connection import prepare
 from postroom.stores.sqlite.copying import sync_folder
 
@@ -147,7 +147,7 @@ def test_where_there_are_no_groups_of_processes_a_program_is_ended_alone() -> No
 def test_how_processes_are_begun_and_kept_private_differs_by_system() -> None:
     systems = ("linux", "darwin", "win32")
     assert [start.apart_on(one) for one in systems] == [0, 0, 0x208]
-    assert [packing.flags_of(one) for one in systems] == [0, 0, 0x40]
+    assert [apart.flags_of(one) for one in systems] == [0, 0, 0x40]
     assert [git.umask_of(one) for one in systems] == [0o077, 0o077, -1]
     assert [tells_case_apart(one) for one in systems] == [True, False, False]
 
@@ -158,8 +158,8 @@ def test_priority_and_limits_are_asked_of_the_system_where_it_has_them(
     stepped: list[int] = []
     monkeypatch.setattr(os, "nice", stepped.append)
     for platform in ("linux", "darwin", "win32"):
-        packing.step_back(platform=platform)
-    assert stepped == [19, 19]
+        apart_process.step_back(platform=platform)
+    assert stepped == [10, 10]
     assert check_results.most_descriptors(platform="win32") is None
     assert check_results.most_descriptors(platform="linux") != 0
 

@@ -24,10 +24,10 @@ from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreFull
 from postroom.http_api.operations import CheckState
 from postroom.log import get_logger
 from postroom.stores.sqlite import page_backups
+from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.copying import PARTIAL
 from postroom.stores.sqlite.engine import refuse_missing
-from postroom.stores.sqlite.packing import keep_apart
 from postroom.stores.store import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
@@ -104,6 +104,7 @@ class Backups:
         self._failure: PostroomError | None = None
         self._tries = 0
         self._one_at_a_time = asyncio.Lock()
+        self._apart = Apart()
         self._tasks = Tasks("backups")
 
     def start(self) -> None:
@@ -130,7 +131,7 @@ class Backups:
             await asyncio.to_thread(self._prepare)
             try:
                 await self._store.back_up(copy, is_kept=False)
-                await keep_apart(copy, target, now=self._clock.now())
+                await self._apart.keep(copy, target, now=self._clock.now())
                 return await asyncio.to_thread(_backup, target)
             finally:
                 await asyncio.to_thread(copy.unlink, missing_ok=True)

@@ -11,18 +11,19 @@ A data folder of a release that knew no ids has none in any of the places, and g
 
 import asyncio
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from postroom.app.backups import backups_in, folder_of
 from postroom.app.config import Settings
-from postroom.contracts.clock import Clock
+from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import WrongStore
 from postroom.log import get_logger
 from postroom.mail.archive.mark import StoreMark, read_mark, repositories, write_mark
+from postroom.mail.archive.rebuild import projects_made
 from postroom.stores.identity import StoreIdentity
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.left_log import cut_damaged_log
@@ -41,6 +42,8 @@ class Kept:
     archive: StoreMark | None
     slugs: list[str]
     """The repositories of the archive."""
+    made: Mapping[str, int] = field(default_factory=dict)
+    """When each project was made, as its repository says; looked up where no mark says which store it was."""
     has_backups: bool = False
     """Whether there are backups of it, which the server makes on SQLite alone."""
 
@@ -52,14 +55,21 @@ class Kept:
 
         Raises:
             ConfigError: a mark does not read.
+            ArchiveUnavailable: there is no mark, and a repository cannot be read.
+            StoreCorrupt: there is no mark, and what a repository says of its project does not read.
             StoreError: the folder of backups cannot be read.
         """
         slugs = repositories(settings.storage_root) if settings.archive_enabled else []
         beside = read_mark(settings.data_dir)
+        if beside and beside.database != settings.shown_database:
+            beside = None
+        archive = read_mark(settings.storage_root) if slugs else None
+        author = (settings.git_author_name, settings.git_author_email)
         return cls(
-            beside=beside if beside and beside.database == settings.shown_database else None,
-            archive=read_mark(settings.storage_root) if slugs else None,
+            beside=beside,
+            archive=archive,
             slugs=slugs,
+            made={} if beside or archive else projects_made(settings.storage_root, slugs, author=author),
             has_backups=not settings.database_url and bool(backups_in(folder_of(settings))),
         )
 
@@ -158,7 +168,13 @@ def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
-    """Return what the archive was told of that the store does not know."""
+    """Return what the archive was told of that the store does not know, or knows otherwise."""
+    for slug, made in found.made.items():
+        if kept.made.get(slug, made) != made:
+            return (
+                f"has a project {slug} that was made at {iso(made)}, and that of the archive was made at "
+                f"{iso(kept.made[slug])}"
+            )
     for slug, newest in kept.archive.logs.items() if kept.archive else ():
         if slug not in found.logs and slug not in found.merged:
             return f"does not have the project {slug} and is older than the archive, which has it"

@@ -140,6 +140,8 @@ class Output:
 
     text: str
     is_cut: bool = False
+    is_kept_whole: bool = True
+    """Whether an attempt put out no more than is kept: of more the beginning is there, and a note."""
     after: int = 0
     """The number in the run's log from which one may go on."""
 

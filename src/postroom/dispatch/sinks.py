@@ -293,7 +293,8 @@ async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN)
         length += len(parts[-1])
         end = begin
     text = "".join(reversed(parts))
-    return Output(text=text[-most:], is_cut=end > 0 or length > most, after=newest)
+    shown, is_cut = text[-most:], end > 0 or length > most
+    return Output(text=shown, is_cut=is_cut, is_kept_whole=MORE_NOTE not in shown, after=newest)
 
 
 def said(event: CanonicalEvent) -> str:

@@ -16,6 +16,8 @@ class StoreIdentity(NamedTuple):
     """Whether it has a project or a run."""
     logs: Mapping[str, int]
     """The newest entry in the log of each project that was asked for, by slug; of those that it has."""
+    made: Mapping[str, int]
+    """When each of them was made."""
     merged: AbstractSet[str]
     """Those that were asked for and are other projects now."""
 
@@ -26,4 +28,10 @@ def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
     [[row], logs, merged] = sql.ask(
         ("store.identity", {}), ("store.newest_entries", asked), ("store.merged", asked)
     )
-    return StoreIdentity(row[0], bool(row[1]), {one[0]: one[1] for one in logs}, {one[0] for one in merged})
+    return StoreIdentity(
+        row[0],
+        bool(row[1]),
+        {one[0]: one[1] for one in logs},
+        {one[0]: one[2] for one in logs},
+        {one[0] for one in merged},
+    )

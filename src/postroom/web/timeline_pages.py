@@ -24,7 +24,7 @@ from postroom.web.timeline_rows import listed, upright
 
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
-GROWING: Final = ("15m", "1h")
+GROWING: Final = ("1m", "15m", "1h")
 """Lengths of what is shown at first of a project that is younger than the default."""
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
 """What may be shown alone, and what of a picture that is."""
@@ -201,11 +201,12 @@ def _span(reads: MailReads, request: Request, slug: str, now: int) -> tuple[str,
     begin, end = number(request, "from"), number(request, "to")
     if begin is None and end is None:
         project = reading.known_project(reads, slug)
-        length, first = choice(request, "span", ("", *LENGTHS)), reads.begin_of(project.id)
-        first = min(project.created_at, now - MINUTE) if first is None else min(first, now - MINUTE)
+        length, begun = choice(request, "span", ("", *LENGTHS)), reads.begin_of(project.id)
+        begun = project.created_at if begun is None else begun
         if not length:  # as long as it takes to show what there is
-            length = next((one for one in GROWING if now - first <= PRESETS[one] * 9 // 10), DEFAULT)
+            length = next((one for one in GROWING if now - begun <= PRESETS[one] * 9 // 10), DEFAULT)
         if length == "all":
+            first = min(begun, now - MINUTE)
             return length, Span(begin=first - (now - first) // 50, end=now + (now - first) // 50 + 1)
         size = PRESETS[length]
         return length, Span(begin=now - size + size // 20, end=now + size // 20)

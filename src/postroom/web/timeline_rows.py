@@ -68,6 +68,7 @@ def listed(drawn: Picture) -> list[Row]:
         for one in drawn.arrows
     ]
     rows += [Row(at=one.held.created_at, who=one.held.holder, band=one) for one in drawn.bands]
+    rows.reverse()  # of one instant the last is the newest
     return sorted(rows, key=lambda one: one.at, reverse=True)
 
 

@@ -7,7 +7,7 @@ contacts, tokens and idempotency keys. Every message is unread afterwards.
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -80,13 +80,29 @@ async def rebuild_database(root: Path, store: MailStore, *, author: tuple[str, s
     return {table: len(records) for table, records in rows.items()}
 
 
+def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
+    """Return when each of some projects was made, as their repositories say; not of one that does not say.
+
+    Raises:
+        ArchiveUnavailable: a repository cannot be read.
+        StoreCorrupt: what it says of its project does not read.
+    """
+    made = {}
+    for slug, repository in _repositories(root, author).items():
+        if slug in slugs and (told := repository.read(layout.PROJECT_FILE)) is not None:
+            made[slug] = layout.instant_of(_parsed(slug, layout.PROJECT_FILE, told).get("created_at"))
+    return {slug: at for slug, at in made.items() if at is not None}
+
+
 def _read_all(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]:
-    return read_archive(
-        {
-            path.stem: ArchiveRepository.open(path, author_name=author[0], author_email=author[1])
-            for path in sorted(root.glob("*.git"))
-        }
-    )
+    return read_archive(_repositories(root, author))
+
+
+def _repositories(root: Path, author: tuple[str, str]) -> dict[str, ArchiveRepository]:
+    return {
+        path.stem: ArchiveRepository.open(path, author_name=author[0], author_email=author[1])
+        for path in sorted(root.glob("*.git"))
+    }
 
 
 def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> None:

@@ -30,7 +30,8 @@ INSERT INTO store_identity (id, store_id) VALUES (1, :store_id)
 ON CONFLICT (id) DO NOTHING;
 
 -- newest_entries
-SELECT slug, (SELECT coalesce(max(seq), 0) FROM event_scopes WHERE scope = 'project:' || projects.id)
+SELECT slug, (SELECT coalesce(max(seq), 0) FROM event_scopes WHERE scope = 'project:' || projects.id),
+       created_at
   FROM projects WHERE slug IN {texts :slugs};
 
 -- merged

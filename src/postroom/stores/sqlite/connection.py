@@ -45,17 +45,16 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def refuse_folder(path: Path) -> None:
-    """Refuse a folder in the place of a database, of which SQLite says only that it cannot open it.
+def refuse_folder(path: Path, what: str = "database") -> None:
+    """Refuse a folder in the place of a file, of which SQLite says only that it cannot open it.
 
     Raises:
         StoreReadOnly: it is one.
     """
     if path.is_dir():
+        elsewhere = ", or name another file with --database" if what == "database" else ""
         raise StoreReadOnly(
-            f"{path} is a folder, and no database",
-            value=str(path),
-            remedy="move it away, or name another file with --database",
+            f"{path} is a folder, and no {what}", value=str(path), remedy=f"move it away{elsewhere}"
         )
 
 
@@ -76,6 +75,23 @@ def connect_unshared(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
     )
     connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def connect_beside(path: Path) -> sqlite3.Connection:
+    """Open a file that another process owns, to read it alone: also the last to close it makes no checkpoint.
+
+    Raises:
+        sqlite3.Error: the file cannot be opened or is no database.
+    """
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        timeout=BUSY_TIMEOUT.total_seconds(),
+        isolation_level=None,
+    )
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -16000")
     return connection
 
 

@@ -60,6 +60,18 @@ def back_up(
         remove_with_companions(partial)
 
 
+def remove_partial(target: Path) -> None:
+    """Remove what a copy to `target` left that was ended before it was whole; harmless when there is none.
+
+    Raises:
+        StoreError: it cannot be removed.
+    """
+    try:
+        remove_with_companions(target.with_name(target.name + PARTIAL))
+    except OSError as error:
+        raise file_error(error, target) from error
+
+
 def remove_with_companions(file: Path) -> None:
     """Remove a database and what SQLite left beside it; harmless when there is none.
 

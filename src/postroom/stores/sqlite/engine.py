@@ -1,8 +1,8 @@
 """The engine on SQLite: one file that this process alone owns, or a database in memory."""
 
+import asyncio
 import shutil
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import cache
@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from postroom.contracts import progress
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError, StoreError, StoreFull, StoreReadOnly, WrongStore
 from postroom.contracts.transactions import Outline
@@ -19,6 +18,7 @@ from postroom.log import get_logger
 from postroom.stores.engine import Engine
 from postroom.stores.migrations import missing_migrations, shipped_migrations
 from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import (
     connect,
     connect_unshared,
@@ -35,7 +35,7 @@ from postroom.stores.sqlite.looking import outline_of
 from postroom.stores.sqlite.migrate import APPLIED, migrate
 from postroom.stores.sqlite.own_files import OwnFiles
 from postroom.stores.sqlite.readers import Readers
-from postroom.stores.sqlite.repairing import indexes_that_lack_rows, write_again
+from postroom.stores.sqlite.repairing import faults_of, indexes_that_lack_rows, write_again
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
 
@@ -95,8 +95,9 @@ class SqliteEngine(Engine):
         self._lock = lock
         self._files = files
         self._copier = Readers(path, count=1, files=files) if lock else None
-        """Of its own, so that a long copy keeps no reader waiting."""
-        self._closing = threading.Event()
+        """Saves what is held of files that were taken away."""
+        self._apart = Apart() if files is None else Apart(files.refuse_changed)
+        self._one_copy = asyncio.Lock()
         if self._copier is not None and files is not None:
             # Open from now on: of a file that is deleted it is the only way to what was in it.
             self._copier.begin(
@@ -199,15 +200,10 @@ class SqliteEngine(Engine):
     @override
     async def back_up(self, target: Path, *, is_kept: bool = True) -> None:
         """Write a copy, read back if it is kept; one is made at a time, and `close` breaks it off."""
-        if self._copier is None:
+        if self._files is None:
             raise StateError("a database in memory has no copies", remedy="keep it in a file")
-        watcher = progress.here()
-
-        def copy(connection: sqlite3.Connection) -> None:
-            with progress.watched(watcher):
-                back_up(connection, target, is_read_back=is_kept, is_kept=is_kept, rest=1, stop=self._closing)
-
-        await self._copier.submit_free(copy)
+        async with self._one_copy:
+            await self._apart.copy(self.path, target, is_kept=is_kept)
 
     @override
     def take_room(self, sql: SqlTransaction) -> None:
@@ -215,12 +211,9 @@ class SqliteEngine(Engine):
 
     @override
     async def check(self) -> list[str]:
-        def look(connection: sqlite3.Connection) -> list[str]:
-            rows = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
-            broken = connection.execute("PRAGMA foreign_key_check").fetchmany(20)
-            return rows + [f"foreign key: {row}" for row in broken]
-
-        return await self.readers.submit(look)
+        if self._files is None:
+            return await self.readers.submit(faults_of)
+        return await self._apart.faults(self.path)
 
     @override
     async def indexes_that_lack_rows(self) -> list[str]:
@@ -240,7 +233,7 @@ class SqliteEngine(Engine):
 
     @override
     def close(self) -> None:
-        self._closing.set()
+        self._apart.close()
         self.readers.close()
         if self._lock is None or self._copier is None:
             self.writer.stop()  # nothing is to be kept, so nobody needs to wait for the thread

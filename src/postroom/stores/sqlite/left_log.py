@@ -4,7 +4,9 @@ SQLite reads a log up to the first frame whose checksum does not fit, and forget
 transaction that a power cut tore. One flipped bit in the middle would undo all that was committed behind it,
 and nobody would be told. A torn transaction is the last of its log: the next one is written when it is on the
 disk. So behind a frame that does not fit the checksum goes on from what the frame itself says, and a frame
-that fits behind the end of the transaction shows that this one had been on the disk whole.
+that fits directly behind the end of a transaction shows that this one had been on the disk whole. Frames
+that fit one another elsewhere show nothing: they may be the rest of an older transaction that a kill or a
+power cut ended, and over whose beginning a shorter one was written.
 
 Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 """
@@ -122,7 +124,7 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
         computed = frame.checksum(prior)
         if (frame.salts, frame.stored) != (tuple(salts), computed):
             priors = {frame.stored, computed}
-            is_damaged = _goes_on(frames, tuple(salts), priors, has_ended=frame.ends_transaction)
+            is_damaged = _goes_on(frames, tuple(salts), priors, is_behind_end=frame.ends_transaction)
             return at if is_damaged else None
         prior = computed
         at += _FRAME.size + page_size
@@ -132,26 +134,26 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
 def _holds_frames(frames: Iterator[_Frame]) -> bool:
     """Say whether frames behind a header that does not fit belong together: the header is damaged then."""
     first = next(frames, None)
-    return first is not None and _goes_on(frames, first.salts, {first.stored}, has_ended=True)
+    return first is not None and _goes_on(frames, first.salts, {first.stored}, is_behind_end=True)
 
 
 def _goes_on(
-    frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, has_ended: bool
+    frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, is_behind_end: bool
 ) -> bool:
-    """Say whether a log goes on behind the transaction of a frame that does not fit.
+    """Say whether a transaction was begun behind the end of one, which was on the disk whole by then.
 
-    `priors` are the checksums from which it may go on, and `has_ended` says whether that frame was the last
-    of its transaction. Frames with other salts are left from before the log began anew.
+    `priors` are the checksums from which the log may go on, and `is_behind_end` says whether that is the end
+    of a transaction. Frames with other salts are left from before the log began anew.
     """
     for frame in frames:
-        if frame.salts != salts:
+        if frame.salts == salts:
+            fitting = {frame.checksum(prior) for prior in priors}
+            if is_behind_end and frame.stored in fitting:
+                return True
+            priors = {frame.stored} if frame.stored in fitting else {frame.stored, *fitting}
+        else:
             priors = {frame.stored}
-            continue
-        fitting = {frame.checksum(prior) for prior in priors}
-        if has_ended and frame.stored in fitting:
-            return True
-        has_ended = has_ended or frame.ends_transaction
-        priors = {frame.stored} if frame.stored in fitting else {frame.stored, *fitting}
+        is_behind_end = frame.ends_transaction
     return False
 
 

@@ -16,6 +16,13 @@ _LACKS: Final = re.compile(r"row \d+ missing from index (\S+)")
 _WRONG: Final = re.compile(r"wrong # of entries in index (\S+)")
 
 
+def faults_of(connection: sqlite3.Connection) -> list[str]:
+    """Read every table and index, and return what is wrong with them."""
+    rows = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+    broken = connection.execute("PRAGMA foreign_key_check").fetchmany(20)
+    return rows + [f"foreign key: {row}" for row in broken]
+
+
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
     """Return the indexes to write again; none when anything else is wrong, or when one may know more."""
     lacks: Counter[str] = Counter()

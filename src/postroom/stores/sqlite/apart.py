@@ -1,0 +1,126 @@
+"""Long work on databases beside a server: in a process of its own, for which everybody else goes first.
+
+Reading a large database takes a processor for a while. In a thread of the server it would take turns with
+every call at the lock of Python, and the system would let a call wait for it as for any other; here it has
+what the machine has left. `apart_process` is that process; it ends with the server, whose pipe it reads.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from postroom.contracts import errors, progress
+from postroom.contracts.errors import PostroomError, StoreUnavailable
+from postroom.stores.sqlite.copying import remove_partial
+
+_PROGRAM: Final = "postroom.stores.sqlite.apart_process"
+_IDLE_PRIORITY_CLASS: Final = 0x40
+"""Of Windows, where a process begins with its priority."""
+
+
+class Apart:
+    """The work on one database that is done apart; `close` breaks it off."""
+
+    def __init__(self, refuse_changed: Callable[[], None] = lambda: None) -> None:
+        """`refuse_changed` raises where the files are no longer those of the database; it may block."""
+        self._refuse_changed = refuse_changed
+        self._running: set[asyncio.subprocess.Process] = set()
+        self._is_closed = False
+
+    async def faults(self, database: Path) -> list[str]:
+        """Read a whole database, while others write to it, and return what is wrong with it.
+
+        Raises:
+            StoreError: it cannot be read, or this is closed.
+        """
+        found: list[str] = await self._done("faults", database)
+        return found
+
+    async def copy(self, database: Path, target: Path, *, is_kept: bool) -> None:
+        """Copy a database while others write to it; one that is kept is read back.
+
+        Raises:
+            StoreError: it could not be copied, or this is closed; what `target` was before, it is still.
+        """
+        try:
+            await self._done("copy", database, target, int(is_kept))
+        finally:
+            await asyncio.to_thread(remove_partial, target)  # of a process that was ended
+
+    async def keep(self, copy: Path, target: Path, *, now: int) -> None:
+        """Read a whole copy back, and keep it as a backup that shares pages with those before it.
+
+        Cancelled, it ends the process, which leaves what was there before.
+
+        Raises:
+            StoreError: the copy does not read back, or the backup cannot be written; nothing changed.
+            StateError: another process makes or removes backups.
+        """
+        await self._done("keep", copy, target, now)
+
+    def close(self) -> None:
+        """Take nothing more, and end what is at work; from any thread, harmless when done twice."""
+        self._is_closed = True
+        for process in tuple(self._running):
+            with suppress(ProcessLookupError):
+                process.kill()
+
+    async def _done(self, work: str, *arguments: Path | int) -> Any:
+        self._refuse_closed()
+        await asyncio.to_thread(self._refuse_changed)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            _PROGRAM,
+            work,
+            *map(str, arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            creationflags=flags_of(sys.platform),
+        )
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - were asked for
+        self._running.add(process)
+        try:
+            if self._is_closed:
+                self.close()
+            said = b""
+            async for told in process.stdout:
+                said = _heard(told)
+        finally:
+            process.stdin.close()
+            code = await process.wait()
+            self._running.discard(process)
+        if said and not code:
+            return _told(said)
+        self._refuse_closed()
+        raise StoreUnavailable(f"the process at work on {arguments[0]} ended with {code}; try it again")
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("the database is closed", remedy="start the server again")
+
+
+def _heard(told: bytes) -> bytes:
+    """Pass on how far the process is; return anything else."""
+    if not told.startswith(b"["):
+        return told
+    doing, done, total = json.loads(told)
+    progress.tell(doing, done, total)
+    return b""
+
+
+def _told(said: bytes) -> Any:
+    told = json.loads(said)
+    if "done" in told:
+        return told["done"]
+    kind: type[PostroomError] = getattr(errors, told["kind"])
+    raise kind(told["message"], value=told["value"], remedy=told["remedy"])
+
+
+def flags_of(platform: str) -> int:
+    """Return with which flags the process is begun, so that it takes what others leave."""
+    return _IDLE_PRIORITY_CLASS if platform == "win32" else 0

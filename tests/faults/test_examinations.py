@@ -1,0 +1,78 @@
+"""A database is examined beside its server: by a process for which everybody else goes first."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from postroom.contracts.errors import StoreCorrupt, StoreUnavailable
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.apart import Apart
+from postroom.testing.conformance.given import an_office, put_message
+
+PATIENCE = 60
+READERS = 2
+
+
+async def held(number: int) -> list[psutil.Process]:
+    """Return the processes that examine, as soon as there are so many, and stopped where they are."""
+    async with asyncio.timeout(PATIENCE):
+        while len(found := [one for one in psutil.Process().children() if _examines(one)]) < number:
+            await asyncio.sleep(0)
+    return found
+
+
+def _examines(child: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        if "faults" in child.cmdline():
+            child.suspend()
+            return True
+    return False
+
+
+async def test_those_who_examine_keep_nobody_waiting_who_reads_or_writes(sqlite_store: SqliteStore) -> None:
+    here = await an_office(sqlite_store)
+    looks = [asyncio.create_task(sqlite_store.check()) for _ in range(READERS)]
+    children = await held(READERS)
+    async with asyncio.timeout(PATIENCE):
+        await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
+        assert len(await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))) == 1
+    for child in children:
+        child.resume()
+    assert await asyncio.gather(*looks) == [[], []]
+
+
+async def test_an_examination_whose_process_ends_is_a_failure_and_no_good_news(
+    sqlite_store: SqliteStore,
+) -> None:
+    look = asyncio.create_task(sqlite_store.check())
+    [child] = await held(1)
+    child.kill()
+    with pytest.raises(StoreUnavailable, match="ended with -9"):
+        await look
+    look = asyncio.create_task(sqlite_store.check())
+    [child] = await held(1)
+    look.cancel()
+    child.resume()
+    with pytest.raises(asyncio.CancelledError):
+        await look
+    assert not child.is_running()
+
+
+async def test_what_is_in_the_log_alone_is_examined_and_stays_there(sqlite_store: SqliteStore) -> None:
+    here = await an_office(sqlite_store)
+    await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
+    log = Path(f"{sqlite_store.path}-wal")
+    size = log.stat().st_size
+    assert await sqlite_store.check() == []
+    assert log.stat().st_size == size > 0
+
+
+async def test_a_database_that_cannot_be_read_is_told_as_by_a_reader(
+    sqlite_store: SqliteStore, tmp_path: Path
+) -> None:
+    (tmp_path / "no.db").write_bytes(b"no database at all" * 1_000)
+    with pytest.raises(StoreCorrupt, match="does not read back"):
+        await Apart().faults(tmp_path / "no.db")
