@@ -178,3 +178,6 @@ def test_who_reads_a_chat_at_the_other_server_is_let_go_when_its_server_dies_and
     with chat_page(second) as browser:
         browser.post("/chat/messages", json={"id": "after-the-kill", "text": "still there?"})
         assert shown(browser, is_answer("re: still there? (1)"))["kind"] == "answer"
+    with chat_page(first.start()) as browser, browser.stream("GET", "/chat/events") as events:
+        assert events.status_code == 200
+        assert first.stop() == 0
