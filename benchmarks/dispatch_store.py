@@ -70,7 +70,7 @@ async def life(store: Stores, thread: str) -> None:
 
 def _update(store: SqliteStore, row: str) -> Awaitable[object]:
     update = "UPDATE bare SET number = number + 1 WHERE id = ?"
-    return store.store.engine.write(lambda sql: sql.connection.execute(update, (row,)))
+    return store.store.engine.write(lambda sql: sql.connection.execute(update, (row,)).rowcount)
 
 
 async def _prepare_bare(store: SqliteStore) -> None:
@@ -135,7 +135,11 @@ async def fill(store: SqliteStore, number: int, *, page: int = 5_000) -> None:
     insert = f"INSERT INTO run_dispatches VALUES ({', '.join('?' * 30)})"
     for first in range(0, number, page):
         some = list(_ended_rows(min(page, number - first), first))
-        await store.store.engine.write(lambda sql, some=some: sql.connection.executemany(insert, some))
+        await store.store.engine.write(lambda sql, some=some: _insert(sql, insert, some))
+
+
+def _insert(sql: Any, insert: str, rows: list[Any]) -> None:
+    sql.connection.executemany(insert, rows)  # the cursor must end in this thread
 
 
 def _calls(store: Stores) -> Calls:

@@ -348,6 +348,17 @@ async def test_an_answer_without_a_callback_waits_to_be_fetched(adapter, clock) 
     assert adapter.liveness.outbound_at == clock.now()
 
 
+async def test_what_takes_a_webhook_tells_where_its_answer_is_fetched_and_signed_by(adapter, clock) -> None:
+    body = b'{"text": "x"}'
+    async with calling(adapter, below="/channels") as client:
+        taken = await client.post("/channels/webhook/pier", content=body, headers=signed(clock, body))
+        path, stamp = taken.json()["answers"], seconds(clock)
+        await adapter.send("pier", "First", None, {"answers": ["pier/d-1"], "final": True})
+        proof = {"X-Postroom-Timestamp": stamp, "X-Postroom-Signature": sign(SECRET, stamp, path.encode())}
+        found = await client.get(path, headers=proof)
+    assert (path, found.status_code) == ("/channels/webhook/pier/answers/d-1", 200)
+
+
 async def test_only_the_newest_thousand_answers_are_kept(adapter, clock) -> None:
     for number in range(1_001):
         await adapter.send("pier", "x", None, {"answers": [f"pier/{number}"], "final": True})

@@ -211,10 +211,18 @@ def test_a_runner_that_cannot_be_is_refused_and_nothing_is_changed(
     crew = Crew(server, tmp_path / "yard", slow="0")
     with server.line() as line:
         before = line.request("GET", "/admin/runners").json()
-        for runner in ({"argv": []}, {"argv": ["x"], "cwd": "here"}, {"argv": ["x"], "more": 1}, {}):
+        elsewhere = {"argv": ["x"], "runs_on": "nosuchhost"}
+        for runner in (
+            {"argv": []},
+            {"argv": ["x"], "cwd": "here"},
+            {"argv": ["x"], "more": 1},
+            {},
+            elsewhere,
+        ):
             asked = {"project": str(crew.folder), "agent": CREW[0], "runner": runner}
             answer = declared(line, asked)
             assert (answer.status, answer.json()["code"]) == (400, "invalid_runner")
+        assert "it is to run on 'nosuchhost'" in str(answer.json())
         assert line.request("GET", "/admin/runners").json() == before
         assert len(before["runners"]) == 10
         assert str(crew.folder) not in str([one["runner"]["env"] for one in before["runners"]])

@@ -396,3 +396,4 @@ def refused(url: str, code: int, told: str, tmp_path: Path, run: Command | None 
     assert told in found.stderr
     assert len(found.stderr.strip().splitlines()) == 3, "the failure, its remedy, and its code"
     assert "hunter2" not in found.stdout + found.stderr
+    assert not (tmp_path / "data").exists(), "nothing is made for a database that is refused"

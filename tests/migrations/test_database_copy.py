@@ -1,13 +1,16 @@
 """A store that is moved to the other engine, and back: every row is as it was, and work goes on with the next number."""
 
 import asyncio
+import itertools
 import json
 import sqlite3
 import stat
+import sys
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psycopg
@@ -19,9 +22,17 @@ from mail_room import Room, a_room, furnish
 from migrations.copying import tables_of
 from postroom.cli import moving as sides
 from postroom.contracts import progress
-from postroom.contracts.errors import InvalidRecord, StateError, StoreCorrupt, StoreHeld, WrongStore
+from postroom.contracts.errors import (
+    InvalidRecord,
+    SchemaTooNew,
+    StateError,
+    StoreCorrupt,
+    StoreHeld,
+    WrongStore,
+)
 from postroom.stores import moving
 from postroom.stores.mail import search_index
+from postroom.stores.postgres.connection import quoted
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.moving import shared_tables
@@ -31,6 +42,8 @@ from postroom.testing import ManualClock
 pytestmark = pytest.mark.long
 
 FIRST_BUILD = Path(__file__).with_name("first_build") / "data.tar.xz"
+MAKING = ("changing the schema", "copying the database")
+"""What is told while the target is made."""
 Postgres = tuple[str, str]
 
 
@@ -159,7 +172,7 @@ def test_a_copy_that_is_cut_off_anywhere_goes_on_and_no_server_opens_it_meanwhil
 
         def told(doing: str, *_: int) -> None:
             nonlocal left
-            if doing.startswith("changing the schema"):  # of the target, which is still empty
+            if doing.startswith(MAKING):
                 return
             if not left:
                 raise KeyboardInterrupt
@@ -174,6 +187,97 @@ def test_a_copy_that_is_cut_off_anywhere_goes_on_and_no_server_opens_it_meanwhil
             opened(target, clock)
     assert calls > 30
     assert goes_on(target, clock) == goes_on(source, clock)
+
+
+@pytest.mark.parametrize("direction", ["there", "back"])
+def test_a_copy_that_ends_before_its_first_row_leaves_nothing_or_what_no_server_opens(
+    direction: str, file: Path, schema: Postgres, clock: ManualClock, tmp_path: Path
+) -> None:
+    source: sides.Place = file
+    target: sides.Place = schema
+    if direction == "back":
+        copied(file, schema)
+        source, target = schema, tmp_path / "back.db"
+    for cut_at in itertools.count(0, 277):
+        _cut_off(lambda: copied(source, target, _first_row), cut_at)
+        if _is_there(target):
+            break
+    assert cut_at > 277
+    with pytest.raises(WrongStore, match="is not finished"):
+        opened(target, clock)
+    assert copied(source, target)["went_on"]
+    assert goes_on(target, clock) == goes_on(source, clock)
+
+
+class _Cut(BaseException):
+    """Nothing that anybody handles."""
+
+
+def _first_row(doing: str, *_: int) -> None:
+    if not doing.startswith(MAKING):
+        raise _Cut
+
+
+def _cut_off(copying: Callable[[], object], at: int) -> None:
+    """Cut a copy off at a call of the store's, counted from its start, or else at its first row."""
+    left = at
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if event == "c_call" and "/postroom/stores/" in frame.f_code.co_filename:
+            left -= 1
+            if left < 0:
+                raise _Cut
+
+    sys.setprofile(count)
+    try:
+        with pytest.raises(_Cut):
+            copying()
+    finally:
+        sys.setprofile(None)
+
+
+def _is_there(place: sides.Place) -> bool:
+    if isinstance(place, Path):
+        return place.exists()
+    with psycopg.connect(place[0]) as session:
+        [[found]] = session.execute("SELECT to_regclass(%s) IS NOT NULL", [_ledger(place)]).fetchall()
+        return bool(found)
+
+
+def _ledger(schema: Postgres) -> str:
+    return f"{quoted(schema[1])}.schema_migrations"
+
+
+def test_a_copy_that_is_refused_makes_no_target(
+    file: Path, schema: Postgres, clock: ManualClock, tmp_path: Path
+) -> None:
+    back = tmp_path / "folder" / "back.db"
+    copied(file, schema)
+    with closing(opened(schema, clock)), pytest.raises(StoreHeld):
+        copied(schema, back)
+    with psycopg.connect(schema[0]) as session:
+        session.execute(f"INSERT INTO {_ledger(schema)} VALUES (9999, 'of_tomorrow', '', 0)")
+    with pytest.raises(SchemaTooNew):
+        copied(schema, back)
+    assert not back.parent.exists()
+
+
+def test_what_a_copy_left_that_was_killed_is_overwritten_and_a_file_of_another_program_is_not(
+    file: Path, schema: Postgres, tmp_path: Path
+) -> None:
+    back, other = tmp_path / "back.db", tmp_path / "other.db"
+    back.with_name("back.db.partial").write_bytes(b"half a database")
+    back.touch()
+    copied(file, schema)
+    copied(schema, back)
+    assert sorted(one.name for one in tmp_path.glob("back.db*")) == ["back.db", "back.db.lock"]
+    with closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute("CREATE TABLE tides (height INTEGER)")
+    with pytest.raises(StateError, match="of another program"):
+        copied(schema, other)
+    with closing(sqlite3.connect(other)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("tides",)]
 
 
 def test_a_source_that_changed_after_a_cut_is_noticed_and_the_target_stays_shut(

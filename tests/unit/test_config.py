@@ -162,6 +162,8 @@ def test_a_foreign_database_address_does_not_matter_when_ours_is_set(home: dict[
         ("POSTROOM_GIT_AUTHOR_EMAIL", "<a@b>", "pattern"),
         ("POSTROOM_ENVIRONMENT", "a b", "pattern"),
         ("POSTROOM_DATABASE", "a\0b", "no path"),
+        ("POSTROOM_LABELS", '["gpu"]', "separated by commas"),
+        ("POSTROOM_LABELS", "gpu,a b", "separated by commas"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name_value_origin_and_reason(

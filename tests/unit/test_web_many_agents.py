@@ -186,3 +186,22 @@ async def test_the_list_has_a_run_where_that_happened_which_it_says(
     await store.write(ran)
     page = (await browser.get("/p/orchard/timeline")).text
     assert re.findall(r'data-item data-key="(\w+):', page) == ["attempt", "message"]
+
+
+async def test_where_a_question_ends_its_answer_is_marked(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    now = clock.now()
+
+    def asked(tx: MailWrites) -> None:
+        for number, agent in enumerate(tx.agents(1, include_retired=False, limit=2)):
+            tx.begin_run(f"r{number}", agent.id, now - 9_000)
+            tx.end_run(f"r{number}", now=now - 6_000, waits_for={"q": 1})
+        tx.begin_run("r0", 1, now - 3_000, answered=("q",))
+
+    await orchard(store, clock, 2)
+    await store.write(asked)
+    page = (await browser.get("/p/orchard/timeline")).text
+    picture = page[page.index("tl-drawing") : page.index("tl-legend")]
+    assert picture.count('class="tl-answer"') == 1
+    assert ("Agent0 asked a person" in page, "Agent1 asks a person" in page) == (True, True)

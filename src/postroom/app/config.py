@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from postroom.app import places
 from postroom.app.tokens import redact
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.runners import is_place
 
 _MIB: Final = 1024 * 1024
 _UNITS: Final = {
@@ -105,6 +106,12 @@ def _no_bool(value: object) -> object:
 
 def _names(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _labels(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(map(is_place, value)):
+        raise ValueError("write labels of letters, digits and . _ -, separated by commas, such as gpu,mill")
+    return value
 
 
 def _host(value: object) -> str:
@@ -204,7 +211,7 @@ class Settings(BaseSettings):
     database_schema: Annotated[str, _word(of=r"[a-z_][a-z0-9_]{0,62}")] = Field(
         default="postroom", description="The schema there, which servers of one installation share."
     )
-    labels: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+    labels: Annotated[tuple[str, ...], BeforeValidator(_names), AfterValidator(_labels)] = Field(
         default=(),
         description="What this server is, for runners that name where they run (runs_on); "
         "its host's name is one by itself. For several servers on one PostgreSQL.",

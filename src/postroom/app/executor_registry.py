@@ -1,7 +1,7 @@
 """What executes the agents of a server: programs, models and other servers, chosen by each agent's runner."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -39,7 +39,7 @@ from postroom.executors.remote import RemoteExecutor, check_installed
 from postroom.mail.run_tokens import RunTokens
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import agent_of
-from postroom.mail.waking.runners import read_runner
+from postroom.mail.waking.runners import place_of, read_runner
 from postroom.services.calls import Calls
 
 _RUNNER: Final = Table(Path("the runner"), "")
@@ -106,13 +106,16 @@ class ExecutorRegistry:
         tokens: RunTokens,
         server: str = "",
         keeper: Keeper | None = None,
+        alone_at: Sequence[str] = (),
     ) -> None:
         """Make one for each kind of runner; nothing runs yet.
 
         `address` is where this server listens, and `tokens` open it to runs, which say by `server` whose they
-        are; `in_chats` says which agent, slug of its project and name, answers on a chat's thread.
+        are; `in_chats` says which agent, slug of its project and name, answers on a chat's thread. Where no
+        other server uses the database, `alone_at` says which places this one is.
         """
         self._settings, self._address = settings, address
+        self._alone_at = alone_at
         self._tokens, self._server = tokens, server
         self._mail = mail
         self._environment = places.environment()
@@ -174,6 +177,12 @@ class ExecutorRegistry:
             MissingExtra: a library that it needs is not installed.
         """
         self.chosen.check(runner)
+        if self._alone_at and (place := place_of(runner)) not in ("", *self._alone_at):
+            raise InvalidRunner(
+                f"it is to run on {place!r}, which this server is not, and no other uses its database",
+                value=place,
+                remedy=f"leave runs_on out, or name {' or '.join(self._alone_at)}",
+            )
         if isinstance(runner, ModelRunner):
             check_tools(runner.tools)
         elif isinstance(runner, HttpRunner):

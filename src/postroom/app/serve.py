@@ -32,7 +32,7 @@ from postroom.app.logs import configure_logs
 from postroom.app.privacy import keep_private
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.undelivered import UndeliveredService
-from postroom.app.wiring import Application, Declared
+from postroom.app.wiring import Application, Declared, see_database
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts import progress
 from postroom.contracts.clock import SystemClock
@@ -317,7 +317,10 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
     declared = Declared(
         agents=load_agents(given), budgets=load_budgets(given), keep=load_keep_rules(given), chats=told
     )
-    token = load_or_make_token(places.token_file(settings.data_dir))
+    token_file = places.token_file(settings.data_dir)
+    if settings.database_url and not token_file.exists():  # nothing is made for a database that is refused
+        see_database(settings, new_store=new_store)
+    token = load_or_make_token(token_file)
     with _alone_in(settings):
         return _served(settings, declared, token, new_store=new_store)
 

@@ -176,6 +176,9 @@ class Application:
         """Say whether a rule of the chats has this person or agent answer."""
         return self.gateway is not None and self.gateway.names(whom)
 
+    def _places(self) -> list[str]:
+        return [socket.gethostname(), *self.settings.labels]
+
     def _leases(self) -> Leases:
         """Make what says which work of one server is this one's."""
         host, this = socket.gethostname(), own_process()
@@ -188,7 +191,7 @@ class Application:
                 "address": self.address,
                 "version": __version__,
                 "schema": newest_of(shipped_migrations("postgres")),
-                "places": [host, *self.settings.labels],
+                "places": self._places(),
             },
             is_gone=(lambda _: True) if self.store.is_exclusive else is_gone,
         )
@@ -233,6 +236,7 @@ class Application:
             tokens=self.tokens.runs,
             server=tag_of(self.leases.holder),
             keeper=self.keeper,
+            alone_at=self._places() if self.store.is_exclusive else (),
         )
 
     def _waker(self, delivery: StoredChatDelivery) -> Waker:
@@ -344,6 +348,16 @@ def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | N
         return None if agent is None else agent.run
 
     return whose
+
+
+def see_database(settings: Settings, *, new_store: bool) -> None:
+    """Open the database and close it again, to know that it is accepted before a data folder is made. Blocks.
+
+    Raises:
+        PostroomError: as of `Application.open`, where the database is refused.
+    """
+    may_begin = new_store or not Kept.of(settings).expects_a_store
+    _open_store(settings, None, "server", may_begin=may_begin).close()
 
 
 def _open_store(settings: Settings, clock: Clock | None, purpose: str, *, may_begin: bool) -> Stores:

@@ -1,7 +1,7 @@
 """Opens both sides of a copy between engines, and copies."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,9 +81,11 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator
             remedy="pip install 'postroom[postgres]'",
         ) from error
     name = shown_address(dsn, schema)
-    with (
-        sqlite.opened(path, now=now, is_target=is_target, writes=writes) as file,
-        postgres.opened(dsn, schema=schema, name=name, is_target=not is_target, writes=writes) as server,
-    ):
-        tables = sqlite.shared_tables(now)
-        yield _Sides(server, file, tables) if is_target else _Sides(file, server, tables)
+    file: AbstractContextManager[Side] = sqlite.opened(path, now=now, is_target=is_target, writes=writes)
+    server: AbstractContextManager[Side] = postgres.opened(
+        dsn, schema=schema, name=name, is_target=not is_target
+    )
+    # The source first: where it is refused, nothing is made for the target.
+    first, second = (server, file) if is_target else (file, server)
+    with first as origin, second as place:
+        yield _Sides(origin, place, sqlite.shared_tables(now))

@@ -34,8 +34,7 @@ PROMPT = "{prompt}"
 """As a whole argument: the prompt is put in its place, where it is given by argument."""
 PROMPT_FILE = "{prompt_file}"
 """Within any argument: the path of the file that holds the prompt is put in its place."""
-PLACE = re.compile(r"[A-Za-z0-9._-]{0,253}")
-"""A host's name, or a label; empty for anywhere."""
+_PLACE = re.compile(r"[A-Za-z0-9._-]{1,253}")
 RESERVED_ENV = frozenset(
     f"POSTROOM_{name}"
     for name in ("AGENT", "PROJECT", "THREAD", "RUN", "DISPATCH", "SERVER", "HOUSE", "INSTANCE")
@@ -79,6 +78,11 @@ class PromptWay(StrEnum):
     ARGUMENT = "argument"
     STDIN = "stdin"
     FILE = "file"
+
+
+def is_place(name: object) -> bool:
+    """Say whether this can be a host's name, or a label: what a runner may be said to run on."""
+    return isinstance(name, str) and _PLACE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +175,7 @@ class Runner:
             or not PurePath(self.cwd).is_absolute()
         ):
             raise refused("cwd", self.cwd, "the working folder is no absolute path")
-        if not isinstance(self.runs_on, str) or not PLACE.fullmatch(self.runs_on):
+        if self.runs_on != "" and not is_place(self.runs_on):
             raise refused("runs_on", self.runs_on, "it is no name of a host, and no label")
         for name in self.pass_env:
             _refuse_name(name, "pass_env")

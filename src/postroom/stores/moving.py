@@ -3,7 +3,8 @@
     marked as unfinished ─▶ copied, table by table ─▶ compared, row by row ─▶ indexes filled ─▶ mark removed
 
 Rows go in the order of their keys, some thousand a transaction: a copy that was cut off goes on behind the
-last key that the target has. As long as the mark is there no server opens it. The source is only read.
+last key that the target has. As long as the mark is there no server opens it. A target that is made has the
+mark from the first: at no moment could a server take it for an empty store. The source is only read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +76,7 @@ class Side(Protocol):
         ...
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and note that a copy begins, in one transaction."""
+        """Empty some tables and note that a copy begins, at once; a store that is made has the note in it."""
         ...
 
     def put(self, table: Table, rows: Sequence[Row]) -> None:

@@ -93,7 +93,7 @@ class RunBar:
         """What it is, for those who read."""
         if self.count > 1:
             return f"{self.count} runs"
-        return _WORDS[self.shape]
+        return "asked a person" if self.shape == "asks" and self.ended is not None else _WORDS[self.shape]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

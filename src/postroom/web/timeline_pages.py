@@ -20,7 +20,7 @@ from postroom.web.serving import NUMBER, choice, number
 from postroom.web.timeline import Window, window
 from postroom.web.timeline_axis import LONGEST, MINUTE, PRESETS, SHORTEST, Axis, lasts, spelled
 from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, RunBar, picture, took
-from postroom.web.timeline_rows import listed, upright
+from postroom.web.timeline_rows import ROWS, listed, upright
 
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
@@ -130,7 +130,7 @@ class TimelinePages:
                 "lasts": lasts,
                 "took": took,
                 "spelled": spelled,
-                "sizes": {"lane": LANE, "bar": BAR, "lanes": LANES},
+                "sizes": {"lane": LANE, "bar": BAR, "lanes": LANES, "rows": ROWS},
                 **await self._chosen(asked, seen, drawn),
             },
             project=seen.project,

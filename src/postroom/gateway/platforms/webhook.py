@@ -33,8 +33,9 @@ and the scheme is `postroom`: what strangers write into a repository never is.
 The chat is `<name>`, or `<name>/<conversation>` when the body names a `conversation`: routes never share one.
 A callback gets `X-Postroom-Delivery` set to the same value for each repetition of the same answer. Answers to
 routes without a callback are kept in memory only, the newest 1,000 and 20 million characters of them, and are
-gone after a restart; to fetch one, sign `<timestamp>.<path>`, the path as it stands above, with the route's
-secret as in the scheme `postroom`.
+gone after a restart. The 202 says in `answers` where to fetch one, below wherever these routes are mounted;
+for that sign `<timestamp>.<path>` with the route's secret as in the scheme `postroom`, the path whole or as
+above.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ from starlette.routing import BaseRoute, Route
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import MissingExtra
 from postroom.contracts.messages import Json
-from postroom.contracts.signing import SIGNATURE, TIMESTAMP, WINDOW_SECONDS, signed
+from postroom.contracts.signing import SIGNATURE, TIMESTAMP, WINDOW_SECONDS, Proof, proof_of, signed
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import MessageEvent, MessageType, SendErrorKind, SendResult
@@ -161,7 +162,7 @@ class WebhookAdapter(HttpAdapter):
         await self._keep(event)
         told = {"message_id": event.message_id, "delivery": delivery, "status": "kept"}
         if route.callback_url is None:
-            told["answers"] = f"/webhook/{route.name}/answers/{delivery}"
+            told["answers"] = _whole(request, _answers_at(route.name, delivery))
         return json_response(told, 202)
 
     def _event(self, route: HookRoute, delivery: str, body: bytes) -> MessageEvent:
@@ -198,8 +199,10 @@ class WebhookAdapter(HttpAdapter):
         route = self._routes.get(name)
         if route is None:
             raise Refused(404, "unknown_route", "there is no such webhook")
-        path = f"/webhook/{name}/answers/{delivery}"
-        check_signed(route.secret, request.headers, path.encode(), now=self._clock.now())
+        below, now = _answers_at(name, delivery), self._clock.now()
+        whole = _whole(request, below)
+        is_whole = proof_of(route.secret, request.headers, whole.encode(), now=now) is not Proof.WRONG
+        check_signed(route.secret, request.headers, (whole if is_whole else below).encode(), now=now)
         found = self._answers.of(f"{name}/{delivery}")
         if found is None:
             return json_response(
@@ -289,6 +292,15 @@ class _Answers:
         while len(self._kept) > MOST_ANSWERS or (self._characters > MOST_CHARACTERS and len(self._kept) > 1):
             _, gone = self._kept.popitem(last=False)
             self._characters -= sum(len(part["text"]) for part in gone)
+
+
+def _answers_at(name: str, delivery: str) -> str:
+    return f"/webhook/{name}/answers/{delivery}"
+
+
+def _whole(request: Request, path: str) -> str:
+    """Return a path of these routes as callers reach it: whoever mounts them has said below what."""
+    return f"{request.scope.get('root_path', '')}{path}"
 
 
 def _client(seconds: float) -> "httpx2.AsyncClient":

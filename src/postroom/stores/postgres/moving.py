@@ -8,7 +8,7 @@ from typing import Final
 from postroom.contracts import progress
 from postroom.contracts.errors import InvalidRecord, StateError
 from postroom.stores.mail import search_index
-from postroom.stores.migrations import UNFINISHED, refuse_old
+from postroom.stores.migrations import UNFINISHED, Migration, refuse_old, shipped_migrations
 from postroom.stores.moving import Table
 from postroom.stores.postgres.connection import Address, Connection, quoted
 from postroom.stores.postgres.ownership import Ownership
@@ -20,7 +20,6 @@ from postroom.stores.statements import Statement
 
 _WITHIN: Final = timedelta(hours=6)
 _SETTINGS: Final = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0"}
-_MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES ($1, $2, '', 0)"
 _NUMBERED: Final = """
 SELECT table_name, column_name FROM information_schema.columns
  WHERE table_schema = $1::text AND is_identity = 'YES' ORDER BY 1
@@ -34,9 +33,9 @@ _GO_ON: Final = (
 class PostgresSide:
     """A schema over one connection; `opened` gives one."""
 
-    def __init__(self, connection: Connection, schema: str, name: str, *, is_made: bool) -> None:
+    def __init__(self, connection: Connection, address: Address, name: str, *, is_made: bool) -> None:
         self._connection = connection
-        self._schema = schema
+        self._address = address
         self._is_made = is_made
         self.name = name
 
@@ -80,11 +79,11 @@ class PostgresSide:
         return str(found[0][0]) if found else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and note that a copy begins, in one transaction."""
-        with self._transaction() as connection:
-            for table in tables:
-                connection.send(f"DELETE FROM {table.name}")  # noqa: S608
-            connection.send(_MARK, (UNFINISHED, store_id))
+        """Empty some tables and note that a copy begins, in one transaction; the schema is made in it too."""
+        emptied = "".join(f"DELETE FROM {table.name};\n" for table in tables)  # noqa: S608
+        step = Migration(version=UNFINISHED, name=store_id, sql=emptied)
+        migrate(self._connection, self._address, steps=[*shipped_migrations("postgres"), step])
+        self._is_made = True
 
     def put(self, table: Table, rows: Sequence[Row]) -> None:
         """Write rows, in one transaction.
@@ -112,10 +111,10 @@ class PostgresSide:
         with self._transaction() as connection:
             connection.send("SET LOCAL enable_seqscan = on")
             search_index.add_threads(PostgresTransaction(connection))
-            for table, column in self._all(_NUMBERED, (self._schema,)):
+            for table, column in self._all(_NUMBERED, (self._address.schema,)):
                 least = f"greatest(newest, {newest_message})" if table == "messages" else "newest"
                 text = _GO_ON.format(least=least, column=column, table=table)
-                connection.send(text, (f"{quoted(self._schema)}.{table}", column))
+                connection.send(text, (f"{quoted(self._address.schema)}.{table}", column))
             connection.send("DELETE FROM schema_migrations WHERE version = $1", (UNFINISHED,))
 
     def _all(self, text: str, values: Sequence[object] = (), *, name: str = "") -> list[Row]:
@@ -139,10 +138,10 @@ class PostgresSide:
 
 
 @contextmanager
-def opened(dsn: str, *, schema: str, name: str, is_target: bool, writes: bool) -> Iterator[PostgresSide]:
+def opened(dsn: str, *, schema: str, name: str, is_target: bool) -> Iterator[PostgresSide]:
     """Open a schema for a copy, and keep every server from it meanwhile.
 
-    A target is made, where one `writes`.
+    A target that is not there is made by its `mark`.
 
     Raises:
         StoreHeld: a server, or another process, uses it.
@@ -152,14 +151,11 @@ def opened(dsn: str, *, schema: str, name: str, is_target: bool, writes: bool) -
     address = Address(dsn=dsn, schema=schema, answer_within=_WITHIN, settings=_SETTINGS)
     with closing(Ownership(address, alone=True).connect(0)) as connection:
         applied = applied_steps(connection)
-        if is_target and writes and UNFINISHED not in applied:
-            migrate(connection, address)
-            applied = applied_steps(connection)
-        elif not is_target and not applied:
+        if not is_target and not applied:
             raise StateError(f"there is no store in {name}", value=schema, remedy="name the right schema")
-        elif applied and not (is_target and UNFINISHED in applied):
+        if applied and not (is_target and UNFINISHED in applied):
             refuse_old(applied, "postgres")
-        yield PostgresSide(connection, schema, name, is_made=bool(applied))
+        yield PostgresSide(connection, address, name, is_made=bool(applied))
 
 
 def _bound(table: Table, row: Row) -> list[bytes | None]:

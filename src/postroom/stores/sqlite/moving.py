@@ -11,6 +11,7 @@ from postroom.stores.migrations import UNFINISHED, refuse_old
 from postroom.stores.moving import LEFT_OUT, Table
 from postroom.stores.sql_transaction import Row
 from postroom.stores.sqlite.connection import connect, translated
+from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate
@@ -23,17 +24,36 @@ _LOG_PAGES: Final = 10_000
 
 
 class SqliteSide:
-    """An open file; `opened` gives one."""
+    """An open file, or one that `mark` makes of what is in memory; `opened` gives one."""
 
-    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, name: str, *, to_make: Path | None = None) -> None:
         self._connection = connection
+        self._to_make = to_make
         self.name = name
 
-    def steps(self) -> dict[int, str]:
-        """Return the checksum of each schema step that was applied, by number."""
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def holds_anything(self) -> bool:
+        """Say whether there is a table in the file."""
+        return bool(self._all("SELECT 1 FROM sqlite_schema LIMIT 1"))
+
+    def refuse_unfit(self, *, is_target: bool) -> None:
+        """Refuse what is no store of this release; a target may hold a copy that was cut off.
+
+        Raises:
+            StateError, SchemaTooNew, StoreCorrupt, WrongStore: it is none.
+        """
         if not self._all("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'"):
-            return {}
-        return {row[0]: row[1] for row in self._all("SELECT version, checksum FROM schema_migrations")}
+            raise StateError(
+                f"{self.name} is a database of another program",
+                value=self.name,
+                remedy="name another file",
+            )
+        applied = {row[0]: row[1] for row in self._all("SELECT version, checksum FROM schema_migrations")}
+        if not (is_target and UNFINISHED in applied):
+            refuse_old(applied, "sqlite")
 
     def tables(self) -> list[Table]:
         """Return every table that both engines have, those that others refer to first."""
@@ -83,11 +103,16 @@ class SqliteSide:
         return str(found[0][0]) if found else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and note that a copy begins, in one transaction."""
+        """Empty some tables and note that a copy begins, at once; a file appears with the mark in it."""
         with self._transaction():
             for table in tables:
                 self._connection.execute(f"DELETE FROM {table.name}")  # noqa: S608
             self._connection.execute(_MARK, (UNFINISHED, store_id))
+        if self._to_make is not None:
+            back_up(self._connection, self._to_make)
+            with translated():
+                self._connection.close()
+                self._connection = _for_a_copy(self._to_make)
 
     def put(self, table: Table, rows: Sequence[Row]) -> None:
         """Write rows, in one transaction."""
@@ -140,11 +165,13 @@ class SqliteSide:
 
 @contextmanager
 def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[SqliteSide]:
-    """Open a file for a copy, and keep every server from it meanwhile. A target is made, where one `writes`.
+    """Open a file for a copy, and keep every server from it meanwhile.
+
+    A target that is not there is made by its `mark`, where one `writes`.
 
     Raises:
         StoreHeld: a server uses it.
-        StateError: there is no such source, or it is older than this release.
+        StateError: there is no such source, one is older than this release, or is another program's.
         SchemaTooNew: a newer postroom wrote it.
         WrongStore: its log is damaged.
     """
@@ -152,37 +179,54 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
         if not is_target:
             raise StateError(f"there is no database at {path}", value=str(path), remedy="name the right file")
         if not writes:
-            with closing(_new(":memory:", now)) as connection:
-                yield SqliteSide(connection, str(path))
+            with closing(SqliteSide(_new(now), str(path))) as side:
+                yield side
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = OwnerLock(path)
     lock.acquire(now=now, purpose="copy")
     try:
         refuse_damaged_log(path)
-        path.touch(mode=0o600)  # with what SQLite lays beside it
-        with translated(), closing(connect(path)) as connection:
-            side = SqliteSide(connection, str(path))
-            applied = side.steps()
-            if UNFINISHED not in applied or not is_target:
-                if is_target and writes:
-                    migrate(connection, path, now=now)
-                else:
-                    refuse_old(applied, "sqlite")
-            connection.execute("PRAGMA foreign_keys = OFF")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        with translated(), closing(_side(path, now=now, is_target=is_target)) as side:
             yield side
     finally:
         lock.release()
 
 
+def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:
+    """Return the store of a file, or an empty one for the file that is to be made.
+
+    Raises:
+        StateError, SchemaTooNew: as of `opened`.
+    """
+    if path.exists():
+        side = SqliteSide(_for_a_copy(path), str(path))
+        try:
+            if not is_target or side.holds_anything():
+                side.refuse_unfit(is_target=is_target)
+                return side
+        except BaseException:
+            side.close()
+            raise
+        side.close()
+    return SqliteSide(_new(now), str(path), to_make=path)
+
+
 def shared_tables(now: int) -> list[Table]:
     """Return every table that both engines have, those that others refer to first."""
-    with closing(_new(":memory:", now)) as connection:
-        return SqliteSide(connection, "").tables()
+    with closing(SqliteSide(_new(now), "")) as side:
+        return side.tables()
 
 
-def _new(path: str, now: int) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    migrate(connection, Path(path), now=now)
+def _new(now: int) -> sqlite3.Connection:
+    """Return an empty store in memory."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(connection, Path(":memory:"), now=now)
+    return connection
+
+
+def _for_a_copy(path: Path) -> sqlite3.Connection:
+    connection = connect(path)
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
     return connection
