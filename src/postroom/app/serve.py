@@ -281,6 +281,8 @@ class _Server(uvicorn.Server):
             await self._chats.stop()
         await self._application.agents.stop()
         self._site.end_listening()
+        if self._application.others is not None:
+            await self._application.others.end()
         await super().shutdown(sockets)
         await self._application.tokens.stop()
 

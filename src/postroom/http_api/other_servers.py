@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from postroom.concurrency import Tasks
 from postroom.contracts.errors import ServerUnavailable
 from postroom.contracts.leases import Lease
 from postroom.contracts.tokens import RUN_PREFIX
@@ -56,6 +57,11 @@ class OtherServers:
         """Keep what knows the servers, and this one by its name, which begins with that of its machine."""
         self._leases, self._this = leases, leases.holder
         self._host = leases.holder.partition("/")[0]
+        self._reading = Tasks("other servers")
+
+    async def end(self) -> None:
+        """End the answers that are still on their way; harmless when done twice."""
+        await self._reading.close()
 
     async def with_lease(self, name: str) -> Lease:
         """Return the server that has a lease.
@@ -86,7 +92,7 @@ class OtherServers:
         """
         if PASSED_ON in request.headers:
             raise ServerUnavailable("what does this is changing servers", value=server.holder, remedy=_TRY)
-        return _told(*await self._answered(request, server))
+        return self._told(*await self._answered(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
         """Ask the others in turn, and return the first answer of another status; None when there is none."""
@@ -101,7 +107,7 @@ class OtherServers:
                 _LOG.info("server.not_asked", server=server.holder, reason=error.describe())
                 continue
             if answer.status_code != unless:
-                return _told(client, answer)
+                return self._told(client, answer)
             await _closed(client, answer)
         return None
 
@@ -126,6 +132,37 @@ class OtherServers:
                 told = f"the server {server.holder} does this, and does not answer ({type(error).__name__})"
                 raise ServerUnavailable(told, value=server.holder, remedy=_TRY) from error
             raise
+
+    def _told(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> Response:
+        told = StreamingResponse(self._content(client, answer), status_code=answer.status_code)
+        told.raw_headers = [(name, value) for name, value in answer.headers.raw if _kept(name, _OURS)]
+        return told
+
+    async def _content(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
+        """Yield an answer's bytes as they are. A stream of events that breaks off there ends here.
+
+        Raises:
+            ClientDisconnect: another answer breaks off there, and is to be broken off here.
+        """
+        pieces = answer.aiter_raw()
+        try:
+            while not self._reading.closed:
+                reading = self._reading.start(_next(pieces), name="answer")
+                await asyncio.wait({reading})
+                piece = None if reading.cancelled() else reading.result()
+                if piece is None:
+                    return
+                if isinstance(piece, Exception):
+                    break
+                yield piece
+            else:
+                return
+            address = f"{answer.url.host}:{answer.url.port}"
+            _LOG.warning("server.broke_off", address=address, reason=type(piece).__name__)
+            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                raise ClientDisconnect from piece
+        finally:
+            await _closed(client, answer)
 
     def _address(self, server: Lease) -> str:
         """Return where this server reaches another one.
@@ -190,19 +227,14 @@ def _kept(name: bytes, without: frozenset[str]) -> bool:
     return name.decode("latin-1").lower() not in without
 
 
-def _told(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> Response:
-    told = StreamingResponse(_content(client, answer), status_code=answer.status_code)
-    told.raw_headers = [(name, value) for name, value in answer.headers.raw if _kept(name, _OURS)]
-    return told
+async def _next(pieces: AsyncIterator[bytes]) -> "bytes | httpx2.RequestError | None":
+    """Return the next piece, None behind the last, or how the answer broke off."""
+    import httpx2
 
-
-async def _content(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
-    """Yield an answer's bytes as they are; what is broken off there is broken off here."""
     try:
-        async for piece in answer.aiter_raw():
-            yield piece
-    finally:
-        await _closed(client, answer)
+        return await anext(pieces, None)
+    except httpx2.RequestError as error:
+        return error
 
 
 async def _closed(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> None:
