@@ -59,8 +59,6 @@ CLAIM_ERROR_MOST_MS = 30_000
 _MOST_DOUBLINGS = 16
 _MOST_DUE = 1_000
 _HELD_AT_ONCE = 100
-_LONG_LOOK, _RESTS = 20, 9
-"""Milliseconds of a look from which on another one waits, and how many times as long."""
 _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
 
@@ -283,8 +281,6 @@ class Rounds:
         self._completion = completion
         self._dispatcher = dispatcher
         self._recovery = recovery
-        self._look_took = 0
-        """Milliseconds that the last look for what is due took."""
         self._is_held_up = False
         """Whether what was due could not be started: to ask again at once would not help."""
 
@@ -297,9 +293,7 @@ class Rounds:
             return 0
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
-        began = self._core.now()
         due = await self._core.store.read(lambda tx: self._due(tx, limit))
-        self._look_took = self._core.now() - began
         while self._core.budgets and await self._hold_back(due):
             due = await self._core.store.read(lambda tx: self._due(tx, limit))
         for one in due:
@@ -373,10 +367,8 @@ class Rounds:
             await self._dispatcher.slots.freed()
             return
         core = self._core
-        pause, began = milliseconds(core.config.poll_interval), core.now()
+        pause = milliseconds(core.config.poll_interval)
         due_at = await core.dispatches.next_due_at(core.places())
-        if rest := rest_after(self._look_took + core.now() - began, most=pause):
-            await core.timer.sleep(rest)  # whatever is hinted meanwhile: it is looked at behind it
         if self._is_held_up:
             failures = self._dispatcher.failed_claims
             pause = max(pause, claim_error_pause_ms(failures)) if failures else pause
@@ -438,16 +430,6 @@ class Rounds:
                 continue
             if not open_rows:
                 self._dispatcher.workers.forget(thread_id)
-
-
-def rest_after(took: int, *, most: int) -> int:
-    """Return for how many milliseconds what is due is not looked for again after a look that took so long.
-
-    While somebody's transaction stays open, PostgreSQL passes over all that has ended since it began
-    at each look, and other servers may hint a hundred times a second: looks would fill a core of
-    the database for each server. With rests they take a tenth of one.
-    """
-    return 0 if took < _LONG_LOOK else min(took * _RESTS, most)
 
 
 def _next_turn(tx: Transaction) -> int | None:
