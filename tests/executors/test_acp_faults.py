@@ -25,7 +25,9 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
+from postroom.executors.acp.conversation import Conversation
 from postroom.executors.acp.peer import MOST_NOISE, Answer, Asked, Peer, ProtocolFault, Told
+from postroom.executors.processes.stdin import StdinWriter
 
 PID = "say('pid %d. ' % os.getpid())\n"
 
@@ -103,6 +105,26 @@ async def test_an_agent_that_does_not_begin_is_ended(
         await room.run()
     assert why in raised.value.message
     assert room.files() == []
+
+
+async def test_an_agent_that_asks_before_it_is_spoken_to_gets_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_asked, opened, take = asyncio.Event(), StdinWriter.on, Conversation.take
+
+    async def taken(talk: Conversation, chunk: bytes) -> None:
+        has_asked.set()
+        await take(talk, chunk)
+
+    async def opened_late(*given: Any) -> StdinWriter:
+        await has_asked.wait()
+        return await opened(*given)
+
+    monkeypatch.setattr(Conversation, "take", taken)
+    monkeypatch.setattr(StdinWriter, "on", opened_late)
+    room = AcpRoom(tmp_path, agent("say('x')", {"first": "request('x', {}); os._exit(0)"}))
+    with pytest.raises(AgentProtocolBroken, match="'initialize'"):
+        await room.run()
 
 
 @pytest.mark.parametrize("first", ["hear(); hang()", "os.close(0); hang()", "os.close(1); hang()"])

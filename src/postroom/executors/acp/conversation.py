@@ -121,6 +121,7 @@ class Conversation:
         self._decisions = decisions
         self._used = used
         self._tasks = Tasks("acp")
+        self._has_begun = asyncio.Event()
         self._over = asyncio.Event()
         self._stdin: StdinWriter | None = None
         self._stage = "initialize"
@@ -164,6 +165,7 @@ class Conversation:
             {"protocolVersion": PROTOCOL, "clientCapabilities": capabilities, "clientInfo": us},
         )
         self._tasks.start(self._refuse_silence(), name="handshake")
+        self._has_begun.set()
 
     async def _refuse_silence(self) -> None:
         patience = self._with.limits.handshake
@@ -175,6 +177,7 @@ class Conversation:
     async def take(self, chunk: bytes) -> None:
         """Hear a piece of what the agent says; nothing more when the talk is over."""
         self.taken += len(chunk)
+        await self._has_begun.wait()  # an answer to what is asked before would reach nobody
         if self._over.is_set():
             return
         try:
