@@ -130,7 +130,9 @@ def test_the_command_follows_through_a_kill_with_each_number_once(server: Runnin
     server.start()
     send(server, "two")
     assert seqs([json.loads(one) for one in follower.lines(1)]) == [5]
-    assert follower.end(15) == (143, "")
+    code, said = follower.end(15)
+    away, back = said.splitlines()
+    assert (code, away.endswith("; waiting for it"), back) == (143, True, "the server is back")
 
 
 def test_the_command_prints_what_is_kept_and_ends(server: RunningServer) -> None:

@@ -113,7 +113,7 @@ def test_tls_and_the_password_are_had_by_the_variables_of_postgresql(
     with a_pooler(postgres_dsn, settings) as address:
         tls = {"PGSSLMODE": "verify-full", "PGSSLROOTCERT": str(certificate[0])}
         environment = {**plain_environment(tmp_path), **schema, **tls, "PGPASSWORD": "hunter2"}
-        with RunningServer(tmp_path / "data", "--database-url", address, environment=environment) as server:
+        with RunningServer(tmp_path / "served", "--database-url", address, environment=environment) as server:
             assert readiness(server) == ("ok", None)
             assert "hunter2" not in server.log()
 
