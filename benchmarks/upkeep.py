@@ -1,6 +1,7 @@
 """What looking after a large store costs those who use it: sends beside upkeep, and starts."""
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -50,7 +51,8 @@ async def _send(application: Application) -> float:
 async def against_nothing(
     application: Application, table: Table, what: str, work: Callable[[], Awaitable[Any]]
 ) -> None:
-    """Send before, beside and after the work."""
+    """Send before, beside and after the work, once what was written before is on the disk."""
+    await asyncio.to_thread(os.sync)
     alone = [await _send(application) for _ in range(SENDS // 2)]
     began, beside = time.perf_counter(), []
     working = asyncio.ensure_future(work())
