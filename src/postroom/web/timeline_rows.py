@@ -11,7 +11,7 @@ from typing import Final
 from postroom.contracts.mail import Agent
 from postroom.web.timeline_marks import Arrow, Band, Picture, RunBar, Shape
 
-ROWS: Final = 200
+ROWS: Final = 150
 """Rows of the list: the newest ones."""
 COLUMNS: Final = 8
 ROW: Final = 84
