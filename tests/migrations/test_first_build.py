@@ -92,7 +92,9 @@ class Opened:
             program, by = None, int(time.time() * 1000) - MAIL["killed_at"] - LATER_MS
             file = folder / "data" / "postroom.db"
             copy_to_postgres(file, dsn, becomes=lambda value: _moved_value(value, by=by))
-            with psycopg.connect(dsn) as session:  # the archive, in which nothing is moved, knows when that was
+            with psycopg.connect(
+                dsn
+            ) as session:  # the archive, in which nothing is moved, knows when that was
                 session.execute("UPDATE postroom.projects SET created_at = created_at - %s", (by,))
             for file in (folder / "data").glob("postroom.db*"):
                 file.unlink()

@@ -62,8 +62,8 @@ class ProjectReads(Protocol):
         """Return projects by id, those after `after`."""
         ...
 
-    def counts(self) -> dict[str, int]:
-        """Return how many rows each kind of record has, for pages and metrics; may be slow or rounded."""
+    def counts(self, *, unread: bool = True) -> dict[str, int]:
+        """Return how many rows each kind of record has; to count what is `unread` takes long where much is."""
         ...
 
 

@@ -220,7 +220,7 @@ class OneProject(ProjectWrites):
         return []
 
     @override
-    def counts(self) -> dict[str, int]:
+    def counts(self, *, unread: bool = True) -> dict[str, int]:
         raise NotPermitted("a token that is bound to a project counts nothing", remedy=UNBOUND)
 
     @override

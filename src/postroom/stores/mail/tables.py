@@ -65,7 +65,7 @@ _INBOX = {
     (True, True): "mail.inbox_unread_newest",
     (True, False): "mail.inbox_unread_after",
 }
-_COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "runners", "unread")
+_COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "runners")
 _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
@@ -798,9 +798,10 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         return self._tx.changed("mail.purge_answers", {"before": before, "limit": limit})
 
     @override
-    def counts(self) -> dict[str, int]:
+    def counts(self, *, unread: bool = True) -> dict[str, int]:
         [found] = self._tx.all("mail.counts")
-        return dict(zip(_COUNTED, found, strict=True))
+        counted = dict(zip(_COUNTED, found, strict=True))
+        return counted | {"unread": self._tx.all("mail.count_unread")[0][0]} if unread else counted
 
     @override
     def restore_rows(

@@ -796,10 +796,13 @@ SELECT (SELECT count(*) FROM projects), (SELECT count(*) FROM agents),
        (SELECT count(*) FROM file_reservations {index file_reservations_ending}
          WHERE released_at IS NULL),
        (SELECT count(*) FROM outbox WHERE kind = 'archive' AND status IN ('pending', 'claimed')),
-       (SELECT count(*) FROM runners),
-       (SELECT count(*) FROM recipients {index recipients_unread} WHERE read_at IS NULL) -
-       (SELECT count(*) FROM messages m {index messages_recalled} JOIN recipients r ON r.message_id = m.id
-         WHERE m.recalled_at IS NOT NULL AND r.read_at IS NULL);
+       (SELECT count(*) FROM runners);
+
+-- count_unread
+-- A CROSS JOIN, as SQLite begins with its first table then: else it looks up the message of each unread one.
+SELECT (SELECT count(*) FROM recipients {index recipients_unread} WHERE read_at IS NULL) -
+       (SELECT count(*) FROM messages m {index messages_recalled} CROSS JOIN recipients r
+         WHERE r.message_id = m.id AND m.recalled_at IS NOT NULL AND r.read_at IS NULL);
 
 -- any_project
 SELECT 1 FROM projects LIMIT 1;
