@@ -63,7 +63,7 @@ class ProjectReads(Protocol):
         ...
 
     def counts(self, *, unread: bool = True) -> dict[str, int]:
-        """Return how many rows each kind of record has; to count what is `unread` takes long where much is."""
+        """Return how many rows each kind of record has; to count what is `unread` may take long."""
         ...
 
 
