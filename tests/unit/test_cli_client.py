@@ -253,17 +253,24 @@ def test_a_stream_is_read_alike_however_it_is_cut(size: int) -> None:
     assert list(events(lambda _: next(pieces))) == ["a\nb", "ä"]
 
 
+class Watching:
+    """Notes what it is told; `heard` is set at the second time."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+        self.heard = threading.Event()
+
+    def __call__(self, *far: object) -> None:
+        self.told.append(far)
+        if len(self.told) > 1:
+            self.heard.set()
+
+
 def test_how_far_long_work_is_comes_from_the_server_while_it_is_waited_for(
     fake: FakePostroom, server: Server
 ) -> None:
-    told, heard = list[tuple[object, ...]](), threading.Event()
-
-    def watch(*far: object) -> None:
-        told.append(far)
-        if len(told) > 1:
-            heard.set()
-
-    fake.admin["POST", "/admin/backup"] = lambda _: {"done": heard.wait(30)}
+    watch = Watching()
+    fake.admin["POST", "/admin/backup"] = lambda _: {"done": watch.heard.wait(30)}
     fake.admin["GET", "/admin/progress?of=%2Fadmin%2Fbackup"] = lambda _: {
         "doing": "copying: pages",
         "done": 3,
@@ -271,20 +278,14 @@ def test_how_far_long_work_is_comes_from_the_server_while_it_is_waited_for(
     }
     with progress.watched(watch):
         found = server.admin_long("writing the backup", "POST", "/admin/backup", {})
-    assert (found, told[:2]) == ({"done": True}, [("writing the backup",), ("copying: pages", 3, 9)])
+    assert (found, watch.told[:2]) == ({"done": True}, [("writing the backup",), ("copying: pages", 3, 9)])
 
 
 def test_a_server_that_does_not_say_how_far_it_is_is_waited_for_all_the_same(
     fake: FakePostroom, server: Server
 ) -> None:
-    told, heard = list[tuple[object, ...]](), threading.Event()
-
-    def watch(*far: object) -> None:
-        told.append(far)
-        if len(told) > 1:
-            heard.set()
-
-    fake.admin["GET", "/admin/doctor"] = lambda _: {"ok": heard.wait(30)}
+    watch = Watching()
+    fake.admin["GET", "/admin/doctor"] = lambda _: {"ok": watch.heard.wait(30)}
     with progress.watched(watch):
         found = server.admin_long("looking", "GET", "/admin/doctor?full=yes")
-    assert (found, told[:2]) == ({"ok": True}, [("looking",), ("looking",)])
+    assert (found, watch.told[:2]) == ({"ok": True}, [("looking",), ("looking",)])

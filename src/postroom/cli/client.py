@@ -148,9 +148,11 @@ class Server:
                     found = asker.admin("GET", far)
                 except PostroomError:  # an earlier release, or busy: the work tells its own failure
                     found = {}
-                at, of = found.get("done"), found.get("total")
-                is_told = isinstance(at, int) and isinstance(of, int) and bool(found.get("doing"))
-                watcher(str(found["doing"]), at, of) if is_told else watcher(doing)  # type: ignore[arg-type]
+                now, at, of = (found.get(name) for name in ("doing", "done", "total"))
+                if now and isinstance(at, int) and isinstance(of, int):
+                    watcher(str(now), at, of)
+                else:
+                    watcher(doing)
 
         watcher(doing)
         asking = threading.Thread(target=look, name="progress", daemon=True)
