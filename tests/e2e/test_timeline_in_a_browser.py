@@ -134,6 +134,17 @@ def test_wheel_drag_and_keys_move_the_picture_and_the_address_says_where(address
     assert not browser.complaints()
 
 
+def test_the_picture_is_moved_as_before_once_the_whole_page_was_fetched_anew(address, browser):
+    browser.open(f"{address}/timeline")
+    browser.see("document.querySelector('.tl-page').isTheFirst = true")
+    browser.see(
+        "(document.addEventListener('postroom:changed', () => window.isAnew = true),"
+        " document.dispatchEvent(new CustomEvent('postroom:renew', {detail: ['main']})))"
+    )
+    assert soon(lambda: browser.see("window.isAnew"))
+    assert browser.see("document.querySelector('.tl-page').isTheFirst")
+
+
 @pytest.mark.parametrize("look", LOOKS, ids=str)
 def test_lengths_zoom_and_choice_are_links_of_which_a_script_makes_changes_in_place(address, browser, look):
     browser.ask("Emulation.setScriptExecutionDisabled", value=not look.script)
