@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from struct import Struct
 from typing import IO, Final, NamedTuple
 
 from postroom.contracts import progress
@@ -41,8 +42,8 @@ from postroom.stores.sqlite.page_packs import (
 _LOG = get_logger(__name__)
 SUFFIX: Final = ".backup"
 FORMAT: Final = 1
-_PLACE: Final = 8
-_RECORD: Final = HASH + _PLACE
+_LINE: Final = Struct(f">{HASH}sII")
+"""A page in the list: its hash, the number of its pack, and its own in there."""
 _SEAL: Final = 32
 _RECORDS: Final = 4096
 """Pages of a list that are read at once."""
@@ -179,7 +180,7 @@ def read(path: Path) -> Listed:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise damaged(f"{path} is no backup", path) from error
         left = os.fstat(file.fileno()).st_size - file.tell()
-        if left != found.pages * _RECORD + _SEAL:
+        if left != found.pages * _LINE.size + _SEAL:
             raise damaged(f"{path} is cut off", path)
         return found
 
@@ -207,7 +208,10 @@ def examine(path: Path, *, full: bool = False) -> None:
     if full:
         assemble(path)
         return
-    for pack in {record.pack for record in records(read(path))}:
+    needed: set[int] = set()
+    for piece in _pieces(read(path)):  # beside calls: ten times as fast as one record after the other
+        needed.update(pack for _, pack, _ in _LINE.iter_unpack(piece))
+    for pack in needed:
         Pack.open(pack_of(path.parent / PACKS, pack))
 
 
@@ -280,17 +284,20 @@ def records(found: Listed) -> Iterator[Record]:
     Raises:
         StoreCorrupt: the list is not as it was written.
     """
+    for piece in _pieces(found):
+        yield from map(Record._make, _LINE.iter_unpack(piece))
+
+
+def _pieces(found: Listed) -> Iterator[bytes]:
     seal = blake2b(digest_size=_SEAL)
     with found.path.open("rb") as file:
         seal.update(file.readline())
         left = found.pages
         while left:
-            piece = file.read(min(left, _RECORDS) * _RECORD)
+            piece = file.read(min(left, _RECORDS) * _LINE.size)
             seal.update(piece)
-            left -= len(piece) // _RECORD
-            for at in range(0, len(piece), _RECORD):
-                place = int.from_bytes(piece[at + HASH : at + _RECORD], "big")
-                yield Record(piece[at : at + HASH], place >> 32, place & 0xFFFFFFFF)
+            left -= len(piece) // _LINE.size
+            yield piece
         if file.read() != seal.digest():
             raise damaged(f"the list of pages in {found.path} was changed", found.path)
 
@@ -321,10 +328,9 @@ class _Writing:
                     if not done % _TOLD:
                         progress.tell("keeping what changed: pages", done, pages)
                     if old is not None and old.digest == digest and old.pack not in again:
-                        place = old.pack << 32 | old.number
+                        entries += _LINE.pack(*old)
                     else:
-                        place = number << 32 | new.add(page)
-                    entries += digest + place.to_bytes(_PLACE, "big")
+                        entries += _LINE.pack(digest, number, new.add(page))
             self._list(unlisted, entries, partial.stat().st_size if new.pages else 0)
             with Packs(self._folder, {number: partial}) as packs:
                 _read_back(read(unlisted), packs, None)
@@ -358,7 +364,7 @@ class _Writing:
             "format": FORMAT,
             **self._about._asdict(),
             "page_size": self._page_size,
-            "pages": len(entries) // _RECORD,
+            "pages": len(entries) // _LINE.size,
             "added": added + len(entries),
         }
         head = json.dumps(told).encode() + b"\n"
