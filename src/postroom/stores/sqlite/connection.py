@@ -25,13 +25,14 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open the file in WAL mode with full durability; a read-only connection refuses to write.
+    """Open the file in WAL mode with full durability; a read-only connection refuses to write, and makes none.
 
     Raises:
         sqlite3.Error: the file cannot be opened or is no database.
     """
     connection = sqlite3.connect(
-        path,
+        f"{path.absolute().as_uri()}?mode={'rw' if read_only else 'rwc'}",
+        uri=True,
         timeout=BUSY_TIMEOUT.total_seconds(),
         isolation_level=None,
         check_same_thread=False,
