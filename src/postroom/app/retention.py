@@ -155,13 +155,16 @@ class Retention:
         """
         gone = 0
         for project, rules in await self._projects():
-            async for going in self._pages(partial(going_of, project_id=project.id, rules=rules), LOOK):
+            delete = partial(delete_some, project_id=project.id, rules=rules)
+            going: list[int] = []  # of many pages: a change for each would have callers wait for each
+            async for found in self._pages(partial(going_of, project_id=project.id, rules=rules), LOOK):
                 progress.tell("deleting messages", gone)
-                for at in range(0, len(going), MESSAGES):
-                    ids = going[at : at + MESSAGES]
-                    gone += await self._step(
-                        partial(delete_some, project_id=project.id, ids=ids, rules=rules)
-                    )
+                going += found
+                while len(going) >= MESSAGES:
+                    gone += await self._step(partial(delete, ids=going[:MESSAGES]))
+                    del going[:MESSAGES]
+            if going:
+                gone += await self._step(partial(delete, ids=going))
         return gone
 
     async def preview(self) -> list[Preview]:
