@@ -70,6 +70,23 @@ def test_an_archive_that_has_more_than_the_database_is_left_alone(folder: Path) 
     assert (done, well, files_of(folder)) == ([], False, before)
 
 
+def test_an_archive_that_cannot_be_read_is_told_with_the_way_to_write_it_anew(
+    folder: Path, tmp_path: Path
+) -> None:
+    for one in a_repository(folder).glob("objects/**/*"):
+        if one.is_file():
+            one.unlink()
+    with open_place(folder) as here:
+        found = asyncio.run(here.operator.doctor())
+        [told] = [one for one in found["checks"] if one["name"].startswith("archive")]
+        assert told["state"] == "failed"
+        assert "move the repository away and run `postroom rebuild archive`" in told["remedy"]
+        a_repository(folder).rename(tmp_path / "aside")
+        asyncio.run(here.operator.rebuild_archive(None))
+        found = asyncio.run(here.operator.doctor(full=True))
+    assert [one["state"] for one in found["checks"] if one["name"].startswith("archive")] == ["ok"]
+
+
 def without_index(database: Path, *statements: str) -> None:
     """Do something behind the back of an index, which then lacks it or has too much."""
     with closing(sqlite3.connect(database, isolation_level=None)) as rows:

@@ -30,7 +30,7 @@ STDERR_SHOWN = 300
 INSTALL = "install Git 2.32 or newer where the server can find it, or switch the archive off"
 _FREE_SPACE = "free space on the disk that holds the archive; no restart is needed"
 _GIVE_ACCESS = "give the server's user write access to the archive's folder"
-_RESTORE = "run `postroom doctor`: the archive can be written anew from the database"
+_RESTORE = "move the repository away and run `postroom rebuild archive`: it is written anew from the database"
 
 # Git tells its failures in words only. LC_ALL=C keeps them in English; the first match names the remedy.
 _REMEDIES = (
@@ -49,6 +49,8 @@ _REMEDIES = (
     ("not a valid object", _RESTORE),
     ("unable to read", _RESTORE),
     ("missing", _RESTORE),
+    ("Not a valid commit", _RESTORE),
+    ("not a tree object", _RESTORE),
 )
 
 HEAD: Final = b"ref: refs/heads/main\n"
