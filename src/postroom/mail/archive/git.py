@@ -30,7 +30,10 @@ STDERR_SHOWN = 300
 INSTALL = "install Git 2.32 or newer where the server can find it, or switch the archive off"
 _FREE_SPACE = "free space on the disk that holds the archive; no restart is needed"
 _GIVE_ACCESS = "give the server's user write access to the archive's folder"
-_RESTORE = "move the repository away and run `postroom rebuild archive`: it is written anew from the database"
+_RESTORE = (
+    "run `postroom doctor`: the archive can be written anew from the database; where doctor cannot read it, "
+    "move the repository away and run `postroom rebuild archive`"
+)
 
 # Git tells its failures in words only. LC_ALL=C keeps them in English; the first match names the remedy.
 _REMEDIES = (
