@@ -76,7 +76,8 @@ unit: $(DEV) ## run the unit tests and the seeds: what CI runs on every other Py
 
 seeds: $(DEV) ## run the acceptance tests beside the project, unchanged
 	@if [ -d "$(SEEDS)" ]; then \
-	  PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -c pyproject.toml --rootdir . \
+	  data=$$(mktemp -d) && trap 'rm -rf "$$data"' EXIT && \
+	  POSTROOM_DATA_DIR="$$data" PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -c pyproject.toml --rootdir . \
 	    $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py \
 	    $(SEEDS)/test_session_race_guard.py; \
 	elif [ -n "$$CI" ]; then \
@@ -86,7 +87,8 @@ seeds: $(DEV) ## run the acceptance tests beside the project, unchanged
 	fi
 
 seeds-postgres: $(DEV) ## run them on a PostgreSQL that is started for it
-	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -p seeds_on_postgres \
+	@data=$$(mktemp -d) && trap 'rm -rf "$$data"' EXIT && \
+	  POSTROOM_DATA_DIR="$$data" PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -p seeds_on_postgres \
 	  -c pyproject.toml --rootdir . $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py \
 	  $(SEEDS)/test_session_race_guard.py
 
