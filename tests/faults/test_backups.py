@@ -22,6 +22,7 @@ from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable
 from postroom.stores.sqlite import SqliteStore, page_backups
 from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.apart_process import NICENESS
+from postroom.stores.sqlite.connection import connect
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import an_office, put_message
 
@@ -207,6 +208,26 @@ async def test_a_database_that_is_gone_is_told_as_gone(
     (tmp_path / "postroom.db").unlink()
     with pytest.raises(WrongStore, match=r"postroom.db is missing"):
         await backups(tmp_path, sqlite_store, clock).make("first")
+
+
+def test_a_connection_that_reads_alone_makes_no_database_where_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        connect(tmp_path / "postroom.db", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_list_of_pages_that_is_cut_off_while_it_is_read_is_told_as_damaged(
+    sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    made = await backups(tmp_path, sqlite_store, clock).make("first")
+
+    def read() -> None:
+        listed = page_backups.read(made.path)
+        os.truncate(made.path, made.path.stat().st_size // 2)
+        list(page_backups.records(listed))
+
+    with pytest.raises(StoreCorrupt, match="cut off"):
+        await asyncio.to_thread(read)
 
 
 async def test_without_room_for_twice_the_database_nothing_is_written(

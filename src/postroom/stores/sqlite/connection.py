@@ -25,7 +25,7 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open the file in WAL mode with full durability; a read-only connection writes nothing, makes no file.
+    """Open the file in WAL mode with full durability; to read alone, it must be there, and is not written.
 
     Raises:
         sqlite3.Error: the file cannot be opened or is no database.

@@ -209,7 +209,7 @@ def examine(path: Path, *, full: bool = False) -> None:
         assemble(path)
         return
     needed: set[int] = set()
-    for piece in _pieces(read(path)):  # beside calls: ten times as fast as one record after the other
+    for piece in _pieces(read(path)):  # beside calls: eight times as fast as one record after the other
         needed.update(pack for _, pack, _ in _LINE.iter_unpack(piece))
     for pack in needed:
         Pack.open(pack_of(path.parent / PACKS, pack))
@@ -289,14 +289,18 @@ def records(found: Listed) -> Iterator[Record]:
 
 
 def _pieces(found: Listed) -> Iterator[bytes]:
+    """Yield the list some thousand pages at a time, and at its end compare it with its seal."""
     seal = blake2b(digest_size=_SEAL)
     with found.path.open("rb") as file:
         seal.update(file.readline())
         left = found.pages
         while left:
-            piece = file.read(min(left, _RECORDS) * _LINE.size)
+            pages = min(left, _RECORDS)
+            piece = file.read(pages * _LINE.size)
+            if len(piece) < pages * _LINE.size:  # since `read` measured it
+                raise damaged(f"{found.path} is cut off", found.path)
             seal.update(piece)
-            left -= len(piece) // _LINE.size
+            left -= pages
             yield piece
         if file.read() != seal.digest():
             raise damaged(f"the list of pages in {found.path} was changed", found.path)
