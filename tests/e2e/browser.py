@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -76,6 +77,7 @@ class Browser:
         self.go_to(session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
+        self.ask("Page.setLifecycleEventsEnabled", enabled=True)
         return session
 
     @property
@@ -100,6 +102,11 @@ class Browser:
 
     def ask(self, method: str, **parameters: object) -> dict:
         """Send one command and return its answer."""
+        message = self._answered(method, parameters)
+        assert "error" not in message, message["error"]
+        return message["result"]
+
+    def _answered(self, method: str, parameters: dict) -> dict:
         self._number += 1
         command = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -107,12 +114,14 @@ class Browser:
         os.write(self._commands, json.dumps(command).encode() + b"\0")
         while (message := self._receive()).get("id") != self._number:
             self.events.append(message)
-        assert "error" not in message, message["error"]
-        return message["result"]
+        return message
 
     def wait_for(self, event: str) -> None:
         """Return once the browser has told of an event."""
-        while not any(one["method"] == event for one in self.events):
+        self._wait(lambda one: one["method"] == event)
+
+    def _wait(self, wanted: Callable[[dict], bool]) -> None:
+        while not any(wanted(one) for one in self.events):
             self.events.append(self._receive())
 
     def open(self, address: str, *, width: int = 1440, dark: bool = False) -> None:
@@ -123,12 +132,22 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        self.ask("Page.navigate", url=address)
-        self.wait_for("Page.loadEventFired")
+        loader = self.ask("Page.navigate", url=address)["loaderId"]
+        # Not any load: that of the page before, which a link led to, may be told only now.
+        self._wait(
+            lambda one: (
+                one["method"] == "Page.lifecycleEvent"
+                and (one["params"]["name"], one["params"]["loaderId"]) == ("load", loader)
+            )
+        )
 
     def see(self, expression: str) -> object:
-        """Return what an expression is in the page."""
-        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        """Return what an expression is in the page; None when the page went away while it was asked."""
+        answer = self._answered("Runtime.evaluate", {"expression": expression, "returnByValue": True})
+        if "navigated" in answer.get("error", {}).get("message", ""):
+            return None
+        assert "error" not in answer, answer["error"]
+        return answer["result"]["result"].get("value")
 
     def press(self, key: str, code: int) -> None:
         """Press and release a key."""
