@@ -187,16 +187,37 @@ async def test_a_statement_that_is_refused_within_a_group_redoes_the_others(stor
     assert await notes(store) == ["a", "c", "d"]
 
 
-async def test_a_change_that_raises_is_undone_alone_and_the_rest_share_a_commit(store: SqlStore) -> None:
+async def test_a_change_that_raises_after_it_wrote_is_undone_alone(store: SqlStore) -> None:
     def failing(sql: SqlTransaction) -> None:
         noting("lost")(sql)
         raise StateError("not now")
 
-    groups = engine_of(store).writers[0].groups
     learned = await as_one_group(store, noting("a"), failing, looked("b"))
     assert (learned[0], type(learned[1]), learned[2]) == ("a", StateError, "b")
     assert await notes(store) == ["a", "b"]
-    assert engine_of(store).writers[0].groups - groups == 2
+
+
+async def test_a_change_that_raises_before_it_writes_costs_the_others_nothing(store: SqlStore) -> None:
+    runs = []
+
+    def counted(name: str) -> Change:
+        def change(sql: SqlTransaction) -> object:
+            runs.append(name)
+            return looked(name)(sql)
+
+        return change
+
+    def refusing(sql: SqlTransaction) -> None:
+        runs.append("refused")
+        rows(sql, "SELECT count(*) FROM notes")
+        raise StateError("not now")
+
+    groups = engine_of(store).writers[0].groups
+    learned = await as_one_group(store, counted("a"), refusing, counted("b"))
+    assert (learned[0], type(learned[1]), learned[2]) == ("a", StateError, "b")
+    assert await notes(store) == ["a", "b"]
+    assert runs == ["a", "refused", "b"]
+    assert engine_of(store).writers[0].groups - groups == 2, "all but the change before them in one"
 
 
 async def test_a_single_change_that_raises_after_a_refused_write_leaves_a_usable_connection(

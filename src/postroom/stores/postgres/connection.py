@@ -129,6 +129,8 @@ class Connection:
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
         self._prepared: dict[str, bytes] = {}
         self._expected: deque[Answer] = deque()
+        self.has_written = False
+        """Whether anything but looks was sent since the writer last said False."""
         try:
             self._pg = _connected(address)
             _refuse_old(self._pg.server_version)
@@ -196,6 +198,7 @@ class Connection:
         if self._address.direct_dsn:
             return self._sent(statement.text, bound, statement.name)
         name = self._prepared.get(statement.name)
+        self._note(statement.text)
         try:
             if name is None:
                 name = self._prepared[statement.name] = statement.name.encode()
@@ -279,8 +282,12 @@ class Connection:
         self.send(_SETTINGS, (list(session), list(session.values()), for_transaction))
 
     def _sent(self, text: str, bound: list[bytes | None], name: str = "") -> Answer:
+        self._note(text)
         self._call(lambda: self._pg.send_query_params(text.encode(), bound or None))
         return self._awaited(name)
+
+    def _note(self, text: str) -> None:
+        self.has_written = self.has_written or not text.startswith("SELECT")
 
     def _awaited(self, name: str) -> Answer:
         answer = Answer(name)
