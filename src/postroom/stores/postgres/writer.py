@@ -3,10 +3,10 @@
     callers ──▶ queue ──▶ BEGIN · changes · COMMIT, pipelined ──▶ answers
 
 What a change writes is sent with the next look, so that a failure may be another change's than the one that
-learns it. A group in which PostgreSQL refuses something is undone, and its changes are redone one by one. So is
-one with a change that raises after it has written: changes look and decide first, so that hardly any does, and
-a savepoint before each would cost all of them a fifth more. A connection that is lost before COMMIT was sent
-has written nothing, and its changes are redone on a new one.
+learns it. A group in which PostgreSQL refuses something is undone, and its changes are redone one by one.
+So is one with a change that raises after it has written: changes look and decide first, so that hardly any
+does, and a savepoint before each would cost all of them a fifth more. A connection that is lost before COMMIT
+was sent has written nothing, and its changes are redone on a new one.
 
 Only the first change of a group waits for locks. One behind it that would have to wait, while the group holds
 locks of others, comes with the next group: so no two groups ever wait for each other.
