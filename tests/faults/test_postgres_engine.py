@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import pytest
@@ -32,12 +32,14 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.stores.migrations import Migration, shipped_migrations
-from postroom.stores.postgres.connection import SESSION, Address, Connection, quoted
+from postroom.stores.postgres.connection import SESSION, Address, Answer, Connection, quoted
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.postgres.values import encoded
 from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.statements import Statement
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 from store_kinds import POOLED, pooled, refuse_missing
@@ -54,9 +56,17 @@ def on(sql: SqlTransaction) -> Connection:
     return sql.connection
 
 
+def sent(sql: SqlTransaction, text: str, *values: object) -> Answer:
+    """Send a statement that only these tests have."""
+    assert isinstance(sql, PostgresTransaction)
+    name = f"tests.{crc32(text.encode())}"
+    statement = Statement(name=name, text=text, parameters=(), lists=frozenset())
+    return sql.send(statement, [encoded(value) for value in values])
+
+
 def rows(sql: SqlTransaction, text: str, *values: object) -> list[object]:
     assert isinstance(sql, PostgresTransaction)
-    answer = sql.connection.send(text, values)
+    answer = sent(sql, text, *values)
     sql.wait()
     return [row[0] for row in answer.rows]
 
@@ -65,7 +75,7 @@ def noting(name: str, words: str = "good") -> Callable[[SqlTransaction], str]:
     """A change that writes and does not wait for the answer."""
 
     def change(sql: SqlTransaction) -> str:
-        on(sql).send("INSERT INTO notes VALUES ($1, $2)", (name, words))
+        sent(sql, "INSERT INTO notes VALUES ($1, $2)", name, words)
         return name
 
     return change
@@ -110,12 +120,20 @@ async def outcome(store: SqlStore, change: Change, key: str = "") -> object:
 
 
 async def as_one_group(store: SqlStore, *changes: Change) -> list[object]:
-    """Let the changes be handed to one writer as a group, and return what each caller learned."""
-    gate = Gate()
+    """Let the changes be handed to one writer as a group, and return what each caller learned.
+
+    Each has a key of its own, in the order of the changes.
+    """
+    gate, engine = Gate(), engine_of(store)
+    keys = [
+        key for key in map("key{:03}".format, range(200)) if writer_of(engine, key) == writer_of(engine, "")
+    ]
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
         tasks.create_task(outcome(store, gate))
         assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
-        handed_in = [tasks.create_task(outcome(store, change)) for change in changes]
+        handed_in = [
+            tasks.create_task(outcome(store, change, key)) for key, change in zip(keys, changes, strict=False)
+        ]
         await asyncio.sleep(0)
         gate.opened.set()
     return [task.result() for task in handed_in]
@@ -212,12 +230,65 @@ async def test_a_change_that_raises_before_it_writes_costs_the_others_nothing(st
         rows(sql, "SELECT count(*) FROM notes")
         raise StateError("not now")
 
-    groups = engine_of(store).writers[0].groups
+    writers = engine_of(store).writers
+    groups = sum(writer.groups for writer in writers)
     learned = await as_one_group(store, counted("a"), refusing, counted("b"))
     assert (learned[0], type(learned[1]), learned[2]) == ("a", StateError, "b")
     assert await notes(store) == ["a", "b"]
-    assert runs == ["a", "refused", "b"]
-    assert engine_of(store).writers[0].groups - groups == 2, "all but the change before them in one"
+    assert runs == 2 * ["a", "refused", "b"], "once ahead, and once"
+    assert sum(writer.groups for writer in writers) - groups == 2, "all but the change before them in one"
+
+
+async def test_the_first_looks_of_a_group_are_waited_for_once(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = []
+    flush = Connection.flush
+    monkeypatch.setattr(Connection, "flush", lambda self: (waits.append(self), flush(self))[1])
+
+    def looking(name: str) -> Change:
+        def change(sql: SqlTransaction) -> object:
+            sql.lock(name)
+            found = sql.one("threads.thread", {"thread_id": name})
+            noting(name)(sql)
+            return found
+
+        return change
+
+    await as_one_group(store, looking("warm"))
+    waits.clear()
+    assert await as_one_group(store, *[looking(name) for name in "abcd"]) == [None] * 4
+    assert await notes(store) == ["a", "b", "c", "d", "warm"]
+    writing = {writer._connection for writer in engine_of(store).writers}
+    assert len([one for one in waits if one in writing]) == 3, "the gate's end, the looks, the group's end"
+
+
+async def test_a_change_sees_what_was_written_before_it_under_the_same_lock(store: SqlStore) -> None:
+    def adding(*locks: str, later: tuple[str, ...] = ()) -> Change:
+        def change(sql: SqlTransaction) -> object:
+            sql.lock(*locks)
+            found = sql.one("threads.state", {"thread_id": "t"})
+            if later:
+                sql.lock(*later)
+                found = sql.one("threads.state", {"thread_id": "t"})
+            number = int(found[0]) if found else 0
+            sql.run("threads.put_state", {"thread_id": "t", "body": str(number + 1)})
+            return number
+
+        return change
+
+    first_three = adding("x"), adding("x", "y"), adding("y")
+    learned = await as_one_group(store, *first_three, adding("z", later=("y",)), adding("y"))
+    assert learned == [0, 1, 2, 3, 4]
+
+
+async def test_a_number_that_is_taken_twice_is_another_each_time(store: SqlStore) -> None:
+    def taking(sql: SqlTransaction) -> tuple[object, object]:
+        return sql.all("mail.next_message"), sql.all("mail.next_message")
+
+    learned = await as_one_group(store, taking, taking)
+    numbers = [found[0][0] for pair in learned for found in cast("tuple[list[Any], list[Any]]", pair)]
+    assert len(set(numbers)) == 4
 
 
 async def test_a_single_change_that_raises_after_a_refused_write_leaves_a_usable_connection(

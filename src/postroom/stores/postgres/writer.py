@@ -8,6 +8,10 @@ So is one with a change that raises after it has written: changes look and decid
 does, and a savepoint before each would cost all of them a fifth more. A connection that is lost before COMMIT
 was sent has written nothing, and its changes are redone on a new one.
 
+The first looks of a group are sent together, each behind the locks of its change, and waited for once: see
+`PostgresTransaction`. A change that has a lock in common with one before it in the group looks anew, for that
+one may have written; without a lock in common they may run at the same time on two connections anyway.
+
 Only the first change of a group waits for locks. One behind it that would have to wait, while the group holds
 locks of others, comes with the next group: so no two groups ever wait for each other.
 """
@@ -129,12 +133,16 @@ class Writer:
         connection.begin()
         left: list[_Change] = []
         done: list[_Change] = []
+        locked: set[str] = set()
         try:
-            for change in group:
+            for change, transaction in zip(group, _begun(connection, group), strict=True):
                 if left and change.key == left[-1].key:  # what has one key keeps its order
                     left.append(change)
                     continue
-                has_run = self._run(connection, change, alone=len(group) == 1, may_wait=not done)
+                if not locked.isdisjoint(transaction.locked):
+                    transaction.forget()  # a change before may have written what it has looked at
+                has_run = self._run(transaction, change, alone=len(group) == 1)
+                locked |= transaction.locked
                 (done if has_run else left).append(change)
         except _HasWritten:
             connection.undo()
@@ -153,18 +161,19 @@ class Writer:
         self.changes += len(done)
         return left
 
-    def _run(self, connection: Connection, change: _Change, *, alone: bool, may_wait: bool) -> bool:
+    def _run(self, transaction: PostgresTransaction, change: _Change, *, alone: bool) -> bool:
         """Run a change within the transaction, and say whether it did not have to wait.
 
         Raises:
             _HasWritten: what it wrote is to be undone, and nothing that others wrote.
         """
-        transaction = PostgresTransaction(connection, may_wait=may_wait)
+        connection = transaction.connection
         change.value = change.error = None
         connection.has_written = False
         try:
+            transaction.refuse_failed()
             change.value = change.run(transaction)
-            if not may_wait:
+            if not transaction.may_wait:
                 transaction.wait_for_locks()
         except ConnectionLost:
             raise
@@ -209,6 +218,21 @@ class Writer:
         """Wait before another try, unless the connection is sound."""
         if number and self._connection is None:
             self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
+
+
+def _begun(connection: Connection, group: Sequence[_Change]) -> list[PostgresTransaction]:
+    """Return the transaction of each change; the first looks of most are known, after one wait."""
+    begun = [PostgresTransaction(connection, may_wait=change is group[0]) for change in group]
+    if len(group) > 1:
+        keys = {""}  # changes without a key may depend on all others
+        for change, transaction in zip(group, begun, strict=True):
+            if change.key not in keys:
+                keys.add(change.key)
+                transaction.run_ahead(change.run)
+        connection.wait()
+        for transaction in begun:
+            transaction.arrive()
+    return begun
 
 
 def _told(error: PostroomError | Contended) -> StoreError | PostroomError:
