@@ -75,8 +75,13 @@ class DispatchTables(Protocol):
         """Store a queued dispatch with its thread's epoch; see `DispatchStore.enqueue`."""
         ...
 
-    def due(self, thread_id: str) -> RunDispatch | None:
-        """Return the thread's next due dispatch when none is claimed; one of an older epoch is superseded."""
+    def due(
+        self, thread_id: str, *, behind: RunDispatch | None = None, now: int | None = None
+    ) -> RunDispatch | None:
+        """Return the thread's next due dispatch when none is claimed; one of an older epoch is superseded.
+
+        With `behind`, as if that one and its run had ended, of what is due at `now`; nothing is superseded.
+        """
         ...
 
     def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
@@ -506,15 +511,21 @@ class RunTables(Protocol):
         """
         ...
 
-    def owned_run(self, dispatch: RunDispatch, answer_id: str | None = None) -> RunRecord | None:
+    def owned_run(
+        self, dispatch: RunDispatch, answer_id: str | None = None, now: int | None = None
+    ) -> RunRecord | None:
         """Return the run of a claimed dispatch, and look up with it what its end is decided on.
 
-        `answer_id` is what the message is called that its end may write.
+        `answer_id` is what the message is called that its end may write; with `now`, what is due behind it
+        then is looked up as well.
         """
         ...
 
-    def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
-        """Store a dispatch that is claimed in this change, and its run where that begins with it."""
+    def begin(self, dispatch: RunDispatch, run: RunRecord | None, thread: Thread | None = None) -> None:
+        """Store a dispatch that is claimed in this change, and its run where that begins with it.
+
+        `thread` is as this change left it, where it wrote it.
+        """
         ...
 
     def commit(self, step: ThreadCommit) -> Committed | StaleClaim:

@@ -48,6 +48,7 @@ from postroom.contracts.runs import (
     RunWaitingTicket,
     TerminationKind,
     TerminationReason,
+    Thread,
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
@@ -263,13 +264,35 @@ def is_elsewhere(tx: Transaction, thread_id: str, asks: ClaimAsk) -> bool:
     return bool(place) and place not in asks.places
 
 
+class _Next(Record, frozen=True, kw_only=True):
+    """What is claimed, looked up before anything is written."""
+
+    claimed: Claimed
+    begun: RunRecord | None = None
+    """The run as it is to be stored, where it begins for the first time."""
+
+    def begin(self, tx: Transaction, asks: ClaimAsk, thread: Thread | None = None) -> Claimed:
+        """Write it, and what belongs to its beginning; `thread` is as this change left it."""
+        claimed, begun = self.claimed, self.begun
+        tx.runs.begin(claimed.dispatch, begun, thread)
+        if begun is None or asks.effects is None:
+            return claimed
+        return replace(claimed, is_noted=asks.effects.begin(tx, begun, claimed.messages or ()))
+
+
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
     """Claim the thread's next due dispatch and begin it; to be called under the lock of the thread."""
-    due, request = tx.runs.dispatches.due(thread_id), asks.request
+    found = _next(tx, thread_id, asks, tx.runs.dispatches.due(thread_id))
+    return None if found is None else found.begin(tx, asks)
+
+
+def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> _Next | None:
+    """Return what is to be claimed; nothing is written."""
     if due is None or is_elsewhere(tx, thread_id, asks):
         return None
+    request = asks.request
     claimed = due.claim(token=tx.new_id(), consumer=request.consumer, lease_ms=request.lease_ms, now=tx.now())
-    return begun_in(tx, claimed, asks)
+    return _looked_up(tx, claimed, asks)
 
 
 def claimed_within(
@@ -319,6 +342,10 @@ def is_late(tx: Transaction, dispatch: RunDispatch) -> bool:
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     """Begin what is claimed in this change, if it can be; else who executes it says why not."""
+    return _looked_up(tx, claimed, asks).begin(tx, asks)
+
+
+def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> _Next:
     runs, instance_id = tx.runs, asks.instance_id
     run = runs.threads.load_run(claimed.run_id)
     has_run = run is not None and run.thread_id == claimed.thread_id and is_left_open(run, claimed)
@@ -330,21 +357,15 @@ def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
         if len(records) == len(set(ids)):
             messages = tuple(record.message for record in records)
     if run is None or messages is None:
-        runs.begin(claimed, None)
-        return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
+        return _Next(claimed=Claimed(dispatch=claimed, run=run, instance_id=instance_id))
     begun = None
     if run.status is RunStatus.CREATED:
         begun = run.begun(claimed.dispatch_id, instance_id, now=tx.now())
     started = claimed.record_dispatch_start(instance_id, now=tx.now())
-    runs.begin(started, begun)
-    return Claimed(
-        dispatch=started,
-        run=begun or run,
-        messages=messages,
-        instance_id=instance_id,
-        has_begun=True,
-        is_noted=begun is not None and asks.effects is not None and asks.effects.begin(tx, begun, messages),
+    done = Claimed(
+        dispatch=started, run=begun or run, messages=messages, instance_id=instance_id, has_begun=True
     )
+    return _Next(claimed=done, begun=begun)
 
 
 class Accepting(Protocol):
@@ -708,6 +729,7 @@ class Completion:
             wakes=(WORK,) if core.config.limits else (),
             answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
             effects=core.effects,
+            now=core.now(),
         )
         tries = 0
         while True:
@@ -799,6 +821,8 @@ class _End(Record, frozen=True, kw_only=True):
     answer_id: str | None
     """The id of what was said; None where the executor has stored that itself."""
     effects: RunEffects | None
+    now: int
+    """When it was made: what is due then may come next."""
 
     def end(self, tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
         """Bring the run to the end that the result tells and look what is next, under the thread's lock.
@@ -809,7 +833,7 @@ class _End(Record, frozen=True, kw_only=True):
         attempt, dispatch = self.attempt, self.attempt.dispatch
         if accept is NOWHERE:  # who claims next sees what was spent, and that this run asks
             tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if self.has_budgets else ()))
-        run = tx.runs.owned_run(dispatch, self.answer_id)
+        run = tx.runs.owned_run(dispatch, self.answer_id, self.now)
         asked = commands_in(tx, dispatch)
         result = self._as_asked(run, asked)
         answer = ended = None
@@ -822,6 +846,7 @@ class _End(Record, frozen=True, kw_only=True):
                 dispatch.claim_proof, lambda row, now: row.record_run_result(ends, now=now).acked(now=now)
             )
             return acked if isinstance(acked, StaleClaim) else Ending()
+        following = self._following(tx, run, is_asked=bool(asked))
         commit = ThreadCommit(
             thread_id=run.thread_id,
             messages=() if answer is None else (answer,),
@@ -840,12 +865,20 @@ class _End(Record, frozen=True, kw_only=True):
         if self.effects is not None:
             self.effects.write(tx, run, accept)
         tells, unasked = self._resumed(tx, run, asked) if asked else (None, ())
-        following = None
-        if self.asks is not None and (done.leaves_queued or tells is not None):
-            following = claimed_next(tx, run.thread_id, self.asks)
-        return Ending(
-            run=run, leaves_waiting=done.leaves_waiting, next=following, tells=tells, unasked=unasked
-        )
+        claimed = None
+        if self.asks is not None and following is not None:
+            claimed = following.begin(tx, self.asks, done.thread)
+        elif self.asks is not None and (done.leaves_queued or tells is not None):
+            claimed = claimed_next(tx, run.thread_id, self.asks)
+        return Ending(run=run, leaves_waiting=done.leaves_waiting, next=claimed, tells=tells, unasked=unasked)
+
+    def _following(self, tx: Transaction, run: RunRecord, *, is_asked: bool) -> _Next | None:
+        """Return what comes next when the run has ended, looked up with what its end is decided on."""
+        if self.asks is None or is_asked or run.status is not RunStatus.DONE:
+            return None
+        ending = self.attempt.dispatch
+        due = tx.runs.dispatches.due(run.thread_id, behind=ending, now=self.now)
+        return _next(tx, run.thread_id, self.asks, due)
 
     def _as_asked(self, run: RunRecord | None, asked: Sequence[LiveRunCommand]) -> AgentRunResult:
         """Return the result; of a run that would wait now and was to end, that it is cancelled."""

@@ -102,7 +102,7 @@ class PostgresTransaction(SqlTransaction):
             statement, bound = self._bound(name, values)
             key = statement.name, *bound
             # Once: one that takes a number gives another to who asks again.
-            answer = None if self._is_ahead else self._foreseen.pop(key, None)
+            answer = (self._foreseen.get if self._is_ahead else self._foreseen.pop)(key, None)
             if answer is None:
                 is_foreseen = False
                 answer = self.send(statement, bound)

@@ -38,6 +38,8 @@ _LOG = get_logger(__name__)
 
 TRIES: Final = 5
 """How often changes are tried that gave way to others, or whose connection was lost."""
+LOOKS_AHEAD: Final = 2
+"""How many looks of a change, one behind the other, are sent together with those of other changes."""
 FIRST_PAUSE: Final = timedelta(milliseconds=50)
 """Before the second try to connect; it doubles from try to try."""
 _END_WITHIN: Final = timedelta(seconds=5)
@@ -223,14 +225,14 @@ class Writer:
 def _begun(connection: Connection, group: Sequence[_Change]) -> list[PostgresTransaction]:
     """Return the transaction of each change; the first looks of most are known, after one wait."""
     begun = [PostgresTransaction(connection, may_wait=change is group[0]) for change in group]
-    if len(group) > 1:
-        keys = {""}  # changes without a key may depend on all others
-        for change, transaction in zip(group, begun, strict=True):
-            if change.key not in keys:
-                keys.add(change.key)
+    first_of_key = {change.key: number for number, change in reversed(list(enumerate(group))) if change.key}
+    ahead = [(group[number], begun[number]) for number in first_of_key.values()] if len(group) > 1 else []
+    for _ in range(LOOKS_AHEAD):
+        for change, transaction in ahead:
+            if transaction.failure is None:
                 transaction.run_ahead(change.run)
         connection.wait()
-        for transaction in begun:
+        for _, transaction in ahead:
             transaction.arrive()
     return begun
 

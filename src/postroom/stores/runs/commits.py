@@ -14,7 +14,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.contracts.runs import Thread
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import against_look, interrupted, queue_look, refuse_taken
+from postroom.stores.runs.dispatches import against_look, due_look, interrupted, queue_look, refuse_taken
 from postroom.stores.runs.messages import refuse_changed
 from postroom.stores.runs.threads import new_thread, no_parent, own_ancestor
 from postroom.stores.sql_transaction import Found, Look
@@ -49,7 +49,7 @@ def delivery_looks(delivery: Delivery, now: int) -> list[Look]:
     if delivery.interrupt:
         looks.append(("dispatches.queue", {"thread_id": thread_id}))
     if delivery.claim is not None and not delivery.claim_needed:
-        looks.append(("dispatches.next_due", {"thread_id": thread_id, "now": now}))
+        looks.append(due_look(thread_id, now))
     return looks
 
 
@@ -172,5 +172,6 @@ def _first(stored: RunDispatch, delivery: Delivery, found: Found, now: int) -> R
     """Return the dispatch whose turn it is: the first that is due, this one among them."""
     turns = [stored] if stored.available_at <= now else []
     if delivery.claim is not None and not delivery.interrupt:
-        turns += [rows.dispatch(row) for row in found["dispatches.next_due", stored.thread_id, now]]
+        look, values = due_look(stored.thread_id, now)
+        turns += [rows.dispatch(row) for row in found[look, *values.values()]]
     return min(turns, key=lambda one: (one.priority, one.created_at, one.dispatch_id), default=None)

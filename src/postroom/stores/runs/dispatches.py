@@ -81,17 +81,19 @@ class Dispatches(Tables, DispatchTables):
         return self.insert(stored)
 
     @override
-    def due(self, thread_id: str) -> RunDispatch | None:
-        now, of_thread = self._now(), {"thread_id": thread_id}
-        looks: list[Look] = [
-            ("dispatches.next_due", {**of_thread, "now": now}),
-            ("dispatches.stale_queue", of_thread),
-            ("threads.thread", of_thread),  # which its beginning writes to
-        ]
-        due, stale, _ = self._asked(looks).values()
+    def due(
+        self, thread_id: str, *, behind: RunDispatch | None = None, now: int | None = None
+    ) -> RunDispatch | None:
+        now, of_thread = self._now() if now is None else now, {"thread_id": thread_id}
+        looks = [due_look(thread_id, now, behind)]
+        if behind is None:
+            looks.append(("dispatches.stale_queue", of_thread))
+            looks.append(("threads.thread", of_thread))  # which its beginning writes to
+        due, *others = self._asked(looks).values()
         for *_, run_id, body in due:
             self._sql.known["threads.run", run_id] = [] if body is None else [(run_id, body)]
-        for row in stale:  # an interrupt leaves none; who writes to the table by other means may
+        # An interrupt leaves no stale one; who writes to the table by other means may.
+        for row in others[0] if others else ():
             self.put(rows.dispatch(row).superseded(reason=STALE_EPOCH, now=now))
         return rows.dispatch(due[0]) if due else None
 
@@ -435,6 +437,13 @@ def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: i
 def queue_look(thread_id: str, at_most: int = 1) -> Look:
     """Return the look for what is claimed, queued (no further than `at_most`) and waits on a thread."""
     return "dispatches.queue_of_thread", {"thread_id": thread_id, "at_most": max(at_most, 1)}
+
+
+def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Look:
+    """Return the look for what is due on a thread; `behind` counts as ended, and so does its run."""
+    ending = ("", "") if behind is None else (behind.dispatch_id, behind.run_id)
+    values = {"thread_id": thread_id, "now": now, "ending": ending[0], "ending_run": ending[1]}
+    return "dispatches.next_due", values
 
 
 def commands_look(dispatch_ids: Sequence[str]) -> Look:

@@ -25,7 +25,7 @@ from postroom.stores.runs.commits import (
     refuse_unwritable_run,
     thread_before,
 )
-from postroom.stores.runs.dispatches import Dispatches, commands_look, queue_look
+from postroom.stores.runs.dispatches import Dispatches, commands_look, due_look, queue_look
 from postroom.stores.runs.messages import Messages
 from postroom.stores.runs.threads import Threads
 from postroom.stores.runs.together import Together
@@ -65,7 +65,9 @@ class RunTables(Tables, run_tables.RunTables):
         return together.look(messages, run_ids, dispatch_ids, at_most)
 
     @override
-    def owned_run(self, dispatch: RunDispatch, answer_id: str | None = None) -> RunRecord | None:
+    def owned_run(
+        self, dispatch: RunDispatch, answer_id: str | None = None, now: int | None = None
+    ) -> RunRecord | None:
         looks = [
             ("threads.run", {"run_id": dispatch.run_id}),
             ("threads.thread", {"thread_id": dispatch.thread_id}),
@@ -75,13 +77,15 @@ class RunTables(Tables, run_tables.RunTables):
         if answer_id is not None:
             named = {"thread_id": dispatch.thread_id, "message_ids": (answer_id,)}
             looks.append(("threads.committed", named))
+        if now is not None:
+            looks.append(due_look(dispatch.thread_id, now, dispatch))
         self._asked([queue_look(dispatch.thread_id), *looks])
         return self.threads.load_run(dispatch.run_id)
 
     @override
-    def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
+    def begin(self, dispatch: RunDispatch, run: RunRecord | None, thread: Thread | None = None) -> None:
         if run is not None:
-            thread = self.threads.load(run.thread_id)
+            thread = thread or self.threads.load(run.thread_id)
             if thread is not None:
                 self.threads.move(thread.after(run))
             self.threads.put_run(run)
@@ -120,6 +124,7 @@ class RunTables(Tables, run_tables.RunTables):
             self.dispatches.put(moved, is_last=step.ends is not None and not queued)
         done = Committed(
             message_count=after.message_count,
+            thread=after,
             dispatch=moved,
             claimed=claimed,
             interrupt=interrupt,

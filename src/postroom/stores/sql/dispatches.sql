@@ -78,9 +78,10 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued' AND available_at <= :now
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+                      AND o.dispatch_id <> :ending)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id AND r.run_id <> :ending_run)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
 
