@@ -32,7 +32,7 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.stores.migrations import Migration, shipped_migrations
-from postroom.stores.postgres.connection import SESSION, Address, Answer, Connection, quoted
+from postroom.stores.postgres.connection import SESSION, Address, Connection, quoted
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
@@ -56,26 +56,22 @@ def on(sql: SqlTransaction) -> Connection:
     return sql.connection
 
 
-def sent(sql: SqlTransaction, text: str, *values: object) -> Answer:
-    """Send a statement that only these tests have."""
-    assert isinstance(sql, PostgresTransaction)
-    name = f"tests.{crc32(text.encode())}"
-    statement = Statement(name=name, text=text, parameters=(), lists=frozenset())
-    return sql.send(statement, [encoded(value) for value in values])
+def own(text: str) -> Statement:
+    """A statement that only these tests have."""
+    return Statement(name=f"tests.{crc32(text.encode())}", text=text, parameters=(), lists=frozenset())
 
 
 def rows(sql: SqlTransaction, text: str, *values: object) -> list[object]:
     assert isinstance(sql, PostgresTransaction)
-    answer = sent(sql, text, *values)
-    sql.wait()
-    return [row[0] for row in answer.rows]
+    return [row[0] for row in sql.rows(own(text), values)]
 
 
 def noting(name: str, words: str = "good") -> Callable[[SqlTransaction], str]:
     """A change that writes and does not wait for the answer."""
 
     def change(sql: SqlTransaction) -> str:
-        sent(sql, "INSERT INTO notes VALUES ($1, $2)", name, words)
+        assert isinstance(sql, PostgresTransaction)
+        sql.send(own("INSERT INTO notes VALUES ($1, $2)"), [encoded(name), encoded(words)])
         return name
 
     return change
@@ -264,22 +260,42 @@ async def test_the_first_looks_of_a_group_are_waited_for_once(
 
 
 async def test_a_change_sees_what_was_written_before_it_under_the_same_lock(store: SqlStore) -> None:
-    def adding(*locks: str, later: tuple[str, ...] = ()) -> Change:
-        def change(sql: SqlTransaction) -> object:
+    def adding(*locks: str, later: str = "") -> Change:
+        def change(sql: SqlTransaction) -> list[tuple[str, int]]:
             sql.lock(*locks)
-            found = sql.one("threads.state", {"thread_id": "t"})
+            numbers = [(name, number(sql, name)) for name in locks]
             if later:
-                sql.lock(*later)
-                found = sql.one("threads.state", {"thread_id": "t"})
-            number = int(found[0]) if found else 0
-            sql.run("threads.put_state", {"thread_id": "t", "body": str(number + 1)})
-            return number
+                number(sql, later)  # nothing is to be decided on this
+                sql.lock(later)
+                numbers.append((later, number(sql, later)))
+            for name, found in numbers:
+                sql.run("threads.put_state", {"thread_id": name, "body": str(found + 1)})
+            return numbers
 
         return change
 
-    first_three = adding("x"), adding("x", "y"), adding("y")
-    learned = await as_one_group(store, *first_three, adding("z", later=("y",)), adding("y"))
-    assert learned == [0, 1, 2, 3, 4]
+    def number(sql: SqlTransaction, name: str) -> int:
+        found = sql.one("threads.state", {"thread_id": name})
+        return int(found[0]) if found else 0
+
+    learned = await as_one_group(
+        store,
+        adding("x"),
+        adding("x", "y"),
+        adding("y"),
+        adding("z", later="y"),
+        adding("y"),
+        adding("x", "z"),
+    )
+    numbers = [one for numbers in learned for one in cast("list[tuple[str, int]]", numbers)]
+    assert sorted(numbers) == [
+        ("x", 0),
+        ("x", 1),
+        ("x", 2),
+        *(("y", at) for at in range(4)),
+        ("z", 0),
+        ("z", 1),
+    ]
 
 
 async def test_a_number_that_is_taken_twice_is_another_each_time(store: SqlStore) -> None:

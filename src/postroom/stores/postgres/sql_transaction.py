@@ -1,9 +1,9 @@
 """The statements of one open transaction over a connection to PostgreSQL."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Final, Self
+from typing import Final
 
 from typing_extensions import override
 
@@ -26,8 +26,8 @@ _TRY_LOCK: Final = replace(
 )
 
 
-class _Ahead(BaseException):
-    """Ends a change that is run as far as its first look only."""
+class Deferred(BaseException):
+    """A change that has written nothing yet waits for an answer: it is run again when that is there."""
 
 
 class LockHeld(Exception):
@@ -40,46 +40,52 @@ _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 class PostgresTransaction(SqlTransaction):
     """Runs named statements over one connection. It begins and ends nothing itself.
 
-    What failed once fails again: a change that catches an error and goes on is not committed. One that may
-    not wait for locks fails with LockHeld where it would.
+    What failed once fails again: a change that catches an error and goes on is not committed. Alone it waits
+    for locks. Of a group only the first may, and only for those that it locks first, before any other holds
+    one; elsewhere a change fails with LockHeld.
 
-    A change of a group is first run ahead: as far as its first look, which is sent with the locks before it
-    and not waited for. Then all changes of the group wait once, and each is run from its beginning and finds
-    there what was foreseen, under its own locks.
+    While `may_defer` is set, a change that has written nothing does not wait: what it asks is sent, and its
+    run ends with Deferred. Run again from its beginning, it asks the same and finds the answers there. So
+    many changes wait once, and each decides on what it sees under its own locks.
     """
 
-    def __init__(self, connection: Connection, *, may_wait: bool = True) -> None:
+    def __init__(self, connection: Connection, *, is_alone: bool = True, is_first: bool = True) -> None:
         self.connection = connection
         self.known = {}
         self.failure: Exception | None = None
-        self._statements = statements("postgres")
-        self.may_wait = may_wait
-        self._locks: list[Answer] = []
+        self.may_defer = False
         self.locked: set[str] = set()
         """The names that it has asked to lock."""
-        self._is_ahead = False
-        self._foreseen: dict[tuple[object, ...], Answer] = {}
-        """Looks that were sent ahead, by statement and values."""
+        self._statements = statements("postgres")
+        self._is_alone = is_alone
+        self._is_first = is_first
+        self._locks: list[Answer] = []
+        self._is_trying = False
+        """Whether one of those may turn out to be held by others."""
+        self._asked: list[tuple[tuple[object, ...], Answer]] = []
+        """The looks of its runs until something was written, by statement and values, in their order."""
+        self._place = 0
+        """How many looks this run has asked."""
 
-    def run_ahead(self, change: Callable[[Self], object]) -> None:
-        """Send the locks and the first look of a change, and wait for nothing."""
-        self._is_ahead = True
-        try:
-            change(self)
-        except BaseException:  # noqa: S110 - what it raises by itself it raises again when it is run
-            pass
-        finally:
-            self._is_ahead = False
-            self.known.clear()
+    def begin(self, *, may_defer: bool, is_stale: bool) -> None:
+        """Begin a run of the change; where it is stale, what was asked before may have another answer by now.
 
-    def arrive(self) -> None:
-        """Learn whether what was locked ahead is held, after the wait."""
-        if self.failure is None and not self._are_held():
+        Raises:
+            LockHeld: another transaction has what it was to lock.
+        """
+        self._place = 0
+        self.known.clear()
+        if is_stale:
+            self._forget()
+        self.may_defer = may_defer
+        self.connection.has_written = False
+        if not self._are_held():
             self.failure = LockHeld()
+        self.refuse_failed()
 
-    def forget(self) -> None:
-        """Look anew: what was foreseen may have changed."""
-        self._foreseen.clear()
+    def _forget(self) -> None:
+        """Ask anew from here on."""
+        del self._asked[self._place :]
 
     @property
     @override
@@ -97,21 +103,7 @@ class PostgresTransaction(SqlTransaction):
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        answers, is_foreseen = [], not self._locks
-        for name, values in looks:
-            statement, bound = self._bound(name, values)
-            key = statement.name, *bound
-            # Once: one that takes a number gives another to who asks again.
-            answer = (self._foreseen.get if self._is_ahead else self._foreseen.pop)(key, None)
-            if answer is None:
-                is_foreseen = False
-                answer = self.send(statement, bound)
-                if self._is_ahead:
-                    self._foreseen[key] = answer
-            answers.append(answer)
-        if not is_foreseen:
-            self.wait()
-        return [answer.rows for answer in answers]
+        return self._answers([self._bound(statement, values) for statement, values in looks])
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
@@ -136,10 +128,12 @@ class PostgresTransaction(SqlTransaction):
         if self.locked.issuperset(names):
             return
         self.known.clear()  # it was looked at before others were kept out
-        self.forget()
+        self._forget()
         self.refuse_failed()
+        may_wait = self._is_alone or (self._is_first and not self.locked)
         self.locked.update(names)
-        lock = _LOCK if self.may_wait else _TRY_LOCK
+        self._is_trying = self._is_trying or not may_wait
+        lock = _LOCK if may_wait else _TRY_LOCK
         self._locks.append(self.send(lock, [encoded(sorted(map(lock_number, names)))]))
 
     @override
@@ -150,8 +144,8 @@ class PostgresTransaction(SqlTransaction):
     def wait(self) -> None:
         """Have done what was sent."""
         self.refuse_failed()
-        if self._is_ahead:
-            raise _Ahead
+        if self.may_defer and not self.connection.has_written:
+            raise Deferred
         try:
             self.connection.wait()
             if not self._are_held():
@@ -162,15 +156,28 @@ class PostgresTransaction(SqlTransaction):
 
     def _are_held(self) -> bool:
         """Say whether what was asked to be locked is, once that is answered."""
-        locks, self._locks = self._locks, []
+        locks, self._locks, self._is_trying = self._locks, [], False
         return not any(row[0] == 0 for answer in locks for row in answer.rows)
 
     def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
         """Return the rows of a statement that this engine alone has, with its values in order."""
-        self.refuse_failed()
-        answer = self.send(statement, [encoded(value) for value in values])
-        self.wait()
-        return answer.rows
+        return self._answers([(statement, [encoded(value) for value in values])])[0]
+
+    def _answers(self, looks: Sequence[tuple[Statement, list[bytes | None]]]) -> list[list[Row]]:
+        answers, is_known = [], not self._locks
+        for statement, bound in looks:
+            key = statement.name, *bound
+            if self._asked[self._place : self._place + 1] and self._asked[self._place][0] == key:
+                answer = self._asked[self._place][1]
+            else:
+                self._forget()
+                answer, is_known = self.send(statement, bound), False
+                self._asked.append((key, answer))
+            self._place += 1
+            answers.append(answer)
+        if not is_known:
+            self.wait()
+        return [answer.rows for answer in answers]
 
     def refuse_failed(self) -> None:
         """Raise what failed, which the one who ran statements may have hidden."""
@@ -188,10 +195,8 @@ class PostgresTransaction(SqlTransaction):
         """Send a statement with encoded values; the answer is there after `wait`."""
         self.refuse_failed()
         if not statement.text.startswith("SELECT"):
-            if self._is_ahead:
-                raise _Ahead
-            self.forget()
-            if self._locks and not self.may_wait:
+            self._forget()
+            if self._is_trying:
                 self.wait()  # what writes without the lock may wait for whoever has it
         try:
             return self.connection.send_named(statement, bound)

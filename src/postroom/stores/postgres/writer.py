@@ -8,9 +8,10 @@ So is one with a change that raises after it has written: changes look and decid
 does, and a savepoint before each would cost all of them a fifth more. A connection that is lost before COMMIT
 was sent has written nothing, and its changes are redone on a new one.
 
-The first looks of a group are sent together, each behind the locks of its change, and waited for once: see
-`PostgresTransaction`. A change that has a lock in common with one before it in the group looks anew, for that
-one may have written; without a lock in common they may run at the same time on two connections anyway.
+A change of a group that needs an answer before it has written anything is put off: what it asks is sent, the
+next change is run, and when all are put off or done the answers are waited for, once. Then those are run
+again: changes are functions of what they see. One that has a lock in common with a change that is done by
+then asks anew, for that may have written; without one they might as well run at once on two connections.
 
 Only the first change of a group waits for locks. One behind it that would have to wait, while the group holds
 locks of others, comes with the next group: so no two groups ever wait for each other.
@@ -32,14 +33,14 @@ from postroom.log import get_logger
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
 from postroom.stores.postgres.connection import Connection
 from postroom.stores.postgres.errors import HELD_UP, ConnectionLost, Contended, unreachable
-from postroom.stores.postgres.sql_transaction import LockHeld, PostgresTransaction
+from postroom.stores.postgres.sql_transaction import Deferred, LockHeld, PostgresTransaction
 
 _LOG = get_logger(__name__)
 
 TRIES: Final = 5
 """How often changes are tried that gave way to others, or whose connection was lost."""
-LOOKS_AHEAD: Final = 2
-"""How many looks of a change, one behind the other, are sent together with those of other changes."""
+RUNS: Final = 3
+"""How often the changes of a group are run at most, to wait for their looks together."""
 FIRST_PAUSE: Final = timedelta(milliseconds=50)
 """Before the second try to connect; it doubles from try to try."""
 _END_WITHIN: Final = timedelta(seconds=5)
@@ -47,8 +48,8 @@ _END_WITHIN: Final = timedelta(seconds=5)
 _Change = PendingChange[PostgresTransaction]
 
 
-class _HasWritten(Exception):
-    """A change of a group raised, or would have had to wait, and has written before."""
+class _OneByOne(Exception):
+    """A change of a group is to be undone that has written, or would have to wait and is the first."""
 
 
 class Writer:
@@ -90,7 +91,7 @@ class Writer:
         """
         try:
             return self._commit_on_a_connection(group)
-        except _HasWritten:
+        except _OneByOne:
             pass
         except (PostroomError, Contended) as error:
             if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
@@ -133,64 +134,28 @@ class Writer:
     def _transact(self, connection: Connection, group: Sequence[_Change]) -> Sequence[_Change]:
         """Run a group in one transaction; return those of it that would have had to wait."""
         connection.begin()
-        left: list[_Change] = []
-        done: list[_Change] = []
-        locked: set[str] = set()
+        work = _Work(connection, group)
         try:
-            for change, transaction in zip(group, _begun(connection, group), strict=True):
-                if left and change.key == left[-1].key:  # what has one key keeps its order
-                    left.append(change)
-                    continue
-                if not locked.isdisjoint(transaction.locked):
-                    transaction.forget()  # a change before may have written what it has looked at
-                has_run = self._run(transaction, change, alone=len(group) == 1)
-                locked |= transaction.locked
-                (done if has_run else left).append(change)
-        except _HasWritten:
+            for number in range(1, RUNS + 1):
+                if not work.run(may_defer=len(group) > 1 and number < RUNS):
+                    break
+                connection.wait()
+        except _OneByOne:
             connection.undo()
             raise
         except (PostroomError, Contended) as error:
             connection.undo()
-            if done or len(group) == 1 or getattr(error, "details", None) != HELD_UP:
+            if work.done or len(group) == 1 or getattr(error, "details", None) != HELD_UP:
                 raise
             group[0].error = error  # nothing else was run yet: it is this one's
             return group[1:]
-        if all(change.error is not None for change in done):
+        if all(change.error is not None for change in work.done):
             connection.undo()
-            return left
+            return work.left
         self._end(connection)
         self.groups += 1
-        self.changes += len(done)
-        return left
-
-    def _run(self, transaction: PostgresTransaction, change: _Change, *, alone: bool) -> bool:
-        """Run a change within the transaction, and say whether it did not have to wait.
-
-        Raises:
-            _HasWritten: what it wrote is to be undone, and nothing that others wrote.
-        """
-        connection = transaction.connection
-        change.value = change.error = None
-        connection.has_written = False
-        try:
-            transaction.refuse_failed()
-            change.value = change.run(transaction)
-            if not transaction.may_wait:
-                transaction.wait_for_locks()
-        except ConnectionLost:
-            raise
-        except StopIteration:
-            change.error = no_stop_iteration()
-        except BaseException as error:  # handed to the caller: it is the caller's function that raised
-            change.error = error
-        had_to_wait = isinstance(transaction.failure, LockHeld)
-        if transaction.failure is not None:
-            change.error = None
-            if not had_to_wait:
-                raise transaction.failure
-        if (had_to_wait or change.error is not None) and connection.has_written and not alone:
-            raise _HasWritten
-        return not had_to_wait
+        self.changes += len(work.done)
+        return work.left
 
     def _end(self, connection: Connection) -> None:
         connection.send("COMMIT")
@@ -222,19 +187,70 @@ class Writer:
             self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
 
 
-def _begun(connection: Connection, group: Sequence[_Change]) -> list[PostgresTransaction]:
-    """Return the transaction of each change; the first looks of most are known, after one wait."""
-    begun = [PostgresTransaction(connection, may_wait=change is group[0]) for change in group]
-    first_of_key = {change.key: number for number, change in reversed(list(enumerate(group))) if change.key}
-    ahead = [(group[number], begun[number]) for number in first_of_key.values()] if len(group) > 1 else []
-    for _ in range(LOOKS_AHEAD):
-        for change, transaction in ahead:
-            if transaction.failure is None:
-                transaction.run_ahead(change.run)
-        connection.wait()
-        for _, transaction in ahead:
-            transaction.arrive()
-    return begun
+class _Work:
+    """A group that is run in one transaction."""
+
+    def __init__(self, connection: Connection, group: Sequence[_Change]) -> None:
+        self.done: list[_Change] = []
+        self.left: list[_Change] = []
+        """What would have to wait for a lock, and what has a key in common with it."""
+        self._is_alone = len(group) == 1
+        self._first = group[0]
+        self._waiting = [
+            (change, PostgresTransaction(connection, is_alone=self._is_alone, is_first=change is group[0]))
+            for change in group
+        ]
+        self._locked: set[str] = set()
+        """The names that changes have locked that are done."""
+
+    def run(self, *, may_defer: bool) -> bool:
+        """Run what is not done yet, and say whether some of it waits for answers."""
+        waiting, self._waiting = self._waiting, []
+        for change, transaction in waiting:
+            if change.key in {one.key for one in self.left}:
+                self.left.append(change)
+            elif change.key in {one.key for one, _ in self._waiting}:  # changes of one key keep their order
+                self._waiting.append((change, transaction))
+            else:
+                self._run(change, transaction, may_defer=may_defer and bool(change.key))
+        return bool(self._waiting)
+
+    def _run(self, change: _Change, transaction: PostgresTransaction, *, may_defer: bool) -> None:
+        """Run a change.
+
+        Raises:
+            _OneByOne: it is to be undone, and with it all the others.
+        """
+        change.value = change.error = None
+        is_stale = not self._locked.isdisjoint(transaction.locked)
+        try:
+            transaction.begin(may_defer=may_defer, is_stale=is_stale)
+            change.value = change.run(transaction)
+            if not self._is_alone:
+                transaction.wait_for_locks()
+        except Deferred:
+            self._waiting.append((change, transaction))
+            return
+        except ConnectionLost:
+            raise
+        except StopIteration:
+            change.error = no_stop_iteration()
+        except BaseException as error:  # handed to the caller: it is the caller's function that raised
+            change.error = error
+        self._locked |= transaction.locked
+        self._end(change, transaction)
+
+    def _end(self, change: _Change, transaction: PostgresTransaction) -> None:
+        is_held = isinstance(transaction.failure, LockHeld)
+        if transaction.failure is not None:
+            change.error = None
+            if not is_held:
+                raise transaction.failure
+        if is_held or change.error is not None:
+            has_written = transaction.connection.has_written or (is_held and change is self._first)
+            if has_written and not self._is_alone:
+                raise _OneByOne
+        (self.left if is_held else self.done).append(change)
 
 
 def _told(error: PostroomError | Contended) -> StoreError | PostroomError:
