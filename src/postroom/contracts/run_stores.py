@@ -193,8 +193,6 @@ class Committed(Record, frozen=True, kw_only=True):
     """What a commit wrote."""
 
     message_count: int
-    thread: Thread | None = None
-    """As it was left."""
     events: tuple[CanonicalEvent, ...] = ()
     outbox: tuple[OutboxMessage, ...] = ()
     dispatch: RunDispatch | None = None

@@ -521,15 +521,16 @@ class RunTables(Protocol):
         """
         ...
 
-    def begin(self, dispatch: RunDispatch, run: RunRecord | None, thread: Thread | None = None) -> None:
-        """Store a dispatch that is claimed in this change, and its run where that begins with it.
-
-        `thread` is as this change left it, where it wrote it.
-        """
+    def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
+        """Store a dispatch that is claimed in this change, and its run where that begins with it."""
         ...
 
-    def commit(self, step: ThreadCommit) -> Committed | StaleClaim:
+    def commit(
+        self, step: ThreadCommit, next_dispatch: RunDispatch | None = None, next_run: RunRecord | None = None
+    ) -> Committed | StaleClaim:
         """Write a step of a thread; one whose claim was lost is refused before anything else is written.
+
+        With it comes what was `due` behind the dispatch that ends: it is stored as `begin` does.
 
         Raises:
             PostroomError: as `CommitCoordinator.commit` says; the change is to be undone.

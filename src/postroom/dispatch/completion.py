@@ -48,7 +48,6 @@ from postroom.contracts.runs import (
     RunWaitingTicket,
     TerminationKind,
     TerminationReason,
-    Thread,
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
@@ -271,10 +270,14 @@ class _Next(Record, frozen=True, kw_only=True):
     begun: RunRecord | None = None
     """The run as it is to be stored, where it begins for the first time."""
 
-    def begin(self, tx: Transaction, asks: ClaimAsk, thread: Thread | None = None) -> Claimed:
-        """Write it, and what belongs to its beginning; `thread` is as this change left it."""
+    def begin(self, tx: Transaction, asks: ClaimAsk) -> Claimed:
+        """Write it, and what belongs to its beginning."""
+        tx.runs.begin(self.claimed.dispatch, self.begun)
+        return self.noted(tx, asks)
+
+    def noted(self, tx: Transaction, asks: ClaimAsk) -> Claimed:
+        """Write what belongs to its beginning."""
         claimed, begun = self.claimed, self.begun
-        tx.runs.begin(claimed.dispatch, begun, thread)
         if begun is None or asks.effects is None:
             return claimed
         return replace(claimed, is_noted=asks.effects.begin(tx, begun, claimed.messages or ()))
@@ -858,7 +861,11 @@ class _End(Record, frozen=True, kw_only=True):
             begins=None if attempt.started_at else attempt.instance_id,
             ends=ends,
         )
-        done = tx.runs.commit(commit)
+        done = tx.runs.commit(
+            commit,
+            None if following is None else following.claimed.dispatch,
+            None if following is None else following.begun,
+        )
         if isinstance(done, StaleClaim):
             return Ending(run=run) if self._is_written(tx) else done
         tx.tell(*self.wakes)
@@ -867,7 +874,7 @@ class _End(Record, frozen=True, kw_only=True):
         tells, unasked = self._resumed(tx, run, asked) if asked else (None, ())
         claimed = None
         if self.asks is not None and following is not None:
-            claimed = following.begin(tx, self.asks, done.thread)
+            claimed = following.noted(tx, self.asks)
         elif self.asks is not None and (done.leaves_queued or tells is not None):
             claimed = claimed_next(tx, run.thread_id, self.asks)
         return Ending(run=run, leaves_waiting=done.leaves_waiting, next=claimed, tells=tells, unasked=unasked)

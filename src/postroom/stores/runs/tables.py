@@ -83,16 +83,18 @@ class RunTables(Tables, run_tables.RunTables):
         return self.threads.load_run(dispatch.run_id)
 
     @override
-    def begin(self, dispatch: RunDispatch, run: RunRecord | None, thread: Thread | None = None) -> None:
+    def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
         if run is not None:
-            thread = thread or self.threads.load(run.thread_id)
+            thread = self.threads.load(run.thread_id)
             if thread is not None:
                 self.threads.move(thread.after(run))
             self.threads.put_run(run)
         self.dispatches.put(dispatch)
 
     @override
-    def commit(self, step: ThreadCommit) -> Committed | StaleClaim:
+    def commit(
+        self, step: ThreadCommit, next_dispatch: RunDispatch | None = None, next_run: RunRecord | None = None
+    ) -> Committed | StaleClaim:
         step.refuse_unclaimed_move()
         now, thread_id, delivery = self._now(), step.thread_id, step.delivery
         message_ids = refuse_broken_delta(step.messages) if step.messages else ()
@@ -116,15 +118,16 @@ class RunTables(Tables, run_tables.RunTables):
         if drafts is not None:
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
-        after = self._write_thread(step, before, is_new=not found["threads.thread", thread_id], now=now)
+        after = _thread_after(before, step, next_run, now)
+        self._write_thread(step, before, after, is_new=not found["threads.thread", thread_id])
         queued, waiting = (0, 0) if step.ends is None else _left(found, thread_id)
         if moved is not None and delivery is not None:
             self._write_queue(moved, claimed, interrupt)
         elif moved is not None:
             self.dispatches.put(moved, is_last=step.ends is not None and not queued)
+        self._write_next(next_dispatch, next_run)
         done = Committed(
             message_count=after.message_count,
-            thread=after,
             dispatch=moved,
             claimed=claimed,
             interrupt=interrupt,
@@ -132,6 +135,12 @@ class RunTables(Tables, run_tables.RunTables):
             leaves_waiting=waiting > len(set(step.consumes)),
         )
         return done if drafts is None else drafts.written(done)
+
+    def _write_next(self, dispatch: RunDispatch | None, run: RunRecord | None) -> None:
+        if run is not None:
+            self.threads.put_run(run)
+        if dispatch is not None:
+            self.dispatches.put(dispatch)
 
     @override
     def append_waiting(
@@ -157,11 +166,8 @@ class RunTables(Tables, run_tables.RunTables):
             raise ForeignThread(f"the claim is one of thread {owned.thread_id!r}", value=thread_id)
         return owned
 
-    def _write_thread(self, step: ThreadCommit, before: Thread, *, is_new: bool, now: int) -> Thread:
-        """Write messages, run and what hangs on them, and return the thread as they leave it."""
-        after = before.with_messages(len(step.messages), now=now)
-        if step.run is not None:
-            after = after.after(step.run)
+    def _write_thread(self, step: ThreadCommit, before: Thread, after: Thread, *, is_new: bool) -> None:
+        """Write the thread, messages, run and what hangs on them."""
         if is_new:
             self.threads.put(after)
         elif after is not before:
@@ -173,7 +179,6 @@ class RunTables(Tables, run_tables.RunTables):
             self.threads.put_state(after.id, encode(step.thread_state))
         if step.spends:
             self.threads.spend(step.spends)
-        return after
 
     def _write_messages(self, step: ThreadCommit, first_seq: int) -> None:
         if step.messages:
@@ -191,6 +196,13 @@ class RunTables(Tables, run_tables.RunTables):
         if claimed is not None and claimed.dispatch_id != added.dispatch_id:
             self.dispatches.put(claimed)
         self.dispatches.insert(added)
+
+
+def _thread_after(before: Thread, step: ThreadCommit, next_run: RunRecord | None, now: int) -> Thread:
+    after = before.with_messages(len(step.messages), now=now)
+    for run in (step.run, next_run):
+        after = after if run is None else after.after(run)
+    return after
 
 
 def _left(found: Found, thread_id: str) -> tuple[int, int]:

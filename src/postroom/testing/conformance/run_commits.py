@@ -74,8 +74,7 @@ async def an_empty_commit_changes_nothing(stores: RunStores, clock: ManualClock)
     """It answers with the count of messages there are."""
     await furnished(stores)
     before = await snapshot(stores, "t")
-    committed = await stores.coordinator.commit(ThreadCommit(thread_id="t"))
-    assert committed == Committed(message_count=2, thread=await stores.threads.load_thread("t"))
+    assert await stores.coordinator.commit(ThreadCommit(thread_id="t")) == Committed(message_count=2)
     assert await snapshot(stores, "t") == before
 
 
