@@ -1,9 +1,8 @@
-"""Bytes that several messages have: while one message goes, another may come, on another connection."""
+"""Bytes that several messages have: while one message goes, another may come, at another server."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from zlib import crc32
 
 import psycopg
 import pytest
@@ -16,18 +15,16 @@ from store_kinds import SCHEMA, empty
 
 PATIENCE = 30
 PICTURE = "a" * 64
-FIRST, SECOND = (
-    next(key for key in map(str, range(64)) if crc32(f"mail:{key}".encode()) % 2 == side) for side in (0, 1)
-)
-"""Keys whose changes have a connection each."""
 
 
 @pytest.fixture
-def store(postgres_dsn: str, clock: ManualClock) -> Iterator[PostgresStore]:
-    made = PostgresStore.open(postgres_dsn, schema=SCHEMA, clock=clock)
+def stores(postgres_dsn: str, clock: ManualClock) -> Iterator[list[PostgresStore]]:
+    """Give the stores of two servers."""
+    made = [PostgresStore.open(postgres_dsn, schema=SCHEMA, clock=clock) for _ in range(2)]
     empty(postgres_dsn)
     yield made
-    made.close()
+    for store in made:
+        store.close()
 
 
 def somebody_waits(dsn: str) -> None:
@@ -45,8 +42,9 @@ def somebody_waits(dsn: str) -> None:
     "holds", ["the deletion", "a message with its attachment", "a message that has no attachment yet"]
 )
 async def test_bytes_stay_that_a_message_has_which_came_while_another_went(
-    store: PostgresStore, postgres_dsn: str, holds: str
+    stores: list[PostgresStore], postgres_dsn: str, holds: str
 ) -> None:
+    store, other_store = stores
     here, there = await an_office(store), await an_office(store, "quay")
 
     def sent(tx: MailWrites) -> int:
@@ -79,9 +77,9 @@ async def test_bytes_stay_that_a_message_has_which_came_while_another_went(
 
     first, second = (goes, comes) if holds == "the deletion" else (comes, goes)
     async with asyncio.TaskGroup() as tasks:
-        one = tasks.create_task(store.write(lambda tx: first(tx, hold), key=FIRST))
+        one = tasks.create_task(store.write(lambda tx: first(tx, hold)))
         assert await asyncio.to_thread(held.wait, PATIENCE)
-        other = tasks.create_task(store.write(lambda tx: second(tx, lambda _: None), key=SECOND))
+        other = tasks.create_task(other_store.write(lambda tx: second(tx, lambda _: None)))
         await asyncio.to_thread(somebody_waits, postgres_dsn)
         may_end.set()
     new = other.result() if holds == "the deletion" else one.result()

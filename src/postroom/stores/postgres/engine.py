@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
-from zlib import crc32
 
 from typing_extensions import override
 
@@ -38,7 +37,7 @@ T = TypeVar("T")
 
 _LONGEST_NAME: Final = 63
 _WRITERS: Final = 2
-"""Changes of one key always take the same one: a thread that is held up does not stop all others."""
+"""One, and one for what has to wait: a thread that is held up does not stop all others."""
 _SAMPLES: Final = 5
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PLACE: Final = """
@@ -112,14 +111,14 @@ class PostgresEngine(Engine):
         readers: int,
         changes: ChangeNotifier,
     ) -> None:
-        self.writers = [
-            Writer(connection, partial(ownership.connect, number), name=f"postroom-writer-{number}")
-            for number, connection in enumerate(writing)
-        ]
+        patient = Writer(writing[1], partial(ownership.connect, 1), name="postroom-patient")
+        writer = Writer(writing[0], partial(ownership.connect, 0), name="postroom-writer", patient=patient)
+        self.writers = (writer, patient)
+        """In the order in which they are closed: the first gives the second to do."""
         address = ownership.address
         self.readers = Readers(address, count=readers)
-        patient = replace(address, answer_within=WITHIN, settings={**address.settings, **SETTINGS})
-        self.inspector = Readers(patient, count=1)
+        looking = replace(address, answer_within=WITHIN, settings={**address.settings, **SETTINGS})
+        self.inspector = Readers(looking, count=1)
         self._about = about
         self._release = writing[0].release
         self._own_clock = own_clock
@@ -230,8 +229,7 @@ class PostgresEngine(Engine):
         committed: Callable[[], None] | None = None,
     ) -> T:
         self._refuse_unfit()
-        writer = self.writers[crc32(key.encode(errors="surrogatepass")) % len(self.writers)]
-        return await writer.pending.submit(change, key=key, committed=committed)
+        return await self.writers[0].pending.submit(change, key=key, committed=committed)
 
     def _refuse_unfit(self) -> None:
         if self._unfit is not None:

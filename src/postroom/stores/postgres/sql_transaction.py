@@ -40,16 +40,16 @@ _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 class PostgresTransaction(SqlTransaction):
     """Runs named statements over one connection. It begins and ends nothing itself.
 
-    What failed once fails again: a change that catches an error and goes on is not committed. Alone it waits
-    for locks. Of a group only the first may, and only for those that it locks first, before any other holds
-    one; elsewhere a change fails with LockHeld.
+    What failed once fails again: a change that catches an error and goes on is not committed. One that
+    may not wait for locks fails with LockHeld where it would; or where it would after its first lock, when it
+    may wait for that alone.
 
     While `may_defer` is set, a change that has written nothing does not wait: what it asks is sent, and its
     run ends with Deferred. Run again from its beginning, it asks the same and finds the answers there. So
     many changes wait once, and each decides on what it sees under its own locks.
     """
 
-    def __init__(self, connection: Connection, *, is_alone: bool = True, is_first: bool = True) -> None:
+    def __init__(self, connection: Connection, *, may_wait: bool = True, only_first: bool = False) -> None:
         self.connection = connection
         self.known = {}
         self.failure: Exception | None = None
@@ -57,8 +57,8 @@ class PostgresTransaction(SqlTransaction):
         self.locked: set[str] = set()
         """The names that it has asked to lock."""
         self._statements = statements("postgres")
-        self._is_alone = is_alone
-        self._is_first = is_first
+        self._may_wait = may_wait
+        self._only_first = only_first
         self._locks: list[Answer] = []
         self._is_trying = False
         """Whether one of those may turn out to be held by others."""
@@ -130,7 +130,7 @@ class PostgresTransaction(SqlTransaction):
         self.known.clear()  # it was looked at before others were kept out
         self._forget()
         self.refuse_failed()
-        may_wait = self._is_alone or (self._is_first and not self.locked)
+        may_wait = self._may_wait and not (self._only_first and self.locked)
         self.locked.update(names)
         self._is_trying = self._is_trying or not may_wait
         lock = _LOCK if may_wait else _TRY_LOCK

@@ -13,11 +13,13 @@ next change is run, and when all are put off or done the answers are waited for,
 again: changes are functions of what they see. One that has a lock in common with a change that is done by
 then asks anew, for that may have written; without one they might as well run at once on two connections.
 
-Only the first change of a group waits for locks. One behind it that would have to wait, while the group holds
-locks of others, comes with the next group: so no two groups ever wait for each other.
+One writer does nearly everything and waits for no lock. What would have to wait goes to a patient one, and so
+does what has its key, until that is done there. Of a group of the patient one only the first change waits,
+before any other holds a lock: so no two groups ever wait for each other.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
@@ -32,7 +34,7 @@ from postroom.contracts.errors import (
 from postroom.log import get_logger
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
 from postroom.stores.postgres.connection import Connection
-from postroom.stores.postgres.errors import HELD_UP, ConnectionLost, Contended, unreachable
+from postroom.stores.postgres.errors import ConnectionLost, Contended, unreachable
 from postroom.stores.postgres.sql_transaction import Deferred, LockHeld, PostgresTransaction
 
 _LOG = get_logger(__name__)
@@ -55,11 +57,25 @@ class _OneByOne(Exception):
 class Writer:
     """Runs changes one after another, in transactions that are durable before anybody is answered."""
 
-    def __init__(self, connection: Connection, connect: Callable[[], Connection], *, name: str) -> None:
-        """Write over a connection; `connect` makes another when it is lost."""
+    def __init__(
+        self,
+        connection: Connection,
+        connect: Callable[[], Connection],
+        *,
+        name: str,
+        patient: "Writer | None" = None,
+    ) -> None:
+        """Write over a connection; `connect` makes another when it is lost.
+
+        `patient` takes what has to wait for a lock; without one, this one waits itself.
+        """
         self.pending = PendingChanges[PostgresTransaction]()
         self.groups = 0
         self.changes = 0
+        self._patient = patient
+        self._taken = Counter[str]()
+        """How many changes of each key came from the other writer."""
+        self._gate = threading.Lock()
         self._connect = connect
         self._connection: Connection | None = connection
         self._closing = threading.Event()
@@ -78,11 +94,36 @@ class Writer:
     def _serve(self) -> None:
         while (first := self.pending.queue.get()) is not None:
             group: Sequence[_Change] = sorted(self.pending.group(first), key=lambda change: change.key)
+            if self._patient is not None:
+                group = self._patient.leave(group)
             while group:
                 left = self._commit(group)
-                answer([change for change in group if change not in left])
-                group = left
+                done = [change for change in group if change not in left]
+                self._let_go(done)
+                answer(done)
+                group = left if self._patient is None else self._patient.take(left)
         self._disconnect()
+
+    def leave(self, group: Sequence[_Change]) -> Sequence[_Change]:
+        """Take the changes that have a key in common with what was taken, and return the others."""
+        with self._gate:
+            taken = [change for change in group if change.key in self._taken]
+        self.take(taken)
+        return [change for change in group if change not in taken]
+
+    def take(self, changes: Sequence[_Change]) -> Sequence[_Change]:
+        """Take changes that are to wait; nothing is left."""
+        with self._gate:
+            self._taken.update(change.key for change in changes if change.key)
+            for change in changes:
+                self.pending.queue.put(change)
+        return ()
+
+    def _let_go(self, done: Sequence[_Change]) -> None:
+        if not self._taken:
+            return
+        with self._gate:
+            self._taken -= Counter(change.key for change in done)
 
     def _commit(self, group: Sequence[_Change]) -> Sequence[_Change]:
         """Commit a group; when some of it is refused or is to be undone, each change alone.
@@ -97,10 +138,13 @@ class Writer:
             if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
                 fail(group, _told(error))
                 return ()
+        left: list[_Change] = []
         for change in group:
-            change.value = change.error = None
-            self._commit([change])
-        return ()
+            if change.key in {one.key for one in left}:
+                left.append(change)
+            else:
+                left += self._commit([change])
+        return left
 
     def _commit_on_a_connection(self, group: Sequence[_Change]) -> Sequence[_Change]:
         """Commit a group; again when the connection is lost before its end, or it gave way to others.
@@ -134,21 +178,15 @@ class Writer:
     def _transact(self, connection: Connection, group: Sequence[_Change]) -> Sequence[_Change]:
         """Run a group in one transaction; return those of it that would have had to wait."""
         connection.begin()
-        work = _Work(connection, group)
+        work = _Work(connection, group, may_wait=self._patient is None)
         try:
             for number in range(1, RUNS + 1):
                 if not work.run(may_defer=len(group) > 1 and number < RUNS):
                     break
                 connection.wait()
-        except _OneByOne:
+        except (_OneByOne, PostroomError, Contended):
             connection.undo()
             raise
-        except (PostroomError, Contended) as error:
-            connection.undo()
-            if work.done or len(group) == 1 or getattr(error, "details", None) != HELD_UP:
-                raise
-            group[0].error = error  # nothing else was run yet: it is this one's
-            return group[1:]
         if all(change.error is not None for change in work.done):
             connection.undo()
             return work.left
@@ -190,14 +228,19 @@ class Writer:
 class _Work:
     """A group that is run in one transaction."""
 
-    def __init__(self, connection: Connection, group: Sequence[_Change]) -> None:
+    def __init__(self, connection: Connection, group: Sequence[_Change], *, may_wait: bool) -> None:
         self.done: list[_Change] = []
         self.left: list[_Change] = []
         """What would have to wait for a lock, and what has a key in common with it."""
         self._is_alone = len(group) == 1
-        self._first = group[0]
+        self._waits = group[0] if may_wait else None
         self._waiting = [
-            (change, PostgresTransaction(connection, is_alone=self._is_alone, is_first=change is group[0]))
+            (
+                change,
+                PostgresTransaction(
+                    connection, may_wait=change is self._waits, only_first=not self._is_alone
+                ),
+            )
             for change in group
         ]
         self._locked: set[str] = set()
@@ -247,7 +290,7 @@ class _Work:
             if not is_held:
                 raise transaction.failure
         if is_held or change.error is not None:
-            has_written = transaction.connection.has_written or (is_held and change is self._first)
+            has_written = transaction.connection.has_written or (is_held and change is self._waits)
             if has_written and not self._is_alone:
                 raise _OneByOne
         (self.left if is_held else self.done).append(change)
