@@ -1,9 +1,11 @@
 """What an open transaction of an engine does for the tables: runs named statements, synchronously."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 Dialect = Literal["sqlite", "postgres"]
+OF_A_PROJECT: Final = "mail:"
+"""So begins the key of a change that orders by a project; others order by a thread, or by nothing."""
 Row = Sequence[Any]
 """Columns in the order of the statement: int, float, str, bytes or None."""
 Values = Mapping[str, Any]

@@ -51,7 +51,7 @@ from postroom.stores.mail.restoring import TABLES, whole
 from postroom.stores.mail.retention import Retention, lock_bytes
 from postroom.stores.mail.timeline import Timeline
 from postroom.stores.mail.waking import Waking
-from postroom.stores.sql_transaction import Row, SqlTransaction
+from postroom.stores.sql_transaction import OF_A_PROJECT, Row, SqlTransaction
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -842,7 +842,7 @@ class StoredMail(MailStore):
 
     @override
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        return await self._store.write(lambda tx: change(tx.mail), key=f"mail:{key}")
+        return await self._store.write(lambda tx: change(tx.mail), key=OF_A_PROJECT + key)
 
     @override
     async def settle(self) -> None:

@@ -226,6 +226,10 @@ class Connection:
         if refused is not None:
             raise error_for(refused)
 
+    def pass_on(self) -> None:
+        """Let the server begin with what was sent; it does so by itself at the next wait."""
+        self._call(self._pg.flush)
+
     def flush(self) -> None:
         """Send on what was sent, without waiting for answers."""
         self._call(self._pg.pipeline_sync)

@@ -256,6 +256,7 @@ class _Work:
                 self._waiting.append((change, transaction))
             else:
                 self._run(change, transaction, may_defer=may_defer and bool(change.key))
+                transaction.connection.pass_on()  # the server works while we go on with the next
         return bool(self._waiting)
 
     def _run(self, change: _Change, transaction: PostgresTransaction, *, may_defer: bool) -> None:
