@@ -32,6 +32,8 @@ from postroom.contracts.run_stores import (
 )
 from postroom.contracts.runs import RunRecord, Thread
 
+Beginning = tuple[RunDispatch, RunRecord | None]
+"""A dispatch that is claimed, and its run where that begins with it."""
 Places = Collection[str] | None
 """Where somebody runs threads: anywhere, and in these places; None: wherever they are to run."""
 
@@ -525,12 +527,10 @@ class RunTables(Protocol):
         """Store a dispatch that is claimed in this change, and its run where that begins with it."""
         ...
 
-    def commit(
-        self, step: ThreadCommit, next_dispatch: RunDispatch | None = None, next_run: RunRecord | None = None
-    ) -> Committed | StaleClaim:
+    def commit(self, step: ThreadCommit, following: Beginning | None = None) -> Committed | StaleClaim:
         """Write a step of a thread; one whose claim was lost is refused before anything else is written.
 
-        With it comes what was `due` behind the dispatch that ends: it is stored as `begin` does.
+        What is `following` the dispatch that ends is stored with it, as `begin` does.
 
         Raises:
             PostroomError: as `CommitCoordinator.commit` says; the change is to be undone.

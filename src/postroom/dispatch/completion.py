@@ -39,7 +39,7 @@ from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, 
 from postroom.contracts.records import Record, replace
 from postroom.contracts.run_queue import RunEffects
 from postroom.contracts.run_stores import ClaimRequest, ThreadCommit, thread_lock
-from postroom.contracts.run_tables import Places
+from postroom.contracts.run_tables import Beginning, Places
 from postroom.contracts.runs import (
     AnsweredTicket,
     RunRecord,
@@ -270,9 +270,14 @@ class _Next(Record, frozen=True, kw_only=True):
     begun: RunRecord | None = None
     """The run as it is to be stored, where it begins for the first time."""
 
+    @property
+    def rows(self) -> Beginning:
+        """What is to be stored."""
+        return self.claimed.dispatch, self.begun
+
     def begin(self, tx: Transaction, asks: ClaimAsk) -> Claimed:
         """Write it, and what belongs to its beginning."""
-        tx.runs.begin(self.claimed.dispatch, self.begun)
+        tx.runs.begin(*self.rows)
         return self.noted(tx, asks)
 
     def noted(self, tx: Transaction, asks: ClaimAsk) -> Claimed:
@@ -850,22 +855,8 @@ class _End(Record, frozen=True, kw_only=True):
             )
             return acked if isinstance(acked, StaleClaim) else Ending()
         following = self._following(tx, run, is_asked=bool(asked))
-        commit = ThreadCommit(
-            thread_id=run.thread_id,
-            messages=() if answer is None else (answer,),
-            run=ended,
-            claim=dispatch.claim_proof,
-            events=self.events,
-            outbox=() if self.effects is None else tuple(self.effects.of(tx, run)),
-            spends=self.spends,
-            begins=None if attempt.started_at else attempt.instance_id,
-            ends=ends,
-        )
-        done = tx.runs.commit(
-            commit,
-            None if following is None else following.claimed.dispatch,
-            None if following is None else following.begun,
-        )
+        step = self._step(tx, run, ended, answer, ends)
+        done = tx.runs.commit(step, None if following is None else following.rows)
         if isinstance(done, StaleClaim):
             return Ending(run=run) if self._is_written(tx) else done
         tx.tell(*self.wakes)
@@ -878,6 +869,26 @@ class _End(Record, frozen=True, kw_only=True):
         elif self.asks is not None and (done.leaves_queued or tells is not None):
             claimed = claimed_next(tx, run.thread_id, self.asks)
         return Ending(run=run, leaves_waiting=done.leaves_waiting, next=claimed, tells=tells, unasked=unasked)
+
+    def _step(
+        self,
+        tx: Transaction,
+        run: RunRecord,
+        ended: RunRecord | None,
+        answer: Message | None,
+        ends: RunDispatchResult,
+    ) -> ThreadCommit:
+        return ThreadCommit(
+            thread_id=run.thread_id,
+            messages=() if answer is None else (answer,),
+            run=ended,
+            claim=self.attempt.dispatch.claim_proof,
+            events=self.events,
+            outbox=() if self.effects is None else tuple(self.effects.of(tx, run)),
+            spends=self.spends,
+            begins=None if self.attempt.started_at else self.attempt.instance_id,
+            ends=ends,
+        )
 
     def _following(self, tx: Transaction, run: RunRecord, *, is_asked: bool) -> _Next | None:
         """Return what comes next when the run has ended, looked up with what its end is decided on."""

@@ -14,6 +14,7 @@ from postroom.contracts.errors import ForeignThread, StaleClaim, UnknownDispatch
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Committed, ThreadCommit
+from postroom.contracts.run_tables import Beginning
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.codec import encode
 from postroom.stores.events import EventTables, WrittenEvent, appending, event_looks
@@ -92,9 +93,7 @@ class RunTables(Tables, run_tables.RunTables):
         self.dispatches.put(dispatch)
 
     @override
-    def commit(
-        self, step: ThreadCommit, next_dispatch: RunDispatch | None = None, next_run: RunRecord | None = None
-    ) -> Committed | StaleClaim:
+    def commit(self, step: ThreadCommit, following: Beginning | None = None) -> Committed | StaleClaim:
         step.refuse_unclaimed_move()
         now, thread_id, delivery = self._now(), step.thread_id, step.delivery
         message_ids = refuse_broken_delta(step.messages) if step.messages else ()
@@ -118,16 +117,17 @@ class RunTables(Tables, run_tables.RunTables):
         if drafts is not None:
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
-        after = _thread_after(before, step, next_run, now)
-        self._write_thread(step, before, after, is_new=not found["threads.thread", thread_id])
+        thread = _thread_after(before, step, following, now)
+        self._write_thread(step, before, thread, is_new=not found["threads.thread", thread_id])
         queued, waiting = (0, 0) if step.ends is None else _left(found, thread_id)
         if moved is not None and delivery is not None:
             self._write_queue(moved, claimed, interrupt)
         elif moved is not None:
             self.dispatches.put(moved, is_last=step.ends is not None and not queued)
-        self._write_next(next_dispatch, next_run)
+        if following is not None:
+            self._write_next(*following)
         done = Committed(
-            message_count=after.message_count,
+            message_count=thread.message_count,
             dispatch=moved,
             claimed=claimed,
             interrupt=interrupt,
@@ -136,11 +136,10 @@ class RunTables(Tables, run_tables.RunTables):
         )
         return done if drafts is None else drafts.written(done)
 
-    def _write_next(self, dispatch: RunDispatch | None, run: RunRecord | None) -> None:
+    def _write_next(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
         if run is not None:
             self.threads.put_run(run)
-        if dispatch is not None:
-            self.dispatches.put(dispatch)
+        self.dispatches.put(dispatch)
 
     @override
     def append_waiting(
@@ -198,9 +197,9 @@ class RunTables(Tables, run_tables.RunTables):
         self.dispatches.insert(added)
 
 
-def _thread_after(before: Thread, step: ThreadCommit, next_run: RunRecord | None, now: int) -> Thread:
+def _thread_after(before: Thread, step: ThreadCommit, following: Beginning | None, now: int) -> Thread:
     after = before.with_messages(len(step.messages), now=now)
-    for run in (step.run, next_run):
+    for run in (step.run, None if following is None else following[1]):
         after = after if run is None else after.after(run)
     return after
 
