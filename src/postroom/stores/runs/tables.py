@@ -124,8 +124,7 @@ class RunTables(Tables, run_tables.RunTables):
             self._write_queue(moved, claimed, interrupt)
         elif moved is not None:
             self.dispatches.put(moved, is_last=step.ends is not None and not queued)
-        if following is not None:
-            self._write_next(*following)
+        self._write_next(following)
         done = Committed(
             message_count=thread.message_count,
             dispatch=moved,
@@ -136,7 +135,10 @@ class RunTables(Tables, run_tables.RunTables):
         )
         return done if drafts is None else drafts.written(done)
 
-    def _write_next(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
+    def _write_next(self, following: Beginning | None) -> None:
+        if following is None:
+            return
+        dispatch, run = following
         if run is not None:
             self.threads.put_run(run)
         self.dispatches.put(dispatch)
