@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from postroom.contracts.errors import StoreCorrupt, StoreError, StoreHeld
+from postroom.contracts.errors import StoreCorrupt, StoreError, StoreHeld, WrongStore
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.connection import refuse_shared
 from postroom.stores.sqlite.lock import read_owner
 
 HERE = Path(__file__).parent
@@ -148,3 +149,32 @@ def test_a_database_that_cannot_be_opened_is_given_back(path: Path) -> None:
     assert not note_of(path).exists()
     path.unlink()
     SqliteStore.open(path).close()
+
+
+def test_a_file_that_is_in_another_folder_too_is_refused_from_both(path: Path, tmp_path: Path) -> None:
+    """Each folder has a lock and a log of its own: two servers would each write over what the other wrote."""
+    SqliteStore.open(path, purpose="test").close()
+    other = tmp_path / "other" / "postroom.db"
+    other.parent.mkdir()
+    other.hardlink_to(path)
+    for one in (path, other):
+        with pytest.raises(WrongStore, match="another folder") as refused:
+            SqliteStore.open(one, purpose="test")
+        assert f"mv copy.db {one}" in str(refused.value.remedy)
+    other.unlink()
+    path.with_name("postroom.db.before-restore.1").hardlink_to(path)  # as a restore that was killed leaves it
+    SqliteStore.open(path, purpose="test").close()
+
+
+def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path) -> None:
+    path, mounts = tmp_path / "my store" / "postroom.db", tmp_path / "mountinfo"
+    path.parent.mkdir()
+    path.touch()
+    line = "36 35 98:0 /data/postroom.db {} rw,noatime shared:1 - ext4 /dev/root rw\n"
+    mounts.write_text(line.format(tmp_path) + line.format(str(path).replace(" ", "\\040")))
+    with pytest.raises(WrongStore, match="mounted by itself") as refused:
+        refuse_shared(path, mounts=mounts)
+    assert refused.value.remedy == f"mount its folder there: {path.parent}"
+    mounts.write_text(line.format(tmp_path))
+    refuse_shared(path, mounts=mounts)
+    refuse_shared(path, mounts=tmp_path / "no such system")

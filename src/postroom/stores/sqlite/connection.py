@@ -14,9 +14,20 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from postroom.contracts.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from postroom.contracts.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    WrongStore,
+)
 
 FIRST_SAFE_RELEASE = (3, 51, 3)
+MOUNTS = Path("/proc/self/mountinfo")
+"""What is mounted where, on Linux."""
+_ESCAPED = {ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}
+"""How it writes what would part its words."""
 BUSY_TIMEOUT = timedelta(seconds=10)
 
 _READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
@@ -56,6 +67,35 @@ def refuse_folder(path: Path, what: str = "database") -> None:
         elsewhere = ", or name another file with --database" if what == "database" else ""
         raise StoreReadOnly(
             f"{path} is a folder, and no {what}", value=str(path), remedy=f"move it away{elsewhere}"
+        )
+
+
+def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
+    """Refuse a file that is in two folders, each with a lock and a log of its own.
+
+    Two servers would each write over what the other wrote. A symbolic link leads to one folder; a restore
+    links the file that was there within its folder.
+
+    Raises:
+        WrongStore: it has a hard link in another folder, or is mounted by itself.
+    """
+    try:
+        found = path.stat()
+        names = sum(one.inode() == found.st_ino for one in os.scandir(path.parent))
+        told = mounts.read_text(encoding="utf-8", errors="surrogateescape") if mounts.exists() else ""
+    except OSError:
+        return  # it is not there yet, or may not be read, which is told when it is opened
+    if found.st_nlink > names:
+        raise WrongStore(
+            f"{path} is in another folder, too, by a hard link",
+            value=str(path),
+            remedy=f"with no server running: `cp {path} copy.db && mv copy.db {path}`",
+        )
+    if str(path).translate(_ESCAPED) in (line.split(" ")[4] for line in told.splitlines()):
+        raise WrongStore(
+            f"{path} is mounted by itself, without the folder that has its lock and its log",
+            value=str(path),
+            remedy=f"mount its folder there: {path.parent}",
         )
 
 

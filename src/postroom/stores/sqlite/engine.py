@@ -27,6 +27,7 @@ from postroom.stores.sqlite.connection import (
     prepare,
     read_only_error,
     refuse_folder,
+    refuse_shared,
     translated,
 )
 from postroom.stores.sqlite.copying import back_up
@@ -134,6 +135,7 @@ class SqliteEngine(Engine):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise file_error(error, path.parent) from error
+        refuse_shared(path)
         lock = OwnerLock(path)
         lock.acquire(now=clock.now(), purpose=purpose)
         try:
