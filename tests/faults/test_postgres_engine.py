@@ -295,6 +295,28 @@ async def test_a_change_sees_what_was_written_before_it_under_the_same_lock(stor
     ]
 
 
+async def test_what_is_held_up_waits_for_its_lock_also_when_its_group_is_redone_one_by_one(
+    store: SqlStore, other: Connection
+) -> None:
+    def failing(sql: SqlTransaction) -> None:
+        noting("lost")(sql)
+        raise StateError("not now")
+
+    def locking(sql: SqlTransaction) -> object:
+        sql.lock("held")
+        return looked("after")(sql)
+
+    other.begin()
+    asked(other, "SELECT pg_advisory_xact_lock($1)", lock_number("held"))
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        group = tasks.create_task(as_one_group(store, noting("a"), locking, failing, noting("b")))
+        await until_one_waits(other)
+        other.undo()
+    learned = group.result()
+    assert (learned[0], learned[1], type(learned[2]), learned[3]) == ("a", "after", StateError, "b")
+    assert await notes(store) == ["a", "after", "b"]
+
+
 async def test_a_number_that_is_taken_twice_is_another_each_time(store: SqlStore) -> None:
     def taking(sql: SqlTransaction) -> tuple[object, object]:
         return sql.all("mail.next_message"), sql.all("mail.next_message")

@@ -841,7 +841,7 @@ class _End(Record, frozen=True, kw_only=True):
         attempt, dispatch = self.attempt, self.attempt.dispatch
         if accept is NOWHERE:  # who claims next sees what was spent, and that this run asks
             tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if self.has_budgets else ()))
-        run = tx.runs.owned_run(dispatch, self.answer_id, self.now)
+        run = tx.runs.owned_run(dispatch, self.answer_id, None if self.asks is None else self.now)
         asked = commands_in(tx, dispatch)
         result = self._as_asked(run, asked)
         answer = ended = None

@@ -127,6 +127,6 @@ def _project_of(projects: ProjectReads, rule: KeepRule) -> int | None:
         raise UnknownProject(
             f"[[keep]] holds {rule.project!r}, which is no project: nothing is deleted until it names one",
             value=rule.project,
-            remedy="write the project's path or slug as `postroom status` and the pages show it",
+            remedy="write the project's path or slug as `postroom projects list` and the pages show it",
         )
     return None if found is None else found.id

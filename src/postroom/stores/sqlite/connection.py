@@ -78,13 +78,16 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
 
     Raises:
         WrongStore: it has a hard link in another folder, or is mounted by itself.
+        StoreError: its folder, or what is mounted, cannot be read.
     """
     try:
+        if not path.exists():
+            return
         found = path.stat()
         names = sum(one.inode() == found.st_ino for one in os.scandir(path.parent))
         told = mounts.read_text(encoding="utf-8", errors="surrogateescape") if mounts.exists() else ""
-    except OSError:
-        return  # it is not there yet, or may not be read, which is told when it is opened
+    except OSError as error:
+        raise file_error(error, path) from error
     if found.st_nlink > names:
         raise WrongStore(
             f"{path} is in another folder, too, by a hard link",

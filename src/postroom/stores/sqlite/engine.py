@@ -121,8 +121,8 @@ class SqliteEngine(Engine):
         """Own the file, bring it to the newest schema and start the writer.
 
         Raises:
-            WrongStore: there is no database or an empty one, and not `may_begin`; or its log is damaged.
-                Nothing was made or changed.
+            WrongStore: there is no database or an empty one, and not `may_begin`; its log is damaged; or it
+                is in two folders. Nothing was made or changed.
             StoreHeld: another process owns it.
             SchemaTooNew: a newer postroom wrote it.
             StoreReadOnly: it or its folder cannot be written.
