@@ -88,17 +88,18 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
         told = mounts.read_text(encoding="utf-8", errors="surrogateescape") if mounts.exists() else ""
     except OSError as error:
         raise file_error(error, path) from error
-    if found.st_nlink > names:
-        raise WrongStore(
-            f"{path} is in another folder, too, by a hard link",
-            value=str(path),
-            remedy=f"with no server running: `cp {path} copy.db && mv copy.db {path}`",
-        )
+    # The mount first: the name in its folder is that of another file.
     if str(path).translate(_ESCAPED) in (line.split(" ")[4] for line in told.splitlines()):
         raise WrongStore(
             f"{path} is mounted by itself, without the folder that has its lock and its log",
             value=str(path),
             remedy=f"mount its folder there: {path.parent}",
+        )
+    if found.st_nlink > names:
+        raise WrongStore(
+            f"{path} is in another folder, too, by a hard link",
+            value=str(path),
+            remedy=f"with no server running: `cp {path} copy.db && mv copy.db {path}`",
         )
 
 
