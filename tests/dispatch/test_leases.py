@@ -16,7 +16,7 @@ from dispatch_room import (
     eventually,
 )
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import Overloaded, StaleClaim
+from postroom.contracts.errors import CommitUnknown, Overloaded, StaleClaim
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import RunStatus
@@ -336,3 +336,16 @@ async def test_the_cause_of_each_failed_attempt_is_kept_with_its_place(room):
     assert [one["attempt"] for one in failed] == [1, 2, 3]
     for number, one in enumerate(failed, start=1):
         assert f"ConnectionError: no route, time {number}" in one["traceback"]
+
+
+async def test_a_store_that_was_away_while_a_run_asked_it_is_told_without_a_place_in_our_code(room):
+    class Failing(Blocking):
+        async def execute(self, activation, sink):
+            raise CommitUnknown("the connection broke") from ConnectionError("closed")
+
+    mailbox = room.mailbox(Failing())
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]).delivered(max_attempts=1))
+    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    page = await room.stores.events.list(EventScope.run(result.run_id))
+    [failed] = [event.payload for event in page.events if event.event_kind == "RunAttemptFailed"]
+    assert failed == {"attempt": 1, "error": "store error: the connection broke"}

@@ -850,9 +850,14 @@ class Execution:
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
-    """Log that an execution failed, and return the event that keeps why; with the place in foreign code."""
+    """Log that an execution failed, and return the event that keeps why; with the place in foreign code.
+
+    A store that was away is no fault of a place.
+    """
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
-    if not isinstance(error, PostroomError) or error.__cause__ is not None:
+    is_ours = isinstance(error, PostroomError) and error.__cause__ is None
+    was_away = isinstance(error, StoreError) and error.retryable
+    if not is_ours and not was_away:
         facts["traceback"] = storable("".join(format_exception(error))[-_TRACEBACK_KEPT:])
     _LOG.warning("run.attempt_failed", run_id=dispatch.run_id, **facts)
     return CanonicalEventDraft(
