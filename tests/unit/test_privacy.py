@@ -66,3 +66,12 @@ def test_a_data_folder_of_another_user_may_be_read_but_not_written_by_all(
     settings.data_dir.chmod(0o777)
     with pytest.raises(ConfigError):
         keep_private(settings)
+
+
+def test_a_pipe_or_device_in_the_place_of_a_database_keeps_its_rights(settings: Settings) -> None:
+    settings.database.unlink()
+    os.mkfifo(settings.database, 0o600)
+    settings.database.chmod(0o666)
+    keep_private(settings)
+    assert mode(settings.database) == 0o666
+    assert "postroom.db" not in told_of_folders(settings).detail

@@ -65,7 +65,11 @@ def told_of_folders(settings: Settings) -> CheckResult:
 
 def _is_shared(path: Path, *, platform: str = sys.platform) -> bool:
     # On Windows there are no such bits; the folder's access list protects it.
-    return platform != "win32" and path.exists() and bool(path.stat().st_mode & _SHARED)
+    if platform == "win32" or not path.exists():
+        return False
+    mode = path.stat().st_mode
+    # A device is everybody's, also where it stands in the place of a database.
+    return bool(mode & _SHARED) and (stat.S_ISDIR(mode) or stat.S_ISREG(mode))
 
 
 def _told(path: Path, found: os.stat_result) -> ConfigError:
