@@ -5,6 +5,7 @@ A proxy stands between engine and server where a connection has to break at a ch
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -115,12 +116,12 @@ async def outcome(store: SqlStore, change: Change, key: str = "") -> object:
         return error
 
 
-async def as_one_group(store: SqlStore, *changes: Change) -> list[object]:
+async def as_one_group(store: SqlStore, *changes: Change, key: str = "key{:03}") -> list[object]:
     """Let the changes be handed to one writer as a group, and return what each caller learned.
 
-    Each has a key of its own, in the order of the changes.
+    Each has a key of its own, in the order of the changes, unless one is given.
     """
-    gate, keys = Gate(), map("key{:03}".format, range(200))
+    gate, keys = Gate(), map(key.format, range(200))
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
         tasks.create_task(outcome(store, gate))
         assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
@@ -254,6 +255,82 @@ async def test_the_first_looks_of_a_group_are_waited_for_once(
     assert await notes(store) == ["a", "b", "c", "d", "warm"]
     writing = {writer._connection for writer in engine_of(store).writers}
     assert len([one for one in waits if one in writing]) == 3, "the gate's end, the looks, the group's end"
+
+
+async def test_changes_of_one_key_ask_once_each_behind_the_other(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They asked anew at each of their runs once one of them was done, and waited for each look alone."""
+    asked_for = []
+    look = Connection.look
+
+    def noting_values(self: Connection, statement: Statement, bound: Any, **more: Any) -> Any:
+        asked_for.append((statement.name, bound))
+        return look(self, statement, bound, **more)
+
+    monkeypatch.setattr(Connection, "look", noting_values)
+
+    def looking(name: str) -> Change:
+        def change(sql: SqlTransaction) -> None:
+            sql.lock("one")
+            for number in range(4):
+                sql.one("threads.thread", {"thread_id": f"{name}{number}"})
+            noting(name)(sql)
+
+        return change
+
+    assert await as_one_group(store, *[looking(name) for name in "abc"], key="one") == [None] * 3
+    names = [bound[0] for statement, bound in asked_for if statement == "threads.thread"]
+    assert Counter(names) == {f"{name}{number}".encode(): 1 for name in "abc" for number in range(4)}
+
+
+async def test_what_a_group_asks_together_is_dealt_out_as_each_asked_it(store: SqlStore) -> None:
+    odd = ("plain", 'a "quote", {and} \\', "NULL", "", "ünïcödé", "\n")
+
+    def looking(name: str) -> Change:
+        def change(sql: SqlTransaction) -> object:
+            sql.lock(name)
+            named = sql.ask(
+                ("threads.state", {"thread_id": name}),
+                ("threads.runs_of_threads", {"thread_ids": (name, "other")}),
+                (
+                    "dispatches.against",
+                    {"dispatch_id": name, "thread_id": name, "dedupe_key": None, "run_id": ""},
+                ),
+            )
+            sql.run("threads.put_state", {"thread_id": name, "body": f"[{len(named)}]{name}"})
+            return named[0]
+
+        return change
+
+    first = await as_one_group(store, *[looking(name) for name in odd])
+    again = await as_one_group(store, *[looking(name) for name in odd])
+    assert first == [[]] * len(odd)
+    assert again == [[(f"[3]{name}",)] for name in odd]
+
+
+async def test_a_group_tries_its_locks_before_it_looks(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that asks the same without a lock stands before it, and both are asked together."""
+    sent = []
+    send = Connection.send_named
+
+    def noting_names(self: Connection, statement: Statement, *more: Any) -> Any:
+        sent.append(statement.name)
+        return send(self, statement, *more)
+
+    def looking(name: str, *locks: str) -> Change:
+        def change(sql: SqlTransaction) -> object:
+            sql.lock(*locks)
+            return sql.one("threads.state", {"thread_id": name})
+
+        return change
+
+    await as_one_group(store, looking("a"), looking("b", "x"), looking("c", "y"))
+    monkeypatch.setattr(Connection, "send_named", noting_names)
+    await as_one_group(store, looking("a"), looking("b", "x"), looking("c", "y"))
+    assert sent == ["try_lock+", "threads.state+"]
 
 
 async def test_a_change_sees_what_was_written_before_it_under_the_same_lock(store: SqlStore) -> None:

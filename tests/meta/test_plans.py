@@ -1,5 +1,6 @@
 """How PostgreSQL finds rows: by an index, whatever it believes of the tables when a statement is first planned."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,10 @@ import pytest
 
 from postroom.stores.postgres.connection import SESSION
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.statements import statements
+from postroom.stores.postgres.together import columns as columns_of
+from postroom.stores.postgres.together import together
+from postroom.stores.postgres.values import array
+from postroom.stores.statements import Statement, statements
 
 pytestmark = pytest.mark.long
 
@@ -137,10 +141,28 @@ def scanning(session: Session) -> set[str]:
     for name, statement in statements("postgres").items():
         if name.startswith("outline.") or statement.text.startswith(("SAVEPOINT", "ROLLBACK", "RELEASE")):
             continue
-        [[[plan]]] = session.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {statement.text}").fetchall()
-        if any(scanned(plan["Plan"])):
-            found.add(name)
+        for text in (statement.text, *(one.text for one in for_several(session, statement))):
+            [[[plan]]] = session.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {text}").fetchall()
+            if any(scanned(plan["Plan"])):
+                found.add(name)
     return found
+
+
+def for_several(session: Session, statement: Statement) -> list[Statement]:
+    """Return the statement by which several ask the same, where it is a look with values."""
+    if not statement.text.startswith("SELECT"):
+        return []
+    several = together(statement, tuple(types_of(session, statement)))
+    return [] if several is None else [several]
+
+
+def types_of(session: Session, statement: Statement) -> list[int]:
+    session.execute(f"PREPARE look AS {statement.text}")
+    [[types]] = session.execute(
+        "SELECT parameter_types::oid[]::bigint[] FROM pg_prepared_statements WHERE name = 'look'"
+    ).fetchall()
+    session.execute("DEALLOCATE look")
+    return [int(one) for one in types]
 
 
 def scanned(node: dict[str, Any]) -> Iterator[str]:
@@ -166,6 +188,44 @@ def test_frequent_statements_need_no_settings_of_the_planner_on_tables_with_many
         for method in ("seqscan", "hashjoin", "mergejoin"):
             filled.execute(f"SET LOCAL enable_{method} = on")
         assert scanning(filled) <= READS_ALL | SCANS_IF_FREE
+
+
+def test_who_asks_together_finds_what_each_finds_alone(filled: Session) -> None:
+    seen = 0
+    for statement in statements("postgres").values():
+        for several in for_several(filled, statement):
+            types = types_of(filled, statement)
+            values = [[given(kind, which) for kind in types] for which in range(3)]
+            alone = [found(filled, statement, types, one) for one in values]
+            dealt: list[list[tuple[Any, ...]]] = [[] for _ in values]
+            for row in found(filled, several, [None] * len(types), columns_of(values)):
+                dealt[row[-1] - 1].append(row[:-1])
+            if "ORDER BY" not in statement.text:
+                alone, dealt = (
+                    [sorted(rows, key=repr) for rows in alone],
+                    [sorted(rows, key=repr) for rows in dealt],
+                )
+            assert dealt == alone, statement.name
+            seen += any(alone)
+    assert seen > 60, "the values are those of rows"
+
+
+def given(kind: int, which: int) -> bytes:
+    """Return values that rows have, of a type by its number; lists have two."""
+    texts, numbers = [b"t%d" % (which + 2), b"r%d" % (which + 2)], [b"%d" % (which + 2), b"%d" % (which + 9)]
+    return {1009: array(texts), 1016: array(numbers), 25: texts[0], 20: numbers[0]}[kind]
+
+
+def found(
+    session: Session, statement: Statement, types: list[int | None], values: list[bytes]
+) -> list[tuple[Any, ...]]:
+    text = re.sub(r"\$(\d+)", lambda match: f"%({match[1]})s", statement.text.replace("%", "%%"))
+    given = {str(place): value.decode() for place, value in enumerate(values, start=1)}
+    names = {20: "bigint", 25: "text", 1009: "text[]", 1016: "bigint[]"}
+    for place, kind in enumerate(types, start=1):
+        if kind is not None:
+            text = text.replace(f"%({place})s", f"%({place})s::{names[kind]}")
+    return session.execute(text.encode(), given).fetchall()
 
 
 def indexes(node: dict[str, Any], table: str) -> Iterator[str]:

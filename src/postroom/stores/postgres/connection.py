@@ -31,7 +31,8 @@ from postroom.stores.postgres.errors import (
     unreachable,
     unreadable,
 )
-from postroom.stores.postgres.values import decoder, encoded
+from postroom.stores.postgres.together import columns, together
+from postroom.stores.postgres.values import Bound, decoder, encoded
 from postroom.stores.sql_transaction import Row
 from postroom.stores.statements import Statement
 
@@ -107,6 +108,26 @@ class _Preparing(Answer):
     """What comes of the preparing of a statement."""
 
 
+class _Described(Answer):
+    """What comes of the description of a statement."""
+
+
+class _Together(Answer):
+    """What comes of one statement for several answers: the rows of each have its place at their end."""
+
+    __slots__ = ("answers",)
+
+    def __init__(self, statement: str, answers: Sequence[Answer]) -> None:
+        super().__init__(statement)
+        self.answers = answers
+
+    def deal_out(self) -> None:
+        """Give each of the answers its rows."""
+        answers = self.answers
+        for row in self.rows:
+            answers[row[-1] - 1].rows.append(row[:-1])
+
+
 _MARK: Final = Answer()
 """Stands among what is waited for, where all that was sent before it has its end."""
 _FAILURES: Final = (psycopg.Error, OSError, ValueError)
@@ -128,6 +149,10 @@ class Connection:
         self._selector = selectors.DefaultSelector()
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
         self._prepared: dict[str, bytes] = {}
+        self._types: dict[str, tuple[int, ...]] = {}
+        """The types of the parameters of statements, by name."""
+        self._looks: dict[tuple[bool, str], tuple[Statement, list[tuple[Bound, Answer]]]] = {}
+        """What is asked at the next wait, by whether it is no lock, and name."""
         self._expected: deque[Answer] = deque()
         self.has_written = False
         """Whether anything but looks was sent since the writer last said False."""
@@ -183,6 +208,7 @@ class Connection:
 
     def undo(self) -> None:
         """End the transaction without what it wrote."""
+        self._looks.clear()
         if self._expected:
             with contextlib.suppress(PostroomError, Contended):
                 self.wait()  # what it refuses is undone anyway
@@ -191,23 +217,49 @@ class Connection:
 
     def send(self, text: str, values: Sequence[object] = ()) -> Answer:
         """Send a statement by its text; the answer is there after `wait`."""
-        return self._sent(text, [encoded(value) for value in values])
+        return self._sent(text, [encoded(value) for value in values], Answer())
 
-    def send_named(self, statement: Statement, bound: list[bytes | None]) -> Answer:
+    def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
+        """Ask for what a named statement finds, with encoded values; the answer is there after `wait`.
+
+        All that ask the same with other values before that are one statement to the server: it is found
+        once, not once for each. What is sent meanwhile is done before, and locks before other looks.
+        """
+        answer = Answer(statement.name)
+        self._looks.setdefault((not is_lock, statement.name), (statement, []))[1].append((bound, answer))
+        return answer
+
+    def send_named(self, statement: Statement, bound: Bound, answer: Answer | None = None) -> Answer:
         """Send a named statement with encoded values; the answer is there after `wait`."""
+        answer = answer or Answer(statement.name)
         if self._address.direct_dsn:
-            return self._sent(statement.text, bound, statement.name)
+            return self._sent(statement.text, bound, answer)
         name = self._prepared.get(statement.name)
         self._note(statement.text)
         try:
             if name is None:
                 name = self._prepared[statement.name] = statement.name.encode()
                 self._pg.send_prepare(name, statement.text.encode())
-                self._expected.append(_Preparing(statement.name))
+                self._pg.send_describe_prepared(name)
+                self._expected += _Preparing(statement.name), _Described(statement.name)
             self._pg.send_query_prepared(name, bound or None)
         except _FAILURES as error:
             raise _lost(error) from error
-        return self._awaited(statement.name)
+        self._expected.append(answer)
+        return answer
+
+    def _send_looks(self) -> None:
+        """Send what was asked, the same with several values as one statement once its types are known."""
+        looks, self._looks = self._looks, {}
+        for _, (statement, asked) in sorted(looks.items()):
+            types = self._types.get(statement.name) if len(asked) > 1 else None
+            for_all = together(statement, types) if types else None
+            if for_all is not None:
+                answers = _Together(for_all.name, [answer for _, answer in asked])
+                self.send_named(for_all, columns([bound for bound, _ in asked]), answers)
+                continue
+            for bound, answer in asked:
+                self.send_named(statement, bound, answer)
 
     def wait(self) -> None:
         """Have done what was sent, and read the answers.
@@ -216,6 +268,7 @@ class Connection:
             Contended, PostroomError: what the server refused first; what was sent behind it was not done.
         """
         expected = self._expected
+        self._send_looks()
         if expected and expected[-1] is not _MARK:
             self.flush()
         refused: Refusal | None = None
@@ -285,18 +338,14 @@ class Connection:
         session = self._address.session
         self.send(_SETTINGS, (list(session), list(session.values()), for_transaction))
 
-    def _sent(self, text: str, bound: list[bytes | None], name: str = "") -> Answer:
+    def _sent(self, text: str, bound: Bound, answer: Answer) -> Answer:
         self._note(text)
         self._call(lambda: self._pg.send_query_params(text.encode(), bound or None))
-        return self._awaited(name)
+        self._expected.append(answer)
+        return answer
 
     def _note(self, text: str) -> None:
         self.has_written = self.has_written or not text.startswith("SELECT")
-
-    def _awaited(self, name: str) -> Answer:
-        answer = Answer(name)
-        self._expected.append(answer)
-        return answer
 
     def _read(self, expected: Answer, until: float) -> Refusal | None:
         result = self._next_result(until)
@@ -307,6 +356,10 @@ class Connection:
         if status == _ROWS:
             expected.rows = self._rows(expected.statement, result)
             expected.changed = len(expected.rows)
+            if isinstance(expected, _Together):
+                expected.deal_out()
+        elif status == _DONE and isinstance(expected, _Described):
+            self._types[expected.statement] = tuple(map(result.param_type, range(result.nparams)))
         elif status == _DONE:
             expected.changed = result.command_tuples or 0
         elif status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):

@@ -10,11 +10,13 @@ from typing_extensions import override
 from postroom.contracts.errors import PostroomError
 from postroom.stores.postgres.connection import Answer, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended
-from postroom.stores.postgres.values import encoded
+from postroom.stores.postgres.values import Bound, encoded
 from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 from postroom.stores.statements import Statement, statements
 
+_Key = tuple[object, ...]
 _NONE: Final[Values] = {}
+_CHANGEABLE: Final = (list, set)
 _LOCK: Final = Statement(
     name="lock",
     text="SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS key",
@@ -54,6 +56,10 @@ class PostgresTransaction(SqlTransaction):
         self.known = {}
         self.failure: Exception | None = None
         self.may_defer = False
+        self.runs = 0
+        """How often the change was run in its group."""
+        self.seen = 0
+        """How many changes of its group were done when it was run last."""
         self.locked: set[str] = set()
         """The names that it has asked to lock."""
         self._statements = statements("postgres")
@@ -62,7 +68,7 @@ class PostgresTransaction(SqlTransaction):
         self._locks: list[Answer] = []
         self._is_trying = False
         """Whether one of those may turn out to be held by others."""
-        self._asked: list[tuple[tuple[object, ...], Answer]] = []
+        self._asked: list[tuple[_Key, Answer]] = []
         """The looks of its runs until something was written, by statement and values, in their order."""
         self._place = 0
         """How many looks this run has asked."""
@@ -103,7 +109,7 @@ class PostgresTransaction(SqlTransaction):
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        return self._answers([self._bound(statement, values) for statement, values in looks])
+        return self._answers([(self._statements[name], values) for name, values in looks])
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
@@ -133,8 +139,10 @@ class PostgresTransaction(SqlTransaction):
         may_wait = self._may_wait and not (self._only_first and self.locked)
         self.locked.update(names)
         self._is_trying = self._is_trying or not may_wait
-        lock = _LOCK if may_wait else _TRY_LOCK
-        self._locks.append(self.send(lock, [encoded(sorted(map(lock_number, names)))]))
+        bound = [encoded(sorted(map(lock_number, names)))]
+        self._locks.append(
+            self.send(_LOCK, bound) if may_wait else self.connection.look(_TRY_LOCK, bound, is_lock=True)
+        )
 
     @override
     def wait_for_locks(self) -> None:
@@ -161,18 +169,19 @@ class PostgresTransaction(SqlTransaction):
 
     def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
         """Return the rows of a statement that this engine alone has, with its values in order."""
-        return self._answers([(statement, [encoded(value) for value in values])])[0]
+        places = dict(zip(statement.parameters, values, strict=True))
+        return self._answers([(statement, places)])[0]
 
-    def _answers(self, looks: Sequence[tuple[Statement, list[bytes | None]]]) -> list[list[Row]]:
-        answers, is_known = [], not self._locks
-        for statement, bound in looks:
-            key = statement.name, *bound
-            if self._asked[self._place : self._place + 1] and self._asked[self._place][0] == key:
-                answer = self._asked[self._place][1]
+    def _answers(self, looks: Sequence[tuple[Statement, Values]]) -> list[list[Row]]:
+        asked, answers, is_known = self._asked, [], not self._locks
+        for statement, values in looks:
+            key = _key(statement, values)
+            if self._place < len(asked) and asked[self._place][0] == key:
+                answer = asked[self._place][1]
             else:
                 self._forget()
-                answer, is_known = self.send(statement, bound), False
-                self._asked.append((key, answer))
+                answer, is_known = self._asked_for(statement, _bound(statement, values)), False
+                asked.append((key, answer))
             self._place += 1
             answers.append(answer)
         if not is_known:
@@ -184,14 +193,17 @@ class PostgresTransaction(SqlTransaction):
         if self.failure is not None:
             raise self.failure
 
+    def _asked_for(self, statement: Statement, bound: Bound) -> Answer:
+        if not statement.text.startswith("SELECT"):
+            return self.send(statement, bound)
+        self.refuse_failed()
+        return self.connection.look(statement, bound)
+
     def _send(self, name: str, values: Values) -> Answer:
-        return self.send(*self._bound(name, values))
+        statement = self._statements[name]
+        return self.send(statement, _bound(statement, values))
 
-    def _bound(self, name: str, values: Values) -> tuple[Statement, list[bytes | None]]:
-        found = self._statements[name]
-        return found, [encoded(values[parameter]) for parameter in found.parameters]
-
-    def send(self, statement: Statement, bound: list[bytes | None]) -> Answer:
+    def send(self, statement: Statement, bound: Bound) -> Answer:
         """Send a statement with encoded values; the answer is there after `wait`."""
         self.refuse_failed()
         if not statement.text.startswith("SELECT"):
@@ -203,6 +215,17 @@ class PostgresTransaction(SqlTransaction):
         except ConnectionLost as error:
             self.failure = error
             raise
+
+
+def _bound(statement: Statement, values: Values) -> Bound:
+    return [encoded(values[parameter]) for parameter in statement.parameters]
+
+
+def _key(statement: Statement, values: Values) -> _Key:
+    """Return what tells a look from others; a list that is changed later is another one."""
+    return statement.name, *[
+        tuple(value) if isinstance(value, _CHANGEABLE) else value for value in values.values()
+    ]
 
 
 def lock_number(name: str) -> int:

@@ -1,10 +1,12 @@
 """Values on their way to PostgreSQL and back, as text: what its types are here."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from postroom.contracts.errors import InvalidRecord
 
+Bound = Sequence[bytes | None]
+"""Encoded values of a statement, in order."""
 _INTEGERS = (20, 21, 23, 26)
 _FLOATS = (700, 701)
 
@@ -33,7 +35,7 @@ def encoded(value: object) -> bytes | None:
     if isinstance(value, bytes):
         return b"\\x" + value.hex().encode()
     if isinstance(value, Iterable):
-        return b"{%s}" % b",".join(_element(one) for one in value)
+        return b"{%s}" % b",".join([_element(one) for one in value])
     raise TypeError(f"no value for a database: {type(value).__name__}")
 
 
@@ -42,14 +44,20 @@ def decoder(oid: int) -> Callable[[bytes], Any]:
     return _DECODERS.get(oid, bytes.decode)
 
 
+def array(several: Iterable[bytes | None]) -> bytes:
+    """Return an array of encoded values."""
+    return b"{%s}" % b",".join([b"NULL" if one is None else _quoted(one) for one in several])
+
+
 def _element(value: object) -> bytes:
-    if value is None:
-        return b"NULL"
     text = encoded(value)
-    assert text is not None  # noqa: S101 - only None has none
-    if isinstance(value, str):
-        return b'"%s"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-    return text
+    if text is None:
+        return b"NULL"
+    return _quoted(text) if isinstance(value, str) else text
+
+
+def _quoted(text: bytes) -> bytes:
+    return b'"%s"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 
 def _number(text: bytes) -> int | float:

@@ -41,8 +41,8 @@ _LOG = get_logger(__name__)
 
 TRIES: Final = 5
 """How often changes are tried that gave way to others, or whose connection was lost."""
-RUNS: Final = 3
-"""How often the changes of a group are run at most, to wait for their looks together."""
+RUNS: Final = 8
+"""How often a change of a group is run at most, to wait for its looks together with the others."""
 FIRST_PAUSE: Final = timedelta(milliseconds=50)
 """Before the second try to connect; it doubles from try to try."""
 _END_WITHIN: Final = timedelta(seconds=5)
@@ -180,9 +180,7 @@ class Writer:
         connection.begin()
         work = _Work(connection, group, may_wait=self._patient is None)
         try:
-            for number in range(1, RUNS + 1):
-                if not work.run(may_defer=len(group) > 1 and number < RUNS):
-                    break
+            while work.run():
                 connection.wait()
         except (_OneByOne, PostroomError, Contended):
             connection.undo()
@@ -243,10 +241,10 @@ class _Work:
             )
             for change in group
         ]
-        self._locked: set[str] = set()
-        """The names that changes have locked that are done."""
+        self._locked: dict[str, int] = {}
+        """The names that changes have locked that are done, and how many were done by then."""
 
-    def run(self, *, may_defer: bool) -> bool:
+    def run(self) -> bool:
         """Run what is not done yet, and say whether some of it waits for answers."""
         waiting, self._waiting = self._waiting, []
         for change, transaction in waiting:
@@ -255,18 +253,21 @@ class _Work:
             elif change.key in {one.key for one, _ in self._waiting}:  # changes of one key keep their order
                 self._waiting.append((change, transaction))
             else:
-                self._run(change, transaction, may_defer=may_defer and bool(change.key))
+                self._run(change, transaction)
                 transaction.connection.pass_on()  # the server works while we go on with the next
         return bool(self._waiting)
 
-    def _run(self, change: _Change, transaction: PostgresTransaction, *, may_defer: bool) -> None:
+    def _run(self, change: _Change, transaction: PostgresTransaction) -> None:
         """Run a change.
 
         Raises:
             _OneByOne: it is to be undone, and with it all the others.
         """
         change.value = change.error = None
-        is_stale = not self._locked.isdisjoint(transaction.locked)
+        is_stale = any(self._locked.get(name, 0) > transaction.seen for name in transaction.locked)
+        transaction.seen = len(self.done)
+        transaction.runs += 1
+        may_defer = bool(change.key) and not self._is_alone and transaction.runs < RUNS
         try:
             transaction.begin(may_defer=may_defer, is_stale=is_stale)
             change.value = change.run(transaction)
@@ -281,8 +282,8 @@ class _Work:
             change.error = no_stop_iteration()
         except BaseException as error:  # handed to the caller: it is the caller's function that raised
             change.error = error
-        self._locked |= transaction.locked
         self._end(change, transaction)
+        self._locked.update(dict.fromkeys(transaction.locked, len(self.done)))
 
     def _end(self, change: _Change, transaction: PostgresTransaction) -> None:
         is_held = isinstance(transaction.failure, LockHeld)

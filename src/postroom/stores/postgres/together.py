@@ -1,0 +1,49 @@
+"""One statement that asks what several do, which differ in their values only."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from postroom.stores.postgres.values import Bound, array
+from postroom.stores.statements import Statement
+
+_PLACE: Final = re.compile(r"\$(\d+)")
+_TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
+"""The types by which statements are asked together, by the numbers that PostgreSQL has for them."""
+
+
+@cache
+def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
+    """Return the statement that takes an array for each parameter of a look, whose types are given.
+
+    Each row ends with the place, from 1 on, of the values that it was found with; rows of one place stand in
+    the order that the look gives them. None where there are no parameters, or some of another type.
+    """
+    if not types or not _TYPES.keys() >= set(types):
+        return None
+    text = _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
+    places = range(1, len(types) + 1)
+    arrays = ", ".join(f"${place}::{_type(types[place - 1])}[]" for place in places)
+    names = ", ".join(f"p{place}" for place in places)
+    return replace(
+        statement,
+        name=f"{statement.name}+",
+        text=f"SELECT found.*, given.place FROM unnest({arrays}) WITH ORDINALITY AS given ({names}, place)"  # noqa: S608 - our own texts
+        f" CROSS JOIN LATERAL ({text}) AS found",
+    )
+
+
+def columns(several: Sequence[Bound]) -> list[bytes]:
+    """Return an array of the values for each parameter."""
+    return [array(column) for column in zip(*several, strict=True)]
+
+
+def _type(number: int) -> str:
+    """Return the type in an array; one of arrays would need them all of one length, and is one of texts."""
+    return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
+
+
+def _use(place: int, kind: str) -> str:
+    return f"CAST(given.p{place} AS {kind})" if kind.endswith("[]") else f"given.p{place}"
