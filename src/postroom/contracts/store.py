@@ -312,8 +312,11 @@ class RecordWrites(
     the change itself (`contracts.project_log`); what changes nothing is not told.
     """
 
-    def lock_projects(self, project_ids: Iterable[int]) -> None:
-        """Keep other changes of these projects out; first, and all at once."""
+    def lock_projects(self, project_ids: Iterable[int], expected: Iterable[tuple[int, str]] = ()) -> None:
+        """Keep other changes of these projects out; first, and all at once.
+
+        `expected` are agents that are looked at next, by project and name: they take no wait of their own.
+        """
         ...
 
     def set_git_identity(self, project_id: int, git_identity: str) -> None:

@@ -151,9 +151,19 @@ def home_of(command: Command) -> str:
 def lock_projects_of(tx: MailWrites, command: Command) -> None:
     """Keep other changes of the projects out that a command may change, before it looks at anything."""
     named = projects_of(tx, command)
-    tx.lock_projects(named)
+    tx.lock_projects(named, _agents_of(tx, command))
     if _TO_BE_MADE in named:  # somebody may have made it before this one had the lock
         tx.lock_projects(projects_of(tx, command))
+
+
+def _agents_of(tx: MailReads, command: Command) -> list[tuple[int, str]]:
+    """Return the agents of a command's own project that it names, by project and name."""
+    home, fields = tx.project(home_of(command)), msgspec.structs.asdict(command)
+    if home is None:
+        return []
+    addresses = [one for kind in ("to", "cc", "bcc") for one in fields.get(kind) or ()]
+    names = [fields.get("sender_name"), *[one for one in addresses if "@" not in one and ":" not in one]]
+    return [(home.id, name) for name in dict.fromkeys(names) if name]
 
 
 def projects_of(tx: MailReads, command: Command) -> set[int]:

@@ -96,9 +96,14 @@ class Tables:
         What this transaction has asked and not written since is known: a step that is decided on a thread
         and then written looks at its row once. Values are given as tuples where they are lists.
         """
-        known = self._sql.known
-        wanted = {(statement, *values.values()): (statement, values) for statement, values in looks}
-        new = [key for key in wanted if key not in known] if known else list(wanted)
-        if new:
-            known.update(zip(new, self._sql.ask(*[wanted[key] for key in new]), strict=True))
-        return {key: known[key] for key in wanted}
+        return asked(self._sql, looks)
+
+
+def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
+    """Return what these looks find, and know it until something is written or locked; see `Tables._asked`."""
+    known = sql.known
+    wanted = {(statement, *values.values()): (statement, values) for statement, values in looks}
+    new = [key for key in wanted if key not in known] if known else list(wanted)
+    if new:
+        known.update(zip(new, sql.ask(*[wanted[key] for key in new]), strict=True))
+    return {key: known[key] for key in wanted}

@@ -5,6 +5,7 @@ Nothing is decided here; `EventRecorder` tells the logs of projects what a chang
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import islice, starmap
 from typing import Any, TypeVar, cast
 
 from typing_extensions import override
@@ -51,7 +52,7 @@ from postroom.stores.mail.restoring import TABLES, whole
 from postroom.stores.mail.retention import Retention, lock_bytes
 from postroom.stores.mail.timeline import Timeline
 from postroom.stores.mail.waking import Waking
-from postroom.stores.sql_transaction import OF_A_PROJECT, Row, SqlTransaction
+from postroom.stores.sql_transaction import OF_A_PROJECT, Look, Row, SqlTransaction, asked
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -110,12 +111,16 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         return self._now()
 
     @override
-    def lock_projects(self, project_ids: Iterable[int]) -> None:
-        named = set(project_ids)
+    def lock_projects(self, project_ids: Iterable[int], expected: Iterable[tuple[int, str]] = ()) -> None:
+        named = tuple(sorted(set(project_ids)))
         self._events.lock(named)
         if self._tx.dialect == "postgres":  # whoever had the lock may have merged one; it goes with the lock
-            there = {row[0] for row in self._tx.all("mail.projects_there", {"ids": sorted(named)})}
-            if not named - {0} <= there:
+            looks = [
+                ("mail.projects_there", {"ids": named}),
+                *starmap(_agent_named, islice(expected, 1 + _FEW)),
+            ]
+            there = {row[0] for row in asked(self._tx, looks)["mail.projects_there", named]}
+            if not {*named} - {0} <= there:
                 self._known.clear()
 
     @override
@@ -184,7 +189,8 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
 
     @override
     def agent(self, project_id: int, name: str) -> Agent | None:
-        return self._one(Agent, "mail.agent_named", project_id=project_id, name_key=name.casefold())
+        [rows] = asked(self._tx, [_agent_named(project_id, name)]).values()
+        return record(Agent, rows[0]) if rows else None
 
     @override
     def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
@@ -195,8 +201,8 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         if len(keys) > _FEW:
             return self._all(Agent, "mail.agents_named", project_id=project_id, name_keys=keys)
         # A look-up each is cheaper than reading a list.
-        looks = [("mail.agent_named", {"project_id": project_id, "name_key": key}) for key in keys]
-        found = [record(Agent, row) for answer in self._tx.ask(*looks) for row in answer]
+        looks = [_agent_named(project_id, key) for key in keys]
+        found = [record(Agent, row) for rows in asked(self._tx, looks).values() for row in rows]
         return sorted(found, key=lambda agent: agent.id)
 
     @override
@@ -851,6 +857,10 @@ class StoredMail(MailStore):
     @override
     async def probe(self) -> None:
         await self._store.probe()
+
+
+def _agent_named(project_id: int, name: str) -> Look:
+    return "mail.agent_named", {"project_id": project_id, "name_key": name.casefold()}
 
 
 def _unknown(kind: type[InputError], row_id: object) -> InputError:

@@ -195,6 +195,7 @@ class PostgresTransaction(SqlTransaction):
 
     def _asked_for(self, statement: Statement, bound: Bound) -> Answer:
         if not statement.text.startswith("SELECT"):
+            self.known.clear()
             return self.send(statement, bound)
         self.refuse_failed()
         return self.connection.look(statement, bound)

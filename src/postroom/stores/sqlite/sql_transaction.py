@@ -40,7 +40,6 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
-        self.known.clear()
         self._run(statement, values)
 
     @override
@@ -51,11 +50,12 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
-        self.known.clear()
         return self._run(statement, values).rowcount
 
     def _run(self, statement: str, values: Values) -> sqlite3.Cursor:
         found = self._statements[statement]
+        if self.known and not found.text.startswith("SELECT"):
+            self.known.clear()
         if not found.lists:
             return self._execute(found.text, values)
         bound = dict(values)
