@@ -9,6 +9,7 @@ import errno
 import os
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -29,6 +30,8 @@ MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = {ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}
 """How it writes what would part its words."""
 BUSY_TIMEOUT = timedelta(seconds=10)
+
+_PIECE = 1 << 18
 
 _READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -193,6 +196,24 @@ def file_error(error: OSError, path: Path) -> StoreError:
     if error.errno in _NO_SPACE:
         return StoreFull(f"the disk is full: {path}: {error}", value=str(path))
     return StoreReadOnly(f"{path} cannot be written: {error}", value=str(path))
+
+
+def take_room(folder: Path, size: int) -> None:
+    """Write so many bytes to the disk of a folder, and give them back.
+
+    That what is free there would do does not say that it may be had: users have quotas.
+
+    Raises:
+        StoreFull: they do not fit.
+        StoreReadOnly: nothing can be written there.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            for left in range(size, 0, -_PIECE):
+                # What cannot be pressed: a file system that does so must have room for it as well.
+                file.write(os.urandom(min(left, _PIECE)))
+    except OSError as error:
+        raise file_error(error, folder) from error
 
 
 @contextmanager
