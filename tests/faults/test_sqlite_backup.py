@@ -1,15 +1,23 @@
 """A backup is a whole, consistent database or nothing, made while work goes on."""
 
 import asyncio
+import signal
 import stat
+import subprocess
+import sys
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from postroom.contracts.errors import StoreReadOnly
+from postroom.contracts.errors import InvalidPath, StateError, StoreReadOnly
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.connection import connect
+from postroom.stores.sqlite.copying import back_up
 from postroom.testing.conformance.given import Office, an_office, put_message
 
+HERE = Path(__file__).parent
 PATIENCE = 20
 
 
@@ -57,3 +65,48 @@ async def test_a_backup_that_cannot_be_written_leaves_its_target_as_it_was(
         await sqlite_store.back_up(target)
     assert sorted(entry.name for entry in tmp_path.glob("copy.db*")) == ["copy.db"]
     assert target.is_dir()
+
+
+def test_what_a_killed_backup_left_goes_with_the_next_one_to_the_same_place(tmp_path: Path) -> None:
+    database, target = tmp_path / "postroom.db", tmp_path / "to" / "monday.db"
+    SqliteStore.open(database).close()
+    target.parent.mkdir()
+    program = [sys.executable, str(HERE / "copying_process.py"), str(database), str(target)]
+    ended = subprocess.run(program, timeout=PATIENCE, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert (target.parent / "monday.db.partial").exists()
+    with closing(connect(database)) as connection:
+        back_up(connection, target, is_read_back=True)
+    assert [entry.name for entry in target.parent.iterdir()] == ["monday.db"]
+
+
+@pytest.mark.parametrize("ending", [".partial", ".partial-journal"])
+def test_a_file_of_somebody_else_is_left_alone(ending: str, tmp_path: Path) -> None:
+    database, theirs = tmp_path / "postroom.db", tmp_path / f"monday.db{ending}"
+    SqliteStore.open(database).close()
+    theirs.write_text("half a download")
+    with closing(connect(database)) as connection, pytest.raises(InvalidPath) as refused:
+        back_up(connection, tmp_path / "monday.db")
+    assert refused.value.value == str(theirs)
+    assert theirs.read_text() == "half a download"
+    assert sorted(entry.name for entry in tmp_path.glob("monday.db*")) == [theirs.name]
+
+
+def test_what_another_backup_writes_is_left_alone(tmp_path: Path) -> None:
+    database, target = tmp_path / "postroom.db", tmp_path / "monday.db"
+    SqliteStore.open(database).close()
+    refused = []
+
+    class Meanwhile(threading.Event):
+        """Asked after a piece of the copy whether to stop, it begins another."""
+
+        def is_set(self) -> bool:
+            with closing(connect(database)) as other, pytest.raises(StateError) as found:
+                back_up(other, target)
+            refused.append(found.value.message)
+            return False
+
+    with closing(connect(database)) as connection:
+        back_up(connection, target, is_read_back=True, stop=Meanwhile())
+    assert refused
+    assert sorted(entry.name for entry in tmp_path.glob("monday.db*")) == ["monday.db"]

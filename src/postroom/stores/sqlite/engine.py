@@ -26,7 +26,7 @@ from postroom.stores.sqlite.connection import (
     file_error,
     prepare,
     read_only_error,
-    refuse_folder,
+    refuse_no_file,
     refuse_shared,
     take_room,
     translated,
@@ -129,7 +129,7 @@ class SqliteEngine(Engine):
             StoreReadOnly: it or its folder cannot be written.
         """
         path = path.resolve()  # one file has one lock, whatever links lead to it
-        refuse_folder(path)
+        refuse_no_file(path)
         if not may_begin:
             refuse_missing(path)
         try:
