@@ -143,6 +143,17 @@ def test_a_large_write_that_is_refused_is_told_as_well(tmp_path: Path) -> None:
     assert seen["freed"] == ["ok"] * 3
 
 
+def test_deletion_goes_on_in_the_room_that_the_log_has(tmp_path: Path) -> None:
+    """It needs no more than the log, which is folded into the file when the disk takes nothing more."""
+    seen = on_a_small_disk("32m", "pruning_process.py", tmp_path, "600000")
+    assert seen == {"full": 600, "freed": 0, "kept": True, "left": 5, "wrong": []}
+
+
+def test_deletion_without_any_room_is_told_and_goes_on_with_room(tmp_path: Path) -> None:
+    seen = on_a_small_disk("32m", "pruning_process.py", tmp_path, "0")
+    assert seen == {"full": "store_full", "freed": 600, "kept": True, "left": 5, "wrong": []}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_server_that_starts_on_a_full_disk_reads_and_writes_again_with_room(
