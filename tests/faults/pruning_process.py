@@ -11,11 +11,14 @@ from postroom.app.config import Settings
 from postroom.app.retention import Retention
 from postroom.contracts.errors import StoreFull
 from postroom.contracts.retention import KeepRule
+from postroom.contracts.store import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, put_message
+from postroom.testing.conformance.given import Office, an_office, put_message
 
 OLD, NEW = 600, 5
+TOGETHER = 20
+"""Messages of one change: the log of as many changes would need a larger disk."""
 
 
 class AtOnce:
@@ -26,10 +29,16 @@ class AtOnce:
         await asyncio.sleep(0)
 
 
-def fill(disk: Path, left: int) -> Path:
-    """Leave so many bytes of the disk free."""
+def put_some(tx: MailWrites, here: Office) -> None:
+    """Store some messages that are old."""
+    for _ in range(TOGETHER):
+        put_message(tx, here.ada, [here.ben], body="plum " * 600)
+
+
+def fill(disk: Path) -> Path:
+    """Leave nothing of the disk free."""
     filler, free = disk / "filler", os.statvfs(disk)
-    filler.write_bytes(bytes(free.f_bavail * free.f_frsize - left))
+    filler.write_bytes(bytes(free.f_bavail * free.f_frsize))
     return filler
 
 
@@ -41,13 +50,13 @@ async def deleted(retention: Retention) -> str | int:
         return error.code
 
 
-async def prune(disk: Path, left: int) -> dict[str, object]:
-    """Fill the disk up to so many bytes, delete, then free it and delete what is left."""
+async def prune(disk: Path, reserve: int) -> dict[str, object]:
+    """Reserve a log as the server does, fill the disk, delete, then free it and delete what is left."""
     clock, path = ManualClock(), disk / "postroom.db"
     store = await asyncio.to_thread(SqliteStore.open, path, clock=clock)
     here = await an_office(store)
-    for _ in range(OLD):
-        await store.write(lambda tx: put_message(tx, here.ada, [here.ben], body="plum " * 600))
+    for _ in range(OLD // TOGETHER):
+        await store.write(lambda tx: put_some(tx, here))
     clock.advance(timedelta(days=9))
     now = clock.now()
     kept = [
@@ -56,10 +65,10 @@ async def prune(disk: Path, left: int) -> dict[str, object]:
     ]
     await store.settle()
     await asyncio.to_thread(store.close)  # so that all of it is in the file, and the log is gone
-    store = await asyncio.to_thread(SqliteStore.open, path, clock=clock)
+    store = await asyncio.to_thread(SqliteStore.open, path, clock=clock, log_reserve=reserve)
     rule = KeepRule(project=None, topic=None, thread=None, keep=timedelta(days=1), unread_stays=False)
     retention = Retention(Settings(data_dir=disk), store, [rule], timer=AtOnce())
-    filler = await asyncio.to_thread(fill, disk, left)
+    filler = await asyncio.to_thread(fill, disk)
     seen: dict[str, object] = {"full": await deleted(retention)}
     filler.unlink()
     seen["freed"] = await deleted(retention)

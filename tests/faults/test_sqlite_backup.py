@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.contracts.errors import InvalidPath, StateError, StoreReadOnly
+from postroom.contracts.errors import InvalidPath, StateError, StoreFull, StoreReadOnly
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import connect
 from postroom.stores.sqlite.copying import back_up
@@ -90,6 +91,35 @@ def test_a_file_of_somebody_else_is_left_alone(ending: str, tmp_path: Path) -> N
     assert refused.value.value == str(theirs)
     assert theirs.read_text() == "half a download"
     assert sorted(entry.name for entry in tmp_path.glob("monday.db*")) == [theirs.name]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no such folder")
+def test_a_folder_that_takes_no_files_is_not_told_as_another_backup(tmp_path: Path) -> None:
+    database, target = tmp_path / "postroom.db", Path("/proc/monday.db")
+    SqliteStore.open(database).close()
+    with closing(connect(database)) as connection, pytest.raises(StoreReadOnly) as refused:
+        back_up(connection, target)
+    assert refused.value.remedy == "see that whoever runs this may write to /proc"
+
+
+def test_a_full_disk_is_told_once_and_with_the_place_of_the_copy(tmp_path: Path) -> None:
+    database, target = tmp_path / "postroom.db", tmp_path / "to" / "monday.db"
+    SqliteStore.open(database).close()
+    target.parent.mkdir()
+
+    class Full(threading.Event):
+        """Asked after a piece of the copy whether to stop, it fails as SQLite does without room."""
+
+        def is_set(self) -> bool:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+
+    with closing(connect(database)) as connection, pytest.raises(StoreFull) as refused:
+        back_up(connection, target, stop=Full())
+    assert refused.value.message == f"the disk is full: {target}: database or disk is full"
+    assert refused.value.remedy == f"free space on the disk of {target.parent}, and try again"
+    assert list(target.parent.iterdir()) == []
 
 
 def test_what_another_backup_writes_is_left_alone(tmp_path: Path) -> None:

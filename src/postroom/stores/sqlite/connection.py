@@ -222,7 +222,15 @@ def file_error(error: OSError, path: Path) -> StoreError:
     """Return postroom's error for a failure of the file system."""
     if error.errno in _NO_SPACE:
         return no_room(path, error)
-    return StoreReadOnly(f"{path} cannot be written: {error}", value=str(path))
+    return StoreReadOnly(
+        f"{path} cannot be written: {error}",
+        value=str(path),
+        remedy=f"see that whoever runs this may write to {_folder_of(path)}",
+    )
+
+
+def _folder_of(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
 
 
 def take_room(folder: Path, size: int) -> None:
@@ -245,11 +253,10 @@ def take_room(folder: Path, size: int) -> None:
 
 def no_room(path: Path, reason: object) -> StoreFull:
     """Return the error for a file for which there is no room on its disk."""
-    folder = path if path.is_dir() else path.parent
     return StoreFull(
         f"the disk is full: {path}: {reason}",
         value=str(path),
-        remedy=f"free space on the disk of {folder}, and try again",
+        remedy=f"free space on the disk of {_folder_of(path)}, and try again",
     )
 
 

@@ -61,7 +61,7 @@ def back_up(
             partial.replace(target)
             sync_folder(target.parent)
     except StoreFull as error:  # the copy's disk, which may be another than the database's
-        raise no_room(target, error.message) from error
+        raise no_room(target, error.__cause__) from error
     except OSError as error:
         raise file_error(error, target) from error
 
@@ -82,6 +82,7 @@ def _partial_of(target: Path) -> Iterator[Path]:
     target.parent.stat()  # the lock would make a folder that is missing
     if not held.exists():
         _refuse_strangers(partial)
+    held.touch(mode=0o600)  # the lock takes a folder that refuses files for one in which somebody has it
     lock = FileLock(held, mode=0o600, blocking=False, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
