@@ -242,7 +242,13 @@ async def test_without_room_for_twice_the_database_nothing_is_written(
     state = await timed.state()
     assert state.failure is not None
     assert (state.failure.code, state.tries, files(tmp_path)) == ("store_full", 1, [])
-    assert str(needed) in state.failure.message
+    size = (tmp_path / "postroom.db").stat().st_size
+    assert f"{needed} bytes free, twice the database ({size}) and its log ({log.stat().st_size})" in (
+        state.failure.message
+    )
+    assert state.failure.remedy == f"free space on the disk of {tmp_path / 'backups'}", (
+        "there is none to remove"
+    )
     room[0] = needed
     await timed.round()
     assert ((await timed.state()).failure, len(files(tmp_path))) == (None, 1)

@@ -123,6 +123,37 @@ def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -
     assert seen["wrong"] == []
 
 
+def test_a_write_that_was_refused_for_want_of_room_is_told_until_there_is_room(tmp_path: Path) -> None:
+    """Small writes fit all the while: what is said does not change from look to look."""
+    seen = on_a_small_disk("12m", "refusing_process.py", tmp_path, "200000", "500000")
+    assert seen["before"] == "ok"
+    assert (seen["looks"], seen["later"]) == (["store_full"] * 5, ["store_full"] * 5)
+    assert "ok" in seen["small"], "else the probe's own row would not have fitted either"
+    assert (seen["freed"], seen["files"]) == (
+        ["ok"] * 3,
+        ["postroom.db", "postroom.db-shm", "postroom.db-wal", "postroom.db.lock", "postroom.db.owner.json"],
+    ), "nothing is left of the looks"
+
+
+def test_a_large_write_that_is_refused_is_told_as_well(tmp_path: Path) -> None:
+    """More is free than is looked for at first; what it must be doubles with each refusal that comes after a look."""
+    seen = on_a_small_disk("12m", "refusing_process.py", tmp_path, "3000000", "1500000")
+    assert seen["again"] == "store_full"
+    assert seen["later"][-1] == "store_full"
+    assert seen["freed"] == ["ok"] * 3
+
+
+def test_deletion_goes_on_in_the_room_that_the_log_has(tmp_path: Path) -> None:
+    """It needs no more than the log, which is folded into the file when the disk takes nothing more."""
+    seen = on_a_small_disk("32m", "pruning_process.py", tmp_path, "600000")
+    assert seen == {"full": 600, "freed": 0, "kept": True, "left": 5, "wrong": []}
+
+
+def test_deletion_without_any_room_is_told_and_goes_on_with_room(tmp_path: Path) -> None:
+    seen = on_a_small_disk("32m", "pruning_process.py", tmp_path, "0")
+    assert seen == {"full": "store_full", "freed": 600, "kept": True, "left": 5, "wrong": []}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_server_that_starts_on_a_full_disk_reads_and_writes_again_with_room(

@@ -69,7 +69,7 @@ async def test_a_backup_that_failed_is_told_with_its_reason(here: Place) -> None
     (here.application.settings.data_dir / "backups").write_text("in the way")
     await here.application.backups.round()
     told = await here.finding("backups")
-    assert (told["state"], "cannot be written" in told["detail"]) == ("failed", True)
+    assert (told["state"], "is a file, and no folder" in told["detail"]) == ("failed", True)
     checks = (await here.operator.ready()).as_dict()
     assert checks["checks"]["backups"] == {"state": "failed", "age_ms": None, "code": "store_read_only"}
 

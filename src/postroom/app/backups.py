@@ -20,12 +20,12 @@ from postroom.app.check_results import CheckResult, free_bytes, span
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
-from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreFull
+from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreFull, StoreReadOnly
 from postroom.http_api.operations import CheckState
 from postroom.log import get_logger
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.apart import Apart
-from postroom.stores.sqlite.connection import file_error
+from postroom.stores.sqlite.connection import file_error, refuse_no_folder
 from postroom.stores.sqlite.copying import PARTIAL
 from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.store import Stores
@@ -38,6 +38,8 @@ FIRST_PAUSE: Final = timedelta(minutes=5)
 LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
 """How many times the database's size must be free: the copy, and as much again for mail to go on."""
+_SOME: Final = 2
+"""Of as many backups one can go."""
 _NAME: Final = re.compile(r"daily-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.(?:db|backup)")
 _COPY: Final = ".copy"
 """The end of the name of a whole copy, which is there until its pages are kept."""
@@ -71,7 +73,7 @@ class BackupState:
     damaged: tuple[str, ...]
     """Names of those that cannot be given back, as far as was looked."""
     failure: PostroomError | None
-    """Why the last try failed; None when it did not."""
+    """Why the last try failed, or why the next one will; None when nothing stands against it."""
     tries: int
     """How many tries have failed since one went well."""
 
@@ -143,14 +145,14 @@ class Backups:
             StoreError: the folder cannot be read.
         """
         now = self._clock.now()
-        found = await asyncio.to_thread(backups_in, self.folder)
+        found, no_folder = await asyncio.to_thread(_found, self.folder)
         newest = _newest(found, now)
         return BackupState(
             interval_ms=self._interval_ms,
             newest=newest,
             age_ms=None if newest is None else now - newest.made_at,
             damaged=tuple(one.path.name for one in found if one.fault),
-            failure=self._failure,
+            failure=no_folder or self._failure,
             tries=self._tries,
         )
 
@@ -161,7 +163,7 @@ class Backups:
             StoreError: the folder cannot be read.
         """
         damaged = await asyncio.to_thread(_damaged, self.folder, full=full)
-        found, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
+        (found, _), now = await asyncio.to_thread(_found, self.folder), self._clock.now()
         newest = _newest([one for one in found if one.path.name not in damaged], now)
         age_ms = None if newest is None else now - newest.made_at
         return replace(await self.state(), newest=newest, age_ms=age_ms, damaged=damaged)
@@ -204,24 +206,34 @@ class Backups:
     def _prepare(self) -> None:
         """Make the folder, remove what a server that was killed left half written, and look for room."""
         refuse_missing(self._database)
+        refuse_no_folder(self.folder)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for left in (*self.folder.glob(f"daily-*.db{PARTIAL}*"), *self.folder.glob(f"*{_COPY}*")):
                 left.unlink(missing_ok=True)
-            needed = _ROOM * _size(self._database)
+            size, log = _sizes(self._database)
             free = self._free(self.folder)
         except OSError as error:
             raise file_error(error, self.folder) from error
-        if free < needed:
+        if free < (needed := _ROOM * (size + log)):
             raise StoreFull(
-                f"no backup is made: it needs {needed} bytes free, twice the database, and there are {free}",
+                f"no backup is made: it needs {needed} bytes free, twice the database ({size}) and its log "
+                f"({log}), and there are {free}",
                 value=free,
-                remedy="free space on the disk of the folder backups, or lower backup_keep",
+                remedy=self._making_room(),
             )
+
+    def _making_room(self) -> str:
+        remedy = f"free space on the disk of {self.folder}"
+        if len(backups_in(self.folder)) < _SOME:
+            return remedy
+        return f"{remedy}, or remove older backups: `postroom backup prune --keep 1` leaves the newest"
 
     def _remove(self, older: list[Backup]) -> None:
         try:
             remove(self.folder, older)
+            for one in older:
+                _LOG.info("backup.removed", file=one.path.name)
         except (OSError, PostroomError) as error:  # it is tried again after the next one
             _LOG.warning("backup.not_removed", reason=str(error))
 
@@ -247,13 +259,23 @@ def backups_in(folder: Path) -> list[Backup]:
     """Return every backup in a folder, in no order; none when there is no folder. Blocks.
 
     Raises:
-        StoreError: the folder cannot be read.
+        StoreError: the folder cannot be read, or is none.
     """
+    refuse_no_folder(folder)
     try:
         found = (path for kind in ("*.db", f"*{page_backups.SUFFIX}") for path in folder.glob(kind))
         return [_backup(path) for path in found if path.is_file()]
     except OSError as error:
         raise file_error(error, folder) from error
+
+
+def _found(folder: Path) -> tuple[list[Backup], StoreReadOnly | None]:
+    """Return the backups of a folder, or none and the error where a file is in its place. Blocks."""
+    try:
+        refuse_no_folder(folder)
+    except StoreReadOnly as error:
+        return [], error
+    return backups_in(folder), None
 
 
 def newest_backup(folder: Path, now: int) -> Backup | None:
@@ -293,7 +315,8 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
     if found.newest is not None and found.age_ms is not None:
         newest = f"the newest, {found.newest.path.name}, is {span(found.age_ms)} old"
     if found.failure is not None:
-        detail = f"the last {found.tries} tries failed: {found.failure.message}; {newest}"
+        tries = f"the last {found.tries} tries failed: " if found.tries else ""
+        detail = f"{tries}{found.failure.message}; {newest}"
         return "failed", detail, found.failure.remedy
     if found.damaged:
         detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
@@ -357,7 +380,7 @@ def _instant(text: str) -> int | None:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
-def _size(database: Path) -> int:
-    """Return the bytes of a database and of its log, in which much of it may still be."""
+def _sizes(database: Path) -> tuple[int, int]:
+    """Return the bytes of a database, and of its log, in which much of it may still be."""
     log = database.with_name(f"{database.name}-wal")
-    return database.stat().st_size + (log.stat().st_size if log.exists() else 0)
+    return database.stat().st_size, log.stat().st_size if log.exists() else 0

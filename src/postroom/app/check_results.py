@@ -108,7 +108,8 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
         return CheckResult(part="disk", state="unknown", detail=detail, remedy="look at the disk yourself")
     detail = f"{free} bytes are free" + ("" if is_folder else f", the database has {size}")
     facts = {"free_bytes": free, "database_bytes": size}
-    if free < max(LEAST_FREE, 2 * size):
+    if free < (least := max(LEAST_FREE, 2 * size)):
+        detail += f"; the least is {least}" + (", twice the database" if least > LEAST_FREE else "")
         remedy = "free space, or move the data folder: mail is refused when nothing is left"
         return CheckResult(part="disk", state="failed", detail=detail, remedy=remedy, facts=facts)
     return CheckResult(part="disk", state="ok", detail=detail, facts=facts)

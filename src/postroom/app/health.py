@@ -6,6 +6,7 @@ from typing import Final
 from postroom.app.wiring import Application
 from postroom.contracts.budgets import Budget, BudgetScope, Spending
 from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import StoreFull
 from postroom.contracts.work import HealthFact
 from postroom.http_api.operations import Check, Readiness
 from postroom.web.wording import lasting
@@ -57,7 +58,10 @@ def _told(check: Check) -> HealthFact | None:
 
 
 def _store(check: Check) -> str:
-    return f"store {check.facts['took_ms']} ms" if check.state == "ok" else "the store does not answer"
+    if check.state == "ok":
+        return f"store {check.facts['took_ms']} ms"
+    is_full = check.facts.get("code") == StoreFull.code
+    return "no room for what is written: the disk is full" if is_full else "the store does not answer"
 
 
 def _archive(check: Check) -> str:

@@ -48,7 +48,11 @@ def load_or_make_token(path: Path) -> str:
             found = _read(path)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFull(f"the disk is full: {path}: {error}", value=str(path)) from error
+            raise StoreFull(
+                f"the disk is full: {path}: {error}",
+                value=str(path),
+                remedy=f"free space on the disk of {path.parent}, and try again",
+            ) from error
         raise ConfigError(
             f"the token file {path} cannot be read or made: {error.strerror}",
             value=str(path),

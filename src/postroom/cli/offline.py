@@ -19,7 +19,13 @@ from postroom.contracts.transactions import Outline
 from postroom.stores.postgres.errors import no_backup
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import page_backups
-from postroom.stores.sqlite.connection import connect, file_error, refuse_folder, translated
+from postroom.stores.sqlite.connection import (
+    connect,
+    file_error,
+    refuse_no_file,
+    refuse_no_folder,
+    translated,
+)
 from postroom.stores.sqlite.copying import back_up, remove_with_companions
 from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.sqlite.left_log import refuse_damaged_log
@@ -42,6 +48,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
     if chosen.exists():
         raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
     _require(settings.database)
+    refuse_no_folder(chosen.parent)
     try:
         chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -120,6 +127,7 @@ def _owned(database: Path, now: int, purpose: str) -> Iterator[None]:
 
 
 def _require(database: Path) -> None:
+    refuse_no_file(database)
     if not database.exists():
         raise StateError(
             f"there is no database at {database}",
@@ -149,8 +157,8 @@ def _look_at_store(settings: Settings, now: int) -> None:
             asyncio.run(store.probe())
             refuse_wrong(asyncio.run(store.identity(kept.projects)), kept, settings)
         return
-    refuse_folder(settings.database)
     if kept.expects_a_store:
+        refuse_no_file(settings.database)
         refuse_missing(settings.database)
     _require(settings.database)
     with _owned(settings.database, now, "doctor"):

@@ -22,10 +22,11 @@ from postroom.contracts.errors import (
     StateError,
     StoreCorrupt,
     StoreError,
+    StoreFull,
 )
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.sqlite import page_backups
-from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.connection import connect, file_error, refuse_no_file, translated
 from postroom.stores.sqlite.copying import refuse_faults, remove_with_companions, sync_folder
 from postroom.stores.sqlite.lock import OwnerLock
 
@@ -82,6 +83,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
     for path in (wish.source, wish.database):
         if not path.name:
             raise InvalidPath(f"{path} is no file", value=str(path), remedy="name a file")
+    refuse_no_file(wish.database)
     if wish.source.suffix != page_backups.SUFFIX:
         _refuse_live(wish.source)
     with _writing(wish.database):
@@ -239,6 +241,8 @@ def checked_schema(file: Path, shown: Path) -> int:
     try:
         with translated():
             faults, applied = _read_whole(file)
+    except StoreFull:  # which says nothing of the file
+        raise
     except StoreError as error:
         raise _unfit(shown, error.message) from error
     if faults:

@@ -815,9 +815,7 @@ class StoreFull(StoreError):
 
     code = "store_full"
     retryable = True
-    default_remedy = (
-        "free space on the disk that holds the database; start the server only if it does not run"
-    )
+    default_remedy = "free space on the disk that holds the database, and try again"
 
 
 class StoreReadOnly(StoreError):

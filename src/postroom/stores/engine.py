@@ -93,8 +93,8 @@ class Engine(Protocol):
         """Return the shape of the database without what is in it."""
         ...
 
-    def take_room(self, sql: SqlTransaction) -> None:
-        """Take as much room on the disk as some new rows do, until the transaction ends.
+    def take_room(self, sql: SqlTransaction, size: int) -> None:
+        """Take so many bytes of room on the disk, and give them back; 0: as much as shows that rows fit.
 
         Raises:
             StoreFull: there is none.

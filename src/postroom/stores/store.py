@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import CommitUnknown, StaleClaim, StoreCorrupt, WrongStore
+from postroom.contracts.errors import CommitUnknown, StaleClaim, StoreCorrupt, StoreFull, WrongStore
 from postroom.contracts.outbox import EffectPerformer, OutboxMessage
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.transactions import MAIL, Outline, Store, Transaction
@@ -28,6 +28,7 @@ from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.leases import LeaseTables
 from postroom.stores.mail.tables import MailTables, StoredMail
 from postroom.stores.outbox import OutboxTables
+from postroom.stores.room import Room
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.schedules import ScheduleTables
 from postroom.stores.sql_transaction import Row, SqlTransaction
@@ -145,6 +146,7 @@ class SqlStore(Store):
         self._changes = changes or ChangeNotifier()
         self._seed = token_bytes(32)
         self._writes = count()
+        self._room = Room()
         self._store_id: str | None = None
         """Which store it was when that was looked at last."""
 
@@ -201,6 +203,9 @@ class SqlStore(Store):
             except StoreCorrupt as error:
                 await self._set_aside(error, aside)
                 continue
+            except StoreFull:
+                self._room.refused()
+                raise
             except CommitUnknown:
                 if performer is not None and effects:
                     performer.give_back(effects)
@@ -215,13 +220,18 @@ class SqlStore(Store):
 
     @override
     async def probe(self) -> None:
-        now = self.clock.now()
+        now, wanted = self.clock.now(), self._room.wanted
 
         def change(sql: SqlTransaction) -> tuple[Row | None, Row | None]:
-            self.engine.take_room(sql)
+            self.engine.take_room(sql, wanted)
             return sql.one("store.probe", {"now": now}), sql.one("store.id")
 
-        row, found = await self.engine.write(change)
+        try:
+            row, found = await self.engine.write(change)
+        except StoreFull:
+            self._room.missing()
+            raise
+        self._room.found(wanted)
         if row is None or row[0] != now:
             raise StoreCorrupt("the probe row did not read back as it was written", value=now)
         store_id = None if found is None else found[0]

@@ -129,8 +129,8 @@ class CheckingEngine(Engine):
         return await self.engine.outline()
 
     @override
-    def take_room(self, sql: SqlTransaction) -> None:
-        self.engine.take_room(sql.sql if isinstance(sql, _WatchedTransaction) else sql)
+    def take_room(self, sql: SqlTransaction, size: int) -> None:
+        self.engine.take_room(sql.sql if isinstance(sql, _WatchedTransaction) else sql, size)
 
     @override
     def share(self, topics: Iterable[str]) -> None:

@@ -31,6 +31,7 @@ from postroom.stores.postgres.readers import Readers
 from postroom.stores.postgres.schema import migrate, refuse_unfit
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.writer import Writer
+from postroom.stores.room import LEAST
 from postroom.stores.sql_transaction import OF_A_PROJECT, SqlTransaction
 from postroom.stores.statements import Statement
 
@@ -45,17 +46,18 @@ _PLACE: Final = """
 SELECT format('postgresql:%s:%s/%s', coalesce(host(inet_server_addr()), 'local'),
               coalesce(inet_server_port(), 0), current_database())
 """
-# A set of rows that outgrows work_mem spills to a temporary file, here of some 300 kB beside the database.
+# A set of rows that outgrows work_mem spills to a temporary file beside the database, some 12 bytes a row.
 # The probe's one row, and any that is changed, fits on its page even when the disk is full.
+_ROW: Final = 12
 _ROOM: Final = Statement(
     name="store.room",
     text="""
 WITH small AS MATERIALIZED (
   SELECT set_config('work_mem', '64kB', true) || set_config('temp_tablespaces', '', true) AS size
 )
-SELECT count(*) FROM small, generate_series(1, 5000 * length(small.size)) AS one
+SELECT count(*) FROM small, generate_series(1, CAST($1 AS bigint) + 0 * length(small.size)) AS one
 """,
-    parameters=(),
+    parameters=("rows",),
     lists=frozenset(),
 )
 
@@ -267,9 +269,9 @@ class PostgresEngine(Engine):
         return await self.inspector.submit(outline_of)
 
     @override
-    def take_room(self, sql: SqlTransaction) -> None:
+    def take_room(self, sql: SqlTransaction, size: int) -> None:
         assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine makes no other
-        sql.rows(_ROOM, ())
+        sql.rows(_ROOM, (max(size, LEAST) // _ROW,))
 
     @override
     def share(self, topics: Iterable[str]) -> None:

@@ -34,7 +34,7 @@ _KINDS: tuple[tuple[tuple[str, ...], type[StoreError], str], ...] = (
     (("53", "57014"), StoreUnavailable, "PostgreSQL did not answer"),
 )
 _REMEDIES: Final = {
-    StoreFull: "free space on the disk of the PostgreSQL server; start the server only if it does not run",
+    StoreFull: "free space on the disk of the PostgreSQL server, and try again",
     StoreReadOnly: "connect to the server that may be written: this one is a standby or read-only",
     StoreCorrupt: "have the administrator of the PostgreSQL server restore a backup",
     WrongStore: (

@@ -8,11 +8,14 @@ Only the writer may checkpoint: SQLite 3.7.0 to 3.51.2 can corrupt a WAL file wh
 import errno
 import os
 import sqlite3
+import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 from postroom.contracts.errors import (
     StoreCorrupt,
@@ -29,6 +32,8 @@ MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = {ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}
 """How it writes what would part its words."""
 BUSY_TIMEOUT = timedelta(seconds=10)
+
+_PIECE = 1 << 18
 
 _READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -57,17 +62,42 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def refuse_folder(path: Path, what: str = "database") -> None:
-    """Refuse a folder in the place of a file, of which SQLite says only that it cannot open it.
+_OTHERS: Final = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+"""What may lie in the place of a file."""
+
+
+def refuse_no_file(path: Path, what: str = "database") -> None:
+    """Refuse what is no file in the place of one; SQLite says of it only that it cannot open it, or not that.
+
+    Raises:
+        StoreReadOnly: it is a folder, a pipe, a socket or a device.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # it is not there, or cannot be looked at: whoever opens it learns why
+        return
+    for is_it, kind in _OTHERS:
+        if is_it(mode):
+            elsewhere = ", or name another file with --database" if what == "database" else ""
+            raise StoreReadOnly(
+                f"{path} is {kind}, and no {what}", value=str(path), remedy=f"move it away{elsewhere}"
+            )
+
+
+def refuse_no_folder(path: Path) -> None:
+    """Refuse a file in the place of a folder.
 
     Raises:
         StoreReadOnly: it is one.
     """
-    if path.is_dir():
-        elsewhere = ", or name another file with --database" if what == "database" else ""
-        raise StoreReadOnly(
-            f"{path} is a folder, and no {what}", value=str(path), remedy=f"move it away{elsewhere}"
-        )
+    if path.exists() and not path.is_dir():
+        raise StoreReadOnly(f"{path} is a file, and no folder", value=str(path), remedy="move it away")
 
 
 def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
@@ -112,7 +142,7 @@ def connect_unshared(path: Path) -> sqlite3.Connection:
     """
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
-        raise StoreFull(f"the disk is full: {log} cannot be read without room beside it", value=str(path))
+        raise no_room(path, f"{log.name} cannot be read without room beside it")
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro&immutable=1",
         uri=True,
@@ -191,8 +221,43 @@ def _may_write(path: Path) -> bool:
 def file_error(error: OSError, path: Path) -> StoreError:
     """Return postroom's error for a failure of the file system."""
     if error.errno in _NO_SPACE:
-        return StoreFull(f"the disk is full: {path}: {error}", value=str(path))
-    return StoreReadOnly(f"{path} cannot be written: {error}", value=str(path))
+        return no_room(path, error)
+    return StoreReadOnly(
+        f"{path} cannot be written: {error}",
+        value=str(path),
+        remedy=f"see that whoever runs this may write to {_folder_of(path)}",
+    )
+
+
+def _folder_of(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
+
+
+def take_room(folder: Path, size: int) -> None:
+    """Write so many bytes to the disk of a folder, and give them back.
+
+    That what is free there would do does not say that it may be had: users have quotas.
+
+    Raises:
+        StoreFull: they do not fit.
+        StoreReadOnly: nothing can be written there.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            for left in range(size, 0, -_PIECE):
+                # What cannot be pressed: a file system that does so must have room for it as well.
+                file.write(os.urandom(min(left, _PIECE)))
+    except OSError as error:
+        raise file_error(error, folder) from error
+
+
+def no_room(path: Path, reason: object) -> StoreFull:
+    """Return the error for a file for which there is no room on its disk."""
+    return StoreFull(
+        f"the disk is full: {path}: {reason}",
+        value=str(path),
+        remedy=f"free space on the disk of {_folder_of(path)}, and try again",
+    )
 
 
 @contextmanager

@@ -1,6 +1,9 @@
 """Copies of the database: of one moment, whole or not there at all, made while others write.
 
 <target>.partial ──written──▶ read back whole, where that is asked ──▶ <target>
+
+Beside it lies <target>.partial.lock for so long, which tells whose it is: with a lock that nobody holds it
+was left by a process that was killed, and goes with the next copy; without one it is a stranger's, and stays.
 """
 
 import os
@@ -8,12 +11,14 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from postroom.contracts import progress
-from postroom.contracts.errors import StoreCorrupt, StoreUnavailable
-from postroom.stores.sqlite.connection import file_error, translated
+from postroom.contracts.errors import InvalidPath, StateError, StoreCorrupt, StoreFull, StoreUnavailable
+from postroom.stores.sqlite.connection import file_error, no_room, translated
 
 PARTIAL: Final = ".partial"
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
@@ -43,21 +48,68 @@ def back_up(
         StoreError: the copy could not be written; what `target` was before, it is still.
         StoreCorrupt: the copy does not read back, as then the database does not.
         StoreUnavailable: it was told to stop.
+        StateError: another copy is being written there.
+        InvalidPath: somebody else's file lies where it would be written.
     """
-    partial = target.with_name(target.name + PARTIAL)
     stop = stop or threading.Event()
     try:
-        remove_with_companions(partial)
-        partial.touch(mode=0o600)
-        _copy(connection, partial, _Pace(stop, rest), is_kept=is_kept)
-        if is_read_back:
-            refuse_faults(partial, target, stop)
-        partial.replace(target)
-        sync_folder(target.parent)
+        with _partial_of(target) as partial:
+            partial.touch(mode=0o600)
+            _copy(connection, partial, _Pace(stop, rest), is_kept=is_kept)
+            if is_read_back:
+                refuse_faults(partial, target, stop)
+            partial.replace(target)
+            sync_folder(target.parent)
+    except StoreFull as error:  # the copy's disk, which may be another than the database's
+        raise no_room(target, error.__cause__) from error
     except OSError as error:
         raise file_error(error, target) from error
+
+
+@contextmanager
+def _partial_of(target: Path) -> Iterator[Path]:
+    """Give where a copy is written until it is whole; what is there of it afterwards is removed.
+
+    Raises:
+        StateError: another copy is being written there.
+        InvalidPath: somebody else's file is there.
+        OSError: the lock cannot be made.
+    """
+    from filelock import FileLock, Timeout  # loaded where copies are made
+
+    partial = target.with_name(target.name + PARTIAL)
+    held = partial.with_name(f"{partial.name}.lock")
+    target.parent.stat()  # the lock would make a folder that is missing
+    if not held.exists():
+        _refuse_strangers(partial)
+    held.touch(mode=0o600)  # the lock takes a folder that refuses files for one in which somebody has it
+    lock = FileLock(held, mode=0o600, blocking=False, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise StateError(
+            f"another process writes a backup to {target}", value=str(target), remedy="wait until it is done"
+        ) from None
+    try:
+        remove_with_companions(partial)
+        yield partial
     finally:
         remove_with_companions(partial)
+        with suppress(
+            OSError
+        ):  # before it is released, so that nobody gets one without a name; Windows keeps it
+            held.unlink(missing_ok=True)
+        lock.release()
+
+
+def _refuse_strangers(partial: Path) -> None:
+    for one in (partial.with_name(partial.name + ending) for ending in ("", *COMPANIONS)):
+        if one.exists():
+            raise InvalidPath(
+                f"{one} is in the way, which may not be ours: a backup is written there until it is whole",
+                value=str(one),
+                remedy="move it away, or name another file",
+            )
 
 
 def remove_with_companions(file: Path) -> None:

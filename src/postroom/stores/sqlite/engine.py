@@ -26,8 +26,9 @@ from postroom.stores.sqlite.connection import (
     file_error,
     prepare,
     read_only_error,
-    refuse_folder,
+    refuse_no_file,
     refuse_shared,
+    take_room,
     translated,
 )
 from postroom.stores.sqlite.copying import back_up
@@ -128,7 +129,7 @@ class SqliteEngine(Engine):
             StoreReadOnly: it or its folder cannot be written.
         """
         path = path.resolve()  # one file has one lock, whatever links lead to it
-        refuse_folder(path)
+        refuse_no_file(path)
         if not may_begin:
             refuse_missing(path)
         try:
@@ -214,8 +215,13 @@ class SqliteEngine(Engine):
         await self._copier.submit_free(copy)
 
     @override
-    def take_room(self, sql: SqlTransaction) -> None:
-        """Each commit takes room in the log."""
+    def take_room(self, sql: SqlTransaction, size: int) -> None:
+        """Each commit takes room in the log; more than that is taken beside it, in a file without a name.
+
+        A row in the database would stay in its log, and take what it was to look for.
+        """
+        if size and self._lock is not None:
+            take_room(self.path.parent, size)
 
     @override
     async def check(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import StoreFull, StoreHeld
-from postroom.stores.sqlite.connection import file_error, refuse_folder
+from postroom.stores.sqlite.connection import file_error, refuse_no_file
 
 
 class OwnerLock:
@@ -41,7 +41,7 @@ class OwnerLock:
             raise self._held() from None
         except OSError as error:
             self.release()
-            refuse_folder(Path(self._lock.lock_file), "lock")
+            refuse_no_file(Path(self._lock.lock_file), "lock")
             raise file_error(error, self._of) from error
         try:
             self._note.write_text(json.dumps(note), encoding="utf-8")

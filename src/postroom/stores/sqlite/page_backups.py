@@ -222,7 +222,7 @@ def sweep(folder: Path, without: Collection[Path] = ()) -> int:
 
     Raises:
         StoreCorrupt: another cannot be read, so that nobody knows what it needs; nothing was removed.
-        OSError: something cannot be removed; what went is in the log.
+        OSError: something cannot be removed.
     """
     _tidy(folder)
     needed = _needed(one for one in folder.glob(f"*{SUFFIX}") if one not in without and not one.is_dir())
@@ -230,7 +230,6 @@ def sweep(folder: Path, without: Collection[Path] = ()) -> int:
     for path in without:
         freed += path.stat().st_size
         remove_with_companions(path)
-        _LOG.info("backup.removed", file=path.name)
     return freed + _swept(folder, needed)
 
 

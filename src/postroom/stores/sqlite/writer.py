@@ -1,7 +1,8 @@
 """The one thread that writes: callers hand it changes, it commits them in groups and then answers.
 
     callers ──▶ queue ──▶ BEGIN · each change · COMMIT (one fsync) ──▶ answers ──▶ chores when due
-                              └ one raises: all undone, and again with a SAVEPOINT each
+                              ├ one raises: all undone, and again with a SAVEPOINT each
+                              └ the disk is full: the log is folded, and again, once
 
 After it has answered, and while nobody waits, the thread does its chores: it moves the search index
 and the threads on, and folds the log into the database.
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from postroom.contracts.errors import StoreError, StoreUnavailable
+from postroom.contracts.errors import StoreError, StoreFull, StoreUnavailable
 from postroom.log import get_logger
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
 from postroom.stores.sqlite.connection import store_error
@@ -117,6 +118,7 @@ class Writer:
             answer(group)
             return
         self._commit(group)
+        self._commit_refused(group)
         answer(group)
         self._do_chores()
 
@@ -153,6 +155,27 @@ class Writer:
             fail(group, error)
         if self._connection.in_transaction:
             self._undo()
+
+    def _commit_refused(self, group: list[_Change]) -> None:
+        """Fold the log and try again what found no room: what the log holds, it may then write over.
+
+        So deletion goes on though the disk takes nothing more, and then messages in the pages that are free.
+        """
+        refused = [change for change in group if isinstance(change.error, StoreFull)]
+        if not refused or not self._folded():
+            return
+        for change in refused:
+            change.value = change.error = None
+        self._commit(refused)
+
+    def _folded(self) -> bool:
+        """Fold the log into the database, and say whether all of it is there: it may have no room either."""
+        try:
+            if self._files is not None:
+                self._files.refuse_changed()
+            return _fold_all(self._connection, self._files)
+        except (sqlite3.Error, StoreError):  # the callers learn what their own changes met
+            return False
 
     def _run(self, change: _Change) -> None:
         change.perform(SqliteTransaction(self._connection))  # of its own: what was looked up may be undone
@@ -222,9 +245,15 @@ class Writer:
 
 
 def _fold(connection: sqlite3.Connection, *, files: OwnFiles | None) -> bool:
-    with contextlib.nullcontext() if files is None else files.writing():
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    _fold_all(connection, files)
     return False
+
+
+def _fold_all(connection: sqlite3.Connection, files: OwnFiles | None) -> bool:
+    """Fold the log into the database; return whether all of it is there, and some was."""
+    with contextlib.nullcontext() if files is None else files.writing():
+        [[_, pages, folded]] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    return bool(0 < pages == folded)
 
 
 def update_indexes(tx: SqliteTransaction) -> bool:

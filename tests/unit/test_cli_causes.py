@@ -1,0 +1,150 @@
+"""What is in the way is said as what it is, and each remedy helps where it is shown."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from postroom.app.check_results import LEAST_FREE, told_of_disk
+from postroom.cli import restoring
+from postroom.cli.main import main
+from postroom.contracts.errors import StoreFull
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.connection import file_error
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in os.environ:
+        if name.startswith("POSTROOM_"):
+            monkeypatch.delenv(name)
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("POSTROOM_DATA_DIR", str(folder))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return folder
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        here = Path.cwd()
+        os.chdir(path.parent)  # the names of sockets are short
+        try:
+            one.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "a folder": lambda path: path.mkdir(),
+    "a named pipe": os.mkfifo,
+    "a socket": bind,
+    "a device": lambda path: path.symlink_to(os.devnull),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no such files")
+@pytest.mark.parametrize("words", [["backup"], ["doctor"], ["up", "--port", "0"]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_in_the_databases_place_is_told_as_what_it_is(
+    kind: str,
+    words: list[str],
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(data)
+    KINDS[kind](data / "postroom.db")
+    main(words)
+    said = "".join(capsys.readouterr())
+    assert f" is {kind}, and no database" in said
+    assert "move it away, or name another file with --database" in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_restored_over_what_is_no_file(
+    kind: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = data / "saved.db"
+    SqliteStore.open(saved).close()
+    KINDS[kind](data / "postroom.db")
+    assert main(["restore", str(saved), "--force"]) == 78
+    assert f"is {kind}, and no database" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("words", [["backup"], ["backup", "list"], ["backup", "prune", "--keep", "1"]])
+def test_a_file_in_the_place_of_the_folder_of_backups_is_told(
+    words: list[str], data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SqliteStore.open(data / "postroom.db").close()
+    (data / "backups").write_text("mine")
+    assert main(words) == 78
+    said = "".join(capsys.readouterr())
+    assert f"{data / 'backups'} is a file, and no folder" in said
+    assert "remedy: move it away" in said
+    assert (data / "backups").read_text() == "mine"
+
+
+def test_doctor_tells_the_file_in_the_place_of_the_folder_of_backups(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SqliteStore.open(data / "postroom.db").close()
+    (data / "backups").write_text("mine")
+    assert main(["doctor"]) == 1
+    assert f"failed  backups: {data / 'backups'} is a file, and no folder" in capsys.readouterr().out
+
+
+def test_prune_says_what_it_did_once_and_where_other_commands_do(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SqliteStore.open(data / "postroom.db").close()
+    for _ in range(2):
+        assert main(["backup"]) == 0
+    capsys.readouterr()
+    assert main(["backup", "prune", "--keep", "1"]) == 0
+    said = capsys.readouterr()
+    assert said.out.count(" removed\n") == 1
+    assert "backup.removed" not in said.out + said.err
+
+
+def test_a_disk_with_too_little_room_is_told_with_how_much_it_must_be(tmp_path: Path) -> None:
+    database = tmp_path / "postroom.db"
+    database.write_bytes(b"")
+    small = told_of_disk(database, free_of=lambda _: 1000).detail
+    os.truncate(database, LEAST_FREE)
+    large = told_of_disk(database, free_of=lambda _: 2 * LEAST_FREE - 1).detail
+    assert small == f"1000 bytes are free, the database has 0; the least is {LEAST_FREE}"
+    assert large.endswith(f"; the least is {2 * LEAST_FREE}, twice the database")
+
+
+def test_a_full_disk_is_told_with_its_place(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = data / "saved.db"
+    SqliteStore.open(saved).close()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(restoring.os, "fsync", full)
+    assert main(["restore", str(saved)]) == 75
+    said = "".join(capsys.readouterr())
+    assert f"remedy: free space on the disk of {data}, and try again" in said
+
+
+def test_no_remedy_for_a_full_disk_asks_whether_the_server_runs() -> None:
+    told = [StoreFull("full").remedy, file_error(OSError(28, "full"), Path("/srv/x")).remedy]
+    assert [one for one in told if "only if" in one] == []
+
+
+def test_a_check_that_has_no_room_is_not_told_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path) -> None:
+        raise StoreFull("the disk is full")
+
+    monkeypatch.setattr(restoring, "_read_whole", full)
+    with pytest.raises(StoreFull):
+        restoring.checked_schema(tmp_path / "x.db", tmp_path / "x.db")

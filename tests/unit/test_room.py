@@ -1,0 +1,37 @@
+"""Whether there is room: told from a refused write until as much is found."""
+
+from postroom.stores.room import LEAST, MOST, Room
+
+
+def test_nothing_is_looked_for_before_a_write_is_refused() -> None:
+    room = Room()
+    room.found(0)
+    assert room.wanted == 0
+
+
+def test_a_look_from_before_the_refusal_does_not_end_it() -> None:
+    room = Room()
+    room.refused()
+    room.found(0)
+    assert room.wanted == LEAST
+
+
+def test_a_refusal_after_as_much_was_there_looks_for_more_up_to_a_bound() -> None:
+    room = Room()
+    seen = []
+    for _ in range(9):
+        room.refused()
+        seen.append(room.wanted)
+        room.found(room.wanted)
+    assert seen[:3] == [LEAST, 2 * LEAST, 4 * LEAST]
+    assert seen[-2:] == [MOST, MOST]
+
+
+def test_a_disk_that_is_full_time_and_again_is_looked_at_no_harder() -> None:
+    room = Room()
+    for _ in range(3):
+        room.refused()
+        assert room.wanted == LEAST
+        room.missing()
+        room.found(LEAST)
+        assert room.wanted == 0
