@@ -39,6 +39,7 @@ from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.postgres.values import encoded
+from postroom.stores.room import LEAST
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.statements import Statement
 from postroom.stores.store import SqlStore
@@ -952,3 +953,21 @@ def test_a_server_that_ends_while_a_store_is_opened_counts_as_unreachable(
         opens.join(PATIENCE)
     [error] = refused
     assert isinstance(error, StoreUnavailable)
+
+
+@pytest.mark.parametrize("size", [0, 1_200_000])
+async def test_room_is_taken_as_large_as_it_is_wanted(store: SqlStore, size: int) -> None:
+    """On disk: the server that keeps temporary files below half of it refuses, one with a little more does not."""
+    wanted = max(size, LEAST)
+
+    def within(limit: int) -> Change:
+        def change(sql: SqlTransaction) -> None:
+            rows(sql, "SELECT set_config('temp_file_limit', $1, true)", f"{limit // 1024}kB")
+            store.engine.take_room(sql, size)
+
+        return change
+
+    refused = await outcome(store, within(wanted // 2))
+    assert isinstance(refused, StoreUnavailable)
+    assert "temp_file_limit" in str(refused)
+    assert await outcome(store, within(2 * wanted)) is None

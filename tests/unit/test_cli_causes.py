@@ -37,15 +37,22 @@ def bind(path: Path) -> None:
             os.chdir(here)
 
 
+HAS_ALL = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no such files")
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
 KINDS: dict[str, Callable[[Path], object]] = {
     "a folder": lambda path: path.mkdir(),
-    "a named pipe": os.mkfifo,
+    "a named pipe": make_pipe,
     "a socket": bind,
     "a device": lambda path: path.symlink_to(os.devnull),
 }
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no such files")
+@HAS_ALL
 @pytest.mark.parametrize("words", [["backup"], ["doctor"], ["up", "--port", "0"]])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_file_in_the_databases_place_is_told_as_what_it_is(
@@ -63,6 +70,7 @@ def test_what_is_no_file_in_the_databases_place_is_told_as_what_it_is(
     assert "move it away, or name another file with --database" in said
 
 
+@HAS_ALL
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_restored_over_what_is_no_file(
     kind: str, data: Path, capsys: pytest.CaptureFixture[str]

@@ -1,5 +1,7 @@
 """Whether there is room: told from a refused write until as much is found."""
 
+from postroom.app.health import _store
+from postroom.http_api.operations import Check
 from postroom.stores.room import LEAST, MOST, Room
 
 
@@ -35,3 +37,11 @@ def test_a_disk_that_is_full_time_and_again_is_looked_at_no_harder() -> None:
         room.missing()
         room.found(LEAST)
         assert room.wanted == 0
+
+
+def test_people_are_told_that_the_disk_is_full_and_not_that_nothing_answers() -> None:
+    told = [
+        _store(Check(name="store", state="failed", facts={"code": code}))
+        for code in ("store_full", "store_unavailable")
+    ]
+    assert told == ["no room for what is written: the disk is full", "the store does not answer"]
