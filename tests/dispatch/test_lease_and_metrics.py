@@ -30,6 +30,7 @@ from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import SuspensionAwareSink
 from postroom.testing import ManualClock
+from postroom.testing.conformance.run_given import ended
 from table_rows import each_row
 
 OPERATIONS = "postroom_mailbox_operations_total"
@@ -209,3 +210,13 @@ async def test_mailbox_lease_renewal_is_wired_and_prevents_reclaim(room: Room) -
     assert ended.attempt_count == 0
     assert executor.run_count == 1
     assert mailbox.metrics.value(OPERATIONS, operation="lease_renewal", result="ok") == 10
+
+
+async def test_what_ended_well_is_counted_to_a_bound_and_what_failed_to_the_last(room, monkeypatch):
+    """What has ended stays for days; a sweep that counted all of it took longer every day."""
+    monkeypatch.setattr("postroom.stores.runs.dispatches.MOST_COUNTED", 2)
+    for status in (RunDispatchStatus.ACKED, RunDispatchStatus.CANCELLED, RunDispatchStatus.DEAD_LETTER):
+        for number in range(3):
+            await ended(room.stores, f"{status.value}-{number}", status)
+    counts = await room.stores.dispatches.count_by_status()
+    assert [counts[status] for status in RunDispatchStatus] == [0, 0, 2, 2, 0, 3]

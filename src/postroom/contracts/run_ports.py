@@ -326,7 +326,7 @@ class DispatchStore(_RunPort):
         return await self._look(lambda runs: runs.dispatches.count_queued(thread_id, at_most))
 
     async def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count all dispatches; for gauges, at long intervals."""
+        """Count dispatches, for gauges; see `run_tables.DispatchTables.count_by_status`."""
         return await self._look(lambda runs: runs.dispatches.count_by_status())
 
     async def hasten(self, dispatch_id: str) -> RunDispatch | None:

@@ -5,7 +5,7 @@ effects), all in one call; the instant is read after that, when it is first need
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from postroom.contracts.budgets import Spending
 from postroom.contracts.conversation import Summary, Turn
@@ -36,6 +36,10 @@ Beginning = tuple[RunDispatch, RunRecord | None]
 """A dispatch that is claimed, and its run where that begins with it."""
 Places = Collection[str] | None
 """Where somebody runs threads: anywhere, and in these places; None: wherever they are to run."""
+
+
+MOST_COUNTED: Final = 1_000
+"""How many dispatches of a kind that ended as they should are counted."""
 
 
 class DueThread(NamedTuple):
@@ -243,7 +247,10 @@ class DispatchTables(Protocol):
         ...
 
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count all dispatches, by walking an index: for gauges, at long intervals."""
+        """Count dispatches; of those that ended as they should, `MOST_COUNTED` of each kind at most.
+
+        What has ended stays for days, and is no work: a gauge that counted it took longer every day.
+        """
         ...
 
     def hasten(self, dispatch_id: str) -> RunDispatch | None:

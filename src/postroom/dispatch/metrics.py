@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from postroom.contracts.accepting import ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleClaim, StoreError
+from postroom.contracts.run_tables import MOST_COUNTED
 
 if TYPE_CHECKING:  # loaded where numbers are shown: a program that only has a queue need not wait for it
     from prometheus_client import CollectorRegistry
@@ -114,7 +115,10 @@ class MailboxMetrics:
             "postroom_mailbox_waiting_threads", "Threads that wait here for a free slot.", is_gauge=True
         )
         self._depth = _Number(
-            "postroom_mailbox_dispatch_depth", "Dispatches by status.", "status", is_gauge=True
+            "postroom_mailbox_dispatch_depth",
+            f"Dispatches by status; {MOST_COUNTED} acked, cancelled or superseded ones may be more.",
+            "status",
+            is_gauge=True,
         )
         self._operations = _Number("postroom_mailbox_operations", "Store operations.", "operation", "result")
         self._operation_seconds = _Seconds(

@@ -30,7 +30,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest
-from postroom.contracts.run_tables import DispatchTables, DueThread, Places
+from postroom.contracts.run_tables import MOST_COUNTED, DispatchTables, DueThread, Places
 from postroom.contracts.transactions import WORK, commands_to
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
@@ -359,7 +359,7 @@ class Dispatches(Tables, DispatchTables):
 
     @override
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        counted = dict(map(tuple, self._sql.all("dispatches.count_by_status")))
+        counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MOST_COUNTED})))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
 
     @override

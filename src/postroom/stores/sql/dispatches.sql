@@ -276,7 +276,16 @@ SELECT count(*) FROM (SELECT 1 FROM run_dispatches {index run_dispatches_ended}
                        LIMIT :at_most) AS found;
 
 -- count_by_status
-SELECT status, count(*) FROM run_dispatches {index run_dispatches_ended} WHERE is_open = 0 GROUP BY status
+SELECT 'Acked', count(*) FROM (SELECT 1 FROM run_dispatches {index run_dispatches_ended}
+                           WHERE is_open = 0 AND status = 'Acked' LIMIT :at_most) AS found
+ UNION ALL
+SELECT 'Cancelled', count(*) FROM (SELECT 1 FROM run_dispatches {index run_dispatches_ended}
+                           WHERE is_open = 0 AND status = 'Cancelled' LIMIT :at_most) AS found
+ UNION ALL
+SELECT 'Superseded', count(*) FROM (SELECT 1 FROM run_dispatches {index run_dispatches_ended}
+                           WHERE is_open = 0 AND status = 'Superseded' LIMIT :at_most) AS found
+ UNION ALL
+SELECT 'DeadLetter', count(*) FROM run_dispatches {index run_dispatches_ended} WHERE is_open = 0 AND status = 'DeadLetter'
  UNION ALL
 SELECT 'Queued', count(*) FROM run_dispatches WHERE status = 'Queued'
  UNION ALL
