@@ -156,3 +156,14 @@ def test_a_check_that_has_no_room_is_not_told_as_damage(
     monkeypatch.setattr(restoring, "_read_whole", full)
     with pytest.raises(StoreFull):
         restoring.checked_schema(tmp_path / "x.db", tmp_path / "x.db")
+
+
+def test_what_a_killed_backup_left_in_the_folder_goes_with_the_next_one(data: Path) -> None:
+    SqliteStore.open(data / "postroom.db").close()
+    folder = data / "backups"
+    folder.mkdir()
+    for ending in ("", ".partial", ".partial-journal", ".partial.lock"):
+        (folder / f"postroom-x.copy{ending}").write_bytes(b"half")
+    (folder / "mine.copy").write_bytes(b"theirs")
+    assert main(["backup"]) == 0
+    assert [path.name for path in folder.iterdir() if ".copy" in path.name] == ["mine.copy"]

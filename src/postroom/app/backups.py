@@ -41,7 +41,7 @@ _ROOM: Final = 2
 _SOME: Final = 2
 """Of as many backups one can go."""
 _NAME: Final = re.compile(r"daily-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.(?:db|backup)")
-_COPY: Final = ".copy"
+COPY: Final = ".copy"
 """The end of the name of a whole copy, which is there until its pages are kept."""
 _LOG = get_logger(__name__)
 
@@ -128,7 +128,7 @@ class Backups:
             StoreError: the database cannot be read or the backup not be written; those before are whole.
             StateError: another process makes or removes backups.
         """
-        target, copy = (self.folder / f"{name}{ending}" for ending in (page_backups.SUFFIX, _COPY))
+        target, copy = (self.folder / f"{name}{ending}" for ending in (page_backups.SUFFIX, COPY))
         async with self._one_at_a_time:
             await asyncio.to_thread(self._prepare)
             try:
@@ -209,8 +209,7 @@ class Backups:
         refuse_no_folder(self.folder)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in (*self.folder.glob(f"daily-*.db{PARTIAL}*"), *self.folder.glob(f"*{_COPY}*")):
-                left.unlink(missing_ok=True)
+            remove_left(self.folder)
             size, log = _sizes(self._database)
             free = self._free(self.folder)
         except OSError as error:
@@ -248,6 +247,17 @@ def remove(folder: Path, chosen: Sequence[Backup]) -> int:
     """
     with page_backups.folder_lock(folder):
         return page_backups.sweep(folder, [one.path for one in chosen])
+
+
+def remove_left(folder: Path) -> None:
+    """Remove the copies that a process left which was killed; nobody else makes one in the folder. Blocks.
+
+    Raises:
+        OSError: a file cannot be removed.
+    """
+    for named in (f"daily-*.db{PARTIAL}*", f"daily-*{COPY}*", f"postroom-*{COPY}*"):
+        for left in folder.glob(named):
+            left.unlink(missing_ok=True)
 
 
 def folder_of(settings: Settings) -> Path:

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from postroom.app import places
-from postroom.app.backups import folder_of, newest_backup, stamp
+from postroom.app.backups import COPY, folder_of, newest_backup, remove_left, stamp
 from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span, told_of_disk
 from postroom.app.config import Settings, load_settings
 from postroom.app.privacy import told_of_folders
@@ -53,8 +53,10 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise file_error(error, chosen.parent) from error
-    copy = chosen if target else chosen.with_suffix(".copy")
+    copy = chosen if target else chosen.with_suffix(COPY)
     with _owned(settings.database, now, "backup"):
+        if target is None:
+            _tidy(chosen.parent)
         with translated(), closing(connect(settings.database)) as connection:
             back_up(connection, copy, is_read_back=True, is_kept=bool(target))
         try:
@@ -67,6 +69,13 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
                 remove_with_companions(copy)
     size = chosen.stat().st_size
     return {"path": str(chosen), "bytes": size, "added": size}
+
+
+def _tidy(folder: Path) -> None:
+    try:
+        remove_left(folder)
+    except OSError as error:
+        raise file_error(error, folder) from error
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, object]:
