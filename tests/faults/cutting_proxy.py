@@ -28,7 +28,7 @@ class CuttingProxy:
             writer.transport.abort()
             return
         try:
-            there, onward = await asyncio.open_connection(*self._to)
+            there, onward = await self.open()
         except OSError:  # the server is down
             writer.transport.abort()
             return
@@ -42,6 +42,14 @@ class CuttingProxy:
             self._pairs.discard(pair)
             for side in pair:
                 side.transport.abort()
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return a connection to the server.
+
+        Raises:
+            OSError: it is down.
+        """
+        return await asyncio.open_connection(*self._to)
 
     async def _pass_on(
         self,

@@ -1,16 +1,14 @@
 """A real partition: a server in a network of its own, whose cable to the database is pulled out.
 
-It needs the right to make networks (`ip netns`), as root has it on most machines.
+It needs the right to make networks; see `networks`.
 """
 
 import asyncio
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -18,6 +16,7 @@ import pytest
 
 from balancer import free_address
 from faults.cutting_proxy import a_proxy
+from networks import Network, found_from_everywhere, missing_networks, networks
 from soak.lines import Line
 from soak.world import Environment, Server
 from store_kinds import refuse_missing
@@ -28,43 +27,12 @@ LEASE, PATIENCE = 30.0, 120.0
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network of one machine, with a cable to this one."""
-
-    name: str
-    here: str
-    there: str
-
-    def pull_out(self) -> None:
-        """Pass nothing on any more, in either direction, and tell nobody."""
-        ip("link", "set", f"{self.name}a", "down")
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
 @pytest.fixture
 def network() -> Iterator[Network]:
-    name, block = f"pr{os.getpid() % 100_000}", f"10.213.{os.getpid() % 250}"
-    made = Network(name, f"{block}.1", f"{block}.2")
-    try:
-        ip("netns", "add", name)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no network of one's own can be made here: {error}")
-    try:
-        ip("link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b", "netns", name)
-        ip("address", "add", f"{made.here}/30", "dev", f"{name}a")
-        ip("link", "set", f"{name}a", "up")
-        ip("-n", name, "address", "add", f"{made.there}/30", "dev", f"{name}b")
-        ip("-n", name, "link", "set", f"{name}b", "up")
-        ip("-n", name, "link", "set", "lo", "up")
+    if why := missing_networks():
+        pytest.skip(why)
+    with networks(1) as [made]:
         yield made
-    finally:
-        ip("netns", "delete", name)
-        with suppress(subprocess.CalledProcessError):
-            ip("link", "delete", f"{name}a")
 
 
 async def furnished(server: Server) -> str:
@@ -124,13 +92,17 @@ async def test_a_server_behind_a_partition_has_ended_its_programs_before_another
 ) -> None:
     refuse_missing("postgres")
     schema = f"partition_{os.getpid()}"
-    async with a_proxy(postgres_dsn, network.here) as (_, through):
+    host, port = free_address()
+    async with (
+        a_proxy(postgres_dsn, network.here) as (_, through),
+        found_from_everywhere([network], [port]),
+    ):
         settings = {
             "POSTROOM_DATABASE_URL": through,
             "POSTROOM_DATABASE_SCHEMA": schema,
         }
-        there = Environment(settings=settings, within=("ip", "netns", "exec", network.name))
-        cut_off = Server(tmp_path / "one", there, (network.there, free_address()[1]))
+        there = Environment(settings=settings, within=network.within)
+        cut_off = Server(tmp_path / "one", there, (host, port))
         here = Environment(settings={**settings, "POSTROOM_DATABASE_URL": postgres_dsn})
         other = Server(tmp_path / "two", here)
         try:
@@ -143,7 +115,7 @@ async def test_a_server_behind_a_partition_has_ended_its_programs_before_another
             await asked(cut_off, other.yard, token)
             await programs(other.yard, 1)
             await started(other)
-            network.pull_out()
+            network.cut_off()
             first, _ = await programs(other.yard, 2)
             assert not is_there(first)
         finally:

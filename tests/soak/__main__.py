@@ -31,6 +31,11 @@ def main() -> None:
         help="several: on PostgreSQL, behind Caddy, for --seconds; and more faults",
     )
     asked.add_argument(
+        "--networks",
+        action="store_true",
+        help="each of several in a network of its own, whose cable to the database is pulled out",
+    )
+    asked.add_argument(
         "--sessions", type=int, default=20, help="how many ask at once, over mail and three channels"
     )
     asked.add_argument(

@@ -31,6 +31,8 @@ class Soak:
     seconds: float = 0
     kill_every: float = 0
     servers: int = 1
+    networks: bool = False
+    """Whether each of several is in a network of its own, whose cable to the database is pulled out."""
     sessions: int = 20
     agents: int = 0
     """Agents with the official MCP SDK, besides those of the sessions."""

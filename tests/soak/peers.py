@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -13,6 +14,7 @@ from itertools import count
 from typing import Any
 
 from channels.fake_telegram import Call, FakeTelegram
+from networks import Network
 from postroom.gateway import wording
 from runtime.endpoint import END, HEAD, chunk
 
@@ -76,15 +78,16 @@ class Telegram(FakeTelegram):
         self.two_at_once: list[str] = []
 
     @asynccontextmanager
-    async def serving_each(self, hosts: Sequence[str]) -> AsyncIterator[list[str]]:
-        """Give an address for each server, on that host."""
+    async def serving_each(self, servers: int, apart: Sequence[Network]) -> AsyncIterator[list[str]]:
+        """Give an address for each server, in its network if it has one."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.serving())
             addresses = []
-            for number, host in enumerate(hosts):
-                server = await asyncio.start_server(partial(self._of, number), host, 0)
+            for number in range(servers):
+                listening = apart[number].listening() if apart else socket.create_server(("127.0.0.1", 0))
+                server = await asyncio.start_server(partial(self._of, number), sock=listening)
                 stack.callback(server.close)
-                addresses.append(f"http://{host}:{server.sockets[0].getsockname()[1]}")
+                addresses.append(f"http://127.0.0.1:{listening.getsockname()[1]}")
             yield addresses
 
     async def _of(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,14 +148,17 @@ class Peers:
         """What was seen of two runs of one conversation at once."""
 
     @asynccontextmanager
-    async def serving(self, hosts: Sequence[str] = ("127.0.0.1",)) -> AsyncIterator["Peers"]:
-        """Serve for servers that find this machine by these addresses."""
+    async def serving(self, servers: int = 1, apart: Sequence[Network] = ()) -> AsyncIterator["Peers"]:
+        """Serve for so many servers, each here or in a network of its own."""
         async with AsyncExitStack() as stack:
-            self.telegram_urls = await stack.enter_async_context(self.telegram.serving_each(hosts))
+            self.telegram_urls = await stack.enter_async_context(self.telegram.serving_each(servers, apart))
             for name, answer in (("model_url", self._model), ("callback_url", self._callback)):
-                server = await asyncio.start_server(answer, "127.0.0.1", 0)
-                stack.callback(server.close)
-                setattr(self, name, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+                here = socket.create_server(("127.0.0.1", 0))
+                port = here.getsockname()[1]
+                for listening in (here, *(one.listening(port) for one in apart)):
+                    server = await asyncio.start_server(answer, sock=listening)
+                    stack.callback(server.close)
+                setattr(self, name, f"http://127.0.0.1:{port}")
             yield self
         await settle()
 

@@ -1,6 +1,6 @@
 """A proxy before the database as a process of its own: what it passes on waits for no caller of the storm.
 
-`python -m soak.proxies <dsn>` prints its address and does as each line that it reads says.
+`python -m soak.proxies <dsn> <host>` prints its address and does as each line that it reads says.
 """
 
 import asyncio
@@ -38,9 +38,9 @@ class Proxy:
 
 
 @asynccontextmanager
-async def running(dsn: str) -> AsyncIterator[Proxy]:
-    """Run one before a database while the block lasts."""
-    words = (sys.executable, "-m", "soak.proxies", dsn)
+async def running(dsn: str, host: str = "127.0.0.1") -> AsyncIterator[Proxy]:
+    """Run one before a database while the block lasts, at an address of this machine."""
+    words = (sys.executable, "-m", "soak.proxies", dsn, host)
     finds = {"PYTHONPATH": str(Path(__file__).parents[1])}
     process = await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, env=os.environ | finds)
     assert process.stdin is not None
@@ -52,11 +52,11 @@ async def running(dsn: str) -> AsyncIterator[Proxy]:
         await process.wait()
 
 
-async def main(dsn: str) -> None:
+async def main(dsn: str, host: str) -> None:
     """Serve until nobody says anything any more."""
     asked = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), sys.stdin)
-    async with a_proxy(dsn) as (proxy, at):
+    async with a_proxy(dsn, host) as (proxy, at):
         print(at, flush=True)
         while word := (await asked.readline()).decode():
             proxy.is_cut_off = word == CUT_OFF
@@ -65,4 +65,4 @@ async def main(dsn: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,7 +1,8 @@
 """Several servers on one PostgreSQL behind Caddy: one is killed again and again, one stands still, one is cut off.
 
 Their clocks are wrong by five seconds in either direction. Each has a data folder of its own, as
-on machines of their own, and reaches the database by a proxy of its own.
+on machines of their own, and reaches the database by a proxy of its own; in a network of its own, too, where
+that is chosen: then the cable to the database is pulled out, and all else is still there.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from balancer import balanced, free_address
+from networks import Network, found_from_everywhere, networks
 from postgres_server import PostgresServer
 from postroom import testing
 from postroom.leases import LENGTH
@@ -41,7 +43,8 @@ class Cluster:
     """The servers, and the one address behind which callers find them."""
 
     servers: list[Server]
-    proxies: list[Proxy]
+    cables: list[Proxy] | list[Network]
+    """By which each of them reaches the database."""
     database: PostgresServer
     yard: Path
     token: str
@@ -75,8 +78,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(number: int, folder: Path) -> AsyncIterator[Cluster]:
-    """Have a database and so many servers, none of which was started."""
+async def cluster(number: int, folder: Path, apart: Sequence[Network] = ()) -> AsyncIterator[Cluster]:
+    """Have a database and so many servers, none of which was started; each in one of these networks, if given."""
     (folder / "yard").mkdir(parents=True)
     async with AsyncExitStack() as stack:
         database = stack.enter_context(PostgresServer())
@@ -84,11 +87,25 @@ async def cluster(number: int, folder: Path) -> AsyncIterator[Cluster]:
         token = f"prm_{secrets.token_urlsafe(32)}"
         servers, proxies = [], []
         for one in range(number):
-            proxies.append(await stack.enter_async_context(running(database.dsn)))
-            dsn, wrong_by = proxies[-1].dsn, WRONG_BY[one % len(WRONG_BY)]
-            servers.append(_server(folder / f"server-{one}", folder / "yard", dsn, token, wrong_by))
+            host = apart[one].here if apart else "127.0.0.1"
+            proxies.append(await stack.enter_async_context(running(database.dsn, host)))
+            around = Environment(
+                settings={"POSTROOM_DATABASE_URL": proxies[-1].dsn, "POSTROOM_DATABASE_SCHEMA": SCHEMA},
+                within=apart[one].within if apart else (),
+                wrong_by=WRONG_BY[one % len(WRONG_BY)],
+            )
+            servers.append(_server(folder / f"server-{one}", folder / "yard", around, token))
             stack.push_async_callback(servers[-1].kill)
-        yield Cluster(servers=servers, proxies=proxies, database=database, yard=folder / "yard", token=token)
+        if apart:
+            ports = [one.listens[1] for one in servers]
+            await stack.enter_async_context(found_from_everywhere(apart, ports))
+        yield Cluster(
+            servers=servers,
+            cables=list(apart) or proxies,
+            database=database,
+            yard=folder / "yard",
+            token=token,
+        )
 
 
 @asynccontextmanager
@@ -115,9 +132,8 @@ async def served(cluster: Cluster, around: Peers, agents: Sequence[str]) -> Asyn
         yield
 
 
-def _server(folder: Path, yard: Path, dsn: str, token: str, wrong_by: float) -> Server:
-    settings = {"POSTROOM_DATABASE_URL": dsn, "POSTROOM_DATABASE_SCHEMA": SCHEMA}
-    server = Server(folder, Environment(settings=settings, wrong_by=wrong_by), free_address())
+def _server(folder: Path, yard: Path, around: Environment, token: str) -> Server:
+    server = Server(folder, around, free_address())
     server.yard = yard
     server.data_dir.mkdir(parents=True, mode=0o700)
     (server.data_dir / "token").touch(0o600)
@@ -192,11 +208,11 @@ class Faults:
                 self._away = {still, cut_off}
                 servers[still].pause()
             self._around.telegram.still.add(still)
-            self._cluster.proxies[cut_off].cut_off()
+            self._cluster.cables[cut_off].cut_off()
             await asyncio.sleep(STANDSTILL)
             self._around.telegram.still.discard(still)
             servers[still].go_on()
-            self._cluster.proxies[cut_off].join()
+            self._cluster.cables[cut_off].join()
             self._away = set()
             self.standstills += 1
             still = cut_off
@@ -231,14 +247,18 @@ class Faults:
 
 async def soak_several(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soaked:
     """Have callers ask several servers under all faults, and return what came of it."""
+    with networks(chosen.servers if chosen.networks else 0) as apart:
+        return await _soak(chosen, folder, apart, tell)
+
+
+async def _soak(chosen: Soak, folder: Path, apart: Sequence[Network], tell: Callable[[str], None]) -> Soaked:
     done = Soaked()
     history = done.findings.history
     began = time.monotonic()
-    hosts = ["127.0.0.1"] * chosen.servers
     async with (
         Progress(tell).shown() as progress,
-        Peers().serving(hosts) as around,
-        cluster(chosen.servers, folder) as found,
+        Peers().serving(chosen.servers, apart) as around,
+        cluster(chosen.servers, folder, apart) as found,
     ):
         callers, agents = make_callers(chosen, found, around)
         progress.stage(f"starting {chosen.servers} servers for {len(callers)} callers")

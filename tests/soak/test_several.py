@@ -17,6 +17,7 @@ import pytest
 
 from balancer import missing_balancer
 from channels.fake_telegram import TOKEN
+from networks import missing_networks
 from postgres_server import is_given
 from soak.killing import Soak
 from soak.peers import Peers
@@ -28,14 +29,18 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.mark.skipif(missing_balancer() is not None, reason=str(missing_balancer()))
-async def test_several_servers_lose_and_double_nothing_and_never_do_two_what_is_one_s(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_networks", [False, True], ids=["by proxies", "in networks of their own"])
+async def test_several_servers_lose_and_double_nothing_and_never_do_two_what_is_one_s(
+    tmp_path: Path, *, in_networks: bool
+) -> None:
     refuse_missing("postgres")
     if is_given():
         pytest.skip("the server that was given is not ours to stop")
     said: list[str] = []
-    done = await soak_several(
-        Soak(kills=0, seconds=20, servers=3, sessions=10), tmp_path / "soak", said.append
-    )
+    if in_networks and (why := missing_networks()):
+        pytest.skip(why)
+    chosen = Soak(kills=0, seconds=20, servers=3, sessions=10, networks=in_networks)
+    done = await soak_several(chosen, tmp_path / "soak", said.append)
     assert list(done.findings) == []
     assert (done.standstills, done.outages) == (1, 2)
     assert done.kills > 0
@@ -67,7 +72,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def test_two_servers_that_ask_telegram_for_news_at_once_are_seen() -> None:
-    async with Peers().serving(["127.0.0.1"] * 2) as around:
+    async with Peers().serving(2) as around:
         telegram, asked = around.telegram, []
 
         async def ask(server: int) -> None:

@@ -100,7 +100,7 @@ class Server:
     ) -> None:
         self.data_dir, self.yard = folder / "data", folder / "yard"
         self.log = folder / "server.log"
-        self.around, self._listens, self.slow, self.echoes = around, listens, 0.0, 1
+        self.around, self.listens, self.slow, self.echoes = around, listens, 0.0, 1
         self.is_up = asyncio.Event()
         self.starts = 0
         self.longest_start = 0.0
@@ -118,7 +118,7 @@ class Server:
         """Begin to start it."""
         note = self.data_dir / "server.json"
         note.unlink(missing_ok=True)
-        host, port = self._listens
+        host, port = self.listens
         words = ("up", "--host", host, "--port", str(port), "--log-level", "warning")
         self._process = await begun(words, self.log, self.data_dir.parent, self.around)
         self.starts += 1
