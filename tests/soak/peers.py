@@ -75,6 +75,8 @@ class Telegram(FakeTelegram):
         """The servers that were stopped: what they had asked before stays open."""
         self.pollers: Counter[int] = Counter()
         """How often each server asked for news."""
+        self.poller = 0
+        """The server that asked last."""
         self.two_at_once: list[str] = []
 
     @asynccontextmanager
@@ -99,6 +101,7 @@ class Telegram(FakeTelegram):
             return await super()._getUpdates(call)
         poll = _Poll(*asked_by)
         self.pollers[poll.server] += 1
+        self.poller = poll.server
         others = [one for one in self._polls if one.server not in {poll.server, *self.still}]
         if others:
             await settle()

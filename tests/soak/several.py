@@ -200,10 +200,12 @@ class Faults:
             self.kills += 1
 
     async def _stand_still_again_and_again(self) -> None:
-        servers, still = self._cluster.servers, 0
-        is_last = False
+        """In turn, the one that polls Telegram is cut off from the database, or stands still."""
+        servers, is_last = self._cluster.servers, False
         while not is_last:
-            cut_off = (still + 1) % len(servers)
+            poller = self._around.telegram.poller
+            other = (poller + 1 + self.standstills // 2 % (len(servers) - 1)) % len(servers)
+            cut_off, still = (other, poller) if self.standstills % 2 else (poller, other)
             async with self._starting:
                 self._away = {still, cut_off}
                 servers[still].pause()
@@ -215,7 +217,6 @@ class Faults:
             self._cluster.cables[cut_off].join()
             self._away = set()
             self.standstills += 1
-            still = cut_off
             is_last = await self._over_within(STANDSTILL / 2)
 
     async def _take_the_database_away(self, seconds: float) -> None:
