@@ -1,5 +1,6 @@
 """What PostgreSQL itself is set to: a limit of connections, a standby, an old release, TLS and passwords by its variables."""
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -7,6 +8,7 @@ import socketserver
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +23,17 @@ from e2e.test_server_on_postgres import (
     Command,
     readiness,
     refused,
+    write_by_a_real_client,
 )
 from pooler import a_pooler
 from postgres_server import PostgresServer, is_given
+from postroom.stores.postgres.store import PostgresStore
 from store_kinds import POOLED, refuse_missing
 
 pytestmark = pytest.mark.long
+
+TABLES = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
+SEQUENCES = "USAGE ON ALL SEQUENCES"
 
 
 @pytest.fixture
@@ -125,3 +132,45 @@ def test_tls_and_the_password_are_had_by_the_variables_of_postgresql(
         told("correct user and password", {**tls, "PGPASSWORD": "wrong"})
     with psycopg.connect(postgres_dsn, autocommit=True) as session:
         session.execute(f"DROP SCHEMA {schema['POSTROOM_DATABASE_SCHEMA']} CASCADE")
+
+
+@contextmanager
+def a_guest(dsn: str, *rights: str) -> Iterator[tuple[str, str]]:
+    """Make a schema, and a user with some rights to its tables; give the user's address and the schema's name."""
+    name = f"lent_{os.getpid()}"
+    PostgresStore.open(dsn, schema=name).close()
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA {name} TO {name}")
+        for right in rights:
+            session.execute(f"GRANT {right} IN SCHEMA {name} TO {name}")
+        session.execute(f"CREATE TABLE {name}.of_somebody_else (any_value text)")
+        yield dsn.replace("postgres@", f"{name}:hunter2@"), name
+        session.execute(f"DROP SCHEMA {name} CASCADE; DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@pytest.mark.parametrize(
+    ("rights", "told"),
+    [
+        (["SELECT ON ALL TABLES"], "DELETE, INSERT, UPDATE, USAGE on "),
+        (["INSERT, UPDATE, DELETE ON ALL TABLES", SEQUENCES], "SELECT on "),
+        ([TABLES], "USAGE on "),
+    ],
+)
+def test_a_user_without_a_right_to_the_tables_is_refused_with_what_to_grant(
+    rights: list[str], told: str, postgres_dsn: str, tmp_path: Path
+) -> None:
+    with a_guest(postgres_dsn, *rights) as (url, name):
+        environment = {**plain_environment(tmp_path), "POSTROOM_DATABASE_SCHEMA": name}
+        run = partial(run_here, environment=environment)
+        refused(url, CONFIGURATION, f"the user {name} has no right to {told}", tmp_path, run)
+        remedy = "; ".join(f'GRANT {right} IN SCHEMA "{name}" TO "{name}"' for right in (TABLES, SEQUENCES))
+        refused(url, CONFIGURATION, remedy, tmp_path, run)
+
+
+def test_a_user_with_no_more_than_these_rights_serves(postgres_dsn: str, tmp_path: Path) -> None:
+    with a_guest(postgres_dsn, TABLES, SEQUENCES) as (url, name):
+        environment = {**plain_environment(tmp_path), "POSTROOM_DATABASE_SCHEMA": name}
+        with RunningServer(tmp_path / "served", "--database-url", url, environment=environment) as server:
+            assert readiness(server) == ("ok", None)
+            asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+            assert "warning" not in server.log()

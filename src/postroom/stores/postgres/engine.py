@@ -28,7 +28,7 @@ from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, out
 from postroom.stores.postgres.notifications import Notifications
 from postroom.stores.postgres.ownership import Ownership
 from postroom.stores.postgres.readers import Readers
-from postroom.stores.postgres.schema import migrate, refuse_unfit
+from postroom.stores.postgres.schema import migrate, refuse_unfit, refuse_without_rights
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.writer import Writer
 from postroom.stores.room import LEAST
@@ -151,7 +151,7 @@ class PostgresEngine(Engine):
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none.
             SchemaTooNew: a newer postroom wrote the schema.
-            StoreReadOnly: the server takes no writes.
+            StoreReadOnly: the server takes no writes, or none of this user.
             StoreUnavailable: it does not answer.
         """
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
@@ -163,6 +163,7 @@ class PostgresEngine(Engine):
             writing.append(first)
             _refuse_read_only(first)
             _refuse_pooler(first, address)
+            refuse_without_rights(first, shipped_migrations("postgres"))
             migrate(first, address, may_begin=may_begin)
             own_clock = DatabaseClock()
             own_clock.measure(first)

@@ -35,7 +35,7 @@ class PostgresStore(Stores):
             WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
             StoreHeld: it is being copied.
             SchemaTooNew: a newer postroom wrote the schema.
-            StoreReadOnly: the server takes no writes.
+            StoreReadOnly: the server takes no writes, or none of this user.
             StoreUnavailable: it does not answer.
         """
         if find_spec("psycopg") is None:
