@@ -311,12 +311,49 @@ async def test_what_a_group_asks_together_is_dealt_out_as_each_asked_it(store: S
     assert again == [[(f"[3]{name}",)] for name in odd]
 
 
+async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_of_its_locks(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is written twice is not written by one statement, which would leave one of them out."""
+    sent = []
+    send = Connection._send_named
+
+    def noting_names(self: Connection, statement: Statement, *more: Any) -> Any:
+        sent.append(statement.name)
+        return send(self, statement, *more)
+
+    def writing(name: str, *bodies: str) -> Change:
+        def change(sql: SqlTransaction) -> None:
+            sql.lock(name)
+            run = {"run_id": name, "thread_id": name, "status": "created", "holds_others": 0}
+            for at, body in enumerate(bodies):
+                sql.run("threads.put_run", {**run, "created_at": 1, "updated_at": at + 1, "body": body})
+
+        return change
+
+    def bodies(sql: SqlTransaction) -> dict[str, str]:
+        return {name: row[1] for name in "abcd" if (row := sql.one("threads.run", {"run_id": name}))}
+
+    await as_one_group(store, writing("a", '"0"'), writing("b", '"0"'))
+    monkeypatch.setattr(Connection, "_send_named", noting_names)
+    changes = [
+        writing("a", '"1"', '"2"'),
+        writing("b", '"3"', '"4"'),
+        writing("c", '"5"'),
+        writing("a", '"6"'),
+    ]
+    assert await as_one_group(store, *changes) == [None] * 4
+    assert await outcome(store, bodies) == {"a": '"6"', "b": '"4"', "c": '"5"'}
+    assert sent.count("threads.put_run+") == 2
+    assert sent.count("threads.put_run") == 1, "what comes behind another under its lock"
+
+
 async def test_a_group_tries_its_locks_before_it_looks(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that asks the same without a lock stands before it, and both are asked together."""
     sent = []
-    send = Connection.send_named
+    send = Connection._send_named
 
     def noting_names(self: Connection, statement: Statement, *more: Any) -> Any:
         sent.append(statement.name)
@@ -330,7 +367,7 @@ async def test_a_group_tries_its_locks_before_it_looks(
         return change
 
     await as_one_group(store, looking("a"), looking("b", "x"), looking("c", "y"))
-    monkeypatch.setattr(Connection, "send_named", noting_names)
+    monkeypatch.setattr(Connection, "_send_named", noting_names)
     await as_one_group(store, looking("a"), looking("b", "x"), looking("c", "y"))
     assert sent == ["try_lock+", "threads.state+"]
 

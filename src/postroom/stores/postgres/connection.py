@@ -31,7 +31,7 @@ from postroom.stores.postgres.errors import (
     unreachable,
     unreadable,
 )
-from postroom.stores.postgres.together import columns, together
+from postroom.stores.postgres.together import columns, together, written_together
 from postroom.stores.postgres.values import Bound, decoder, encoded
 from postroom.stores.sql_transaction import Row
 from postroom.stores.statements import Statement
@@ -153,6 +153,8 @@ class Connection:
         """The types of the parameters of statements, by name."""
         self._looks: dict[tuple[bool, str], tuple[Statement, list[tuple[Bound, Answer]]]] = {}
         """What is asked at the next wait, by whether it is no lock, and name."""
+        self._writes: list[tuple[Statement, list[Bound]]] = []
+        """What is written before anything else is sent."""
         self._expected: deque[Answer] = deque()
         self.has_written = False
         """Whether anything but looks was sent since the writer last said False."""
@@ -209,6 +211,7 @@ class Connection:
     def undo(self) -> None:
         """End the transaction without what it wrote."""
         self._looks.clear()
+        self._writes.clear()
         if self._expected:
             with contextlib.suppress(PostroomError, Contended):
                 self.wait()  # what it refuses is undone anyway
@@ -217,6 +220,7 @@ class Connection:
 
     def send(self, text: str, values: Sequence[object] = ()) -> Answer:
         """Send a statement by its text; the answer is there after `wait`."""
+        self._send_writes()
         return self._sent(text, [encoded(value) for value in values], Answer())
 
     def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
@@ -229,9 +233,31 @@ class Connection:
         self._looks.setdefault((not is_lock, statement.name), (statement, []))[1].append((bound, answer))
         return answer
 
-    def send_named(self, statement: Statement, bound: Bound, answer: Answer | None = None) -> Answer:
+    def write(self, statement: Statement, bound: Bound, after: int) -> int:
+        """Write with encoded values before anything else is sent; return its place in what is to be written.
+
+        All that write the same with other values are one statement to the server. Nobody waits for an answer.
+        What has a place up to `after` is written earlier.
+        """
+        self.has_written = True
+        for place in range(after + 1, len(self._writes)):
+            if self._writes[place][0] is statement:
+                self._writes[place][1].append(bound)
+                return place
+        self._writes.append((statement, [bound]))
+        return len(self._writes) - 1
+
+    @property
+    def last_write(self) -> int:
+        """The last place in what is written, -1 when there is nothing."""
+        return len(self._writes) - 1
+
+    def send_named(self, statement: Statement, bound: Bound) -> Answer:
         """Send a named statement with encoded values; the answer is there after `wait`."""
-        answer = answer or Answer(statement.name)
+        self._send_writes()
+        return self._send_named(statement, bound, Answer(statement.name))
+
+    def _send_named(self, statement: Statement, bound: Bound, answer: Answer) -> Answer:
         if self._address.direct_dsn:
             return self._sent(statement.text, bound, answer)
         name = self._prepared.get(statement.name)
@@ -250,16 +276,28 @@ class Connection:
 
     def _send_looks(self) -> None:
         """Send what was asked, the same with several values as one statement once its types are known."""
+        self._send_writes()
         looks, self._looks = self._looks, {}
         for _, (statement, asked) in sorted(looks.items()):
             types = self._types.get(statement.name) if len(asked) > 1 else None
             for_all = together(statement, types) if types else None
             if for_all is not None:
                 answers = _Together(for_all.name, [answer for _, answer in asked])
-                self.send_named(for_all, columns([bound for bound, _ in asked]), answers)
+                self._send_named(for_all, columns([bound for bound, _ in asked]), answers)
                 continue
             for bound, answer in asked:
-                self.send_named(statement, bound, answer)
+                self._send_named(statement, bound, answer)
+
+    def _send_writes(self) -> None:
+        writes, self._writes = self._writes, []
+        for statement, several in writes:
+            types = self._types.get(statement.name) if len(several) > 1 else None
+            for_all = written_together(statement, types) if types else None
+            if for_all is not None:
+                self._send_named(for_all, columns(several), Answer(for_all.name))
+                continue
+            for bound in several:
+                self._send_named(statement, bound, Answer(statement.name))
 
     def wait(self) -> None:
         """Have done what was sent, and read the answers.

@@ -57,7 +57,7 @@ WITH small AS MATERIALIZED (
 )
 SELECT count(*) FROM small, generate_series(1, CAST($1 AS bigint) + 0 * length(small.size)) AS one
 """,
-    parameters=("rows",),
+    parameters=(),
     lists=frozenset(),
 )
 

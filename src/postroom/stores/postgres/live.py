@@ -46,9 +46,6 @@ _RENEWED_AFTER = timedelta(seconds=5)
 _FORGOTTEN_AFTER = timedelta(minutes=1)
 
 
-_PLACE: Final = re.compile(r"\$(\d+)")
-
-
 def _statements(name: str) -> dict[str, Statement]:
     """Return the statements of a file by their headings; `{now}` is the database's present instant."""
     folder = resources.files("postroom.stores.postgres").joinpath("sql")
@@ -57,7 +54,7 @@ def _statements(name: str) -> dict[str, Statement]:
         heading: Statement(
             name=f"{name}.{heading}",
             text=text.strip().replace("{now}", _NOW),
-            parameters=tuple(sorted(set(_PLACE.findall(text)), key=int)),
+            parameters=(),
             lists=frozenset(),
         )
         for heading, text in zip(pieces[::2], pieces[1::2], strict=True)

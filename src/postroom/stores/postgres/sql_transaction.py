@@ -1,6 +1,6 @@
 """The statements of one open transaction over a connection to PostgreSQL."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
@@ -17,6 +17,16 @@ from postroom.stores.statements import Statement, statements
 _Key = tuple[object, ...]
 _NONE: Final[Values] = {}
 _CHANGEABLE: Final = (list, set)
+_OF_ONE_THREAD: Final = frozenset(
+    (
+        "threads.put_run",
+        "threads.move_thread",
+        "threads.append_message",
+        "dispatches.move",
+        "dispatches.enqueue",
+    )
+)
+"""Writes of one row each, which belongs to a thread: whoever writes it has the thread's lock."""
 _LOCK: Final = Statement(
     name="lock",
     text="SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS key",
@@ -51,8 +61,19 @@ class PostgresTransaction(SqlTransaction):
     many changes wait once, and each decides on what it sees under its own locks.
     """
 
-    def __init__(self, connection: Connection, *, may_wait: bool = True, only_first: bool = False) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        may_wait: bool = True,
+        only_first: bool = False,
+        others: Mapping[str, int] | None = None,
+    ) -> None:
         self.connection = connection
+        self._others = others
+        """What the changes of the group have locked that are done; None where it writes for itself alone."""
+        self._written_to: int | None = None
+        """The place of what this run wrote last, in what the connection is to write."""
         self.known = {}
         self.failure: Exception | None = None
         self.may_defer = False
@@ -80,6 +101,7 @@ class PostgresTransaction(SqlTransaction):
             LockHeld: another transaction has what it was to lock.
         """
         self._place = 0
+        self._written_to = None
         self.known.clear()
         if is_stale:
             self._forget()
@@ -114,13 +136,20 @@ class PostgresTransaction(SqlTransaction):
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
         self.known.clear()
-        self._send(statement, values)
+        if statement not in _OF_ONE_THREAD or self._others is None:
+            self._send(statement, values)
+            return
+        found = self._statements[statement]
+        self._prepare_write()
+        if self._written_to is None:
+            follows = not self.locked or not self._others.keys().isdisjoint(self.locked)
+            self._written_to = self.connection.last_write if follows else -1
+        self._written_to = self.connection.write(found, _bound(found, values), self._written_to)
 
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
-        self.known.clear()
         for values in rows:
-            self._send(statement, values)
+            self.run(statement, values)
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
@@ -169,8 +198,8 @@ class PostgresTransaction(SqlTransaction):
 
     def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
         """Return the rows of a statement that this engine alone has, with its values in order."""
-        places = dict(zip(statement.parameters, values, strict=True))
-        return self._answers([(statement, places)])[0]
+        named = replace(statement, parameters=tuple(map(str, range(len(values)))))
+        return self._answers([(named, dict(zip(named.parameters, values, strict=True)))])[0]
 
     def _answers(self, looks: Sequence[tuple[Statement, Values]]) -> list[list[Row]]:
         asked, answers, is_known = self._asked, [], not self._locks
@@ -187,6 +216,12 @@ class PostgresTransaction(SqlTransaction):
         if not is_known:
             self.wait()
         return [answer.rows for answer in answers]
+
+    def _prepare_write(self) -> None:
+        self.refuse_failed()
+        self._forget()
+        if self._is_trying:
+            self.wait()  # what writes without the lock may wait for whoever has it
 
     def refuse_failed(self) -> None:
         """Raise what failed, which the one who ran statements may have hidden."""
@@ -206,11 +241,10 @@ class PostgresTransaction(SqlTransaction):
 
     def send(self, statement: Statement, bound: Bound) -> Answer:
         """Send a statement with encoded values; the answer is there after `wait`."""
-        self.refuse_failed()
-        if not statement.text.startswith("SELECT"):
-            self._forget()
-            if self._is_trying:
-                self.wait()  # what writes without the lock may wait for whoever has it
+        if statement.text.startswith("SELECT"):
+            self.refuse_failed()
+        else:
+            self._prepare_write()
         try:
             return self.connection.send_named(statement, bound)
         except ConnectionLost as error:

@@ -10,6 +10,8 @@ from postroom.stores.postgres.values import Bound, array
 from postroom.stores.statements import Statement
 
 _PLACE: Final = re.compile(r"\$(\d+)")
+_VALUES: Final = re.compile(r"VALUES \(([^)]*)\)")
+_WHERE: Final = re.compile(r"\s+WHERE ")
 _TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
 """The types by which statements are asked together, by the numbers that PostgreSQL has for them."""
 
@@ -24,15 +26,35 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
     if not types or not _TYPES.keys() >= set(types):
         return None
     text = _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
-    places = range(1, len(types) + 1)
-    arrays = ", ".join(f"${place}::{_type(types[place - 1])}[]" for place in places)
-    names = ", ".join(f"p{place}" for place in places)
     return replace(
         statement,
         name=f"{statement.name}+",
-        text=f"SELECT found.*, given.place FROM unnest({arrays}) WITH ORDINALITY AS given ({names}, place)"  # noqa: S608 - our own texts
-        f" CROSS JOIN LATERAL ({text}) AS found",
+        text=f"SELECT found.*, given.place FROM {_given(types)} CROSS JOIN LATERAL ({text}) AS found",  # noqa: S608 - our own texts
     )
+
+
+@cache
+def written_together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
+    """Return the statement that takes an array for each parameter of a write of one row; None as `together`.
+
+    No two may write the same row: of an UPDATE one would be left out.
+    """
+    if not types or not _TYPES.keys() >= set(types):
+        return None
+    given = f"FROM {_given(types)}"
+    text = _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
+    if text.startswith("INSERT"):
+        text = _VALUES.sub(lambda match: f"SELECT {match[1]} {given}", text)
+    else:
+        text = _WHERE.sub(f" {given} WHERE ", text)
+    return replace(statement, name=f"{statement.name}+", text=text)
+
+
+def _given(types: tuple[int, ...]) -> str:
+    places = range(1, len(types) + 1)
+    arrays = ", ".join(f"${place}::{_type(types[place - 1])}[]" for place in places)
+    names = ", ".join(f"p{place}" for place in places)
+    return f"unnest({arrays}) WITH ORDINALITY AS given ({names}, place)"
 
 
 def columns(several: Sequence[Bound]) -> list[bytes]:

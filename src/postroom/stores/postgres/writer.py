@@ -236,19 +236,22 @@ class _Work:
         self.done: list[_Change] = []
         self.left: list[_Change] = []
         """What would have to wait for a lock, and what has a key in common with it."""
+        self._locked: dict[str, int] = {}
+        """The names that changes have locked that are done, and how many were done by then."""
         self._is_alone = len(group) == 1
         self._waits = group[0] if may_wait else None
         self._waiting = [
             (
                 change,
                 PostgresTransaction(
-                    connection, may_wait=change is self._waits, only_first=not self._is_alone
+                    connection,
+                    may_wait=change is self._waits,
+                    only_first=not self._is_alone,
+                    others=self._locked if change.key else None,
                 ),
             )
             for change in group
         ]
-        self._locked: dict[str, int] = {}
-        """The names that changes have locked that are done, and how many were done by then."""
 
     def run(self) -> bool:
         """Run what is not done yet, and say whether some of it waits for answers."""
