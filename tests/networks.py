@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ LOOPBACK: Final = "127.0.0.1"
 _LIBRARY: Final = ctypes.CDLL(None, use_errno=True)
 _OF_NETWORKS: Final = 0x40000000
 """CLONE_NEWNET; Python 3.12 has it, and `os.setns`."""
+_NUMBERS: Final = count()
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ def networks(number: int) -> Iterator[list[Network]]:
     Raises:
         OSError, CalledProcessError: they cannot be made.
     """
-    mark, block = f"pr{os.getpid() % 100_000}", f"10.213.{os.getpid() % 250}"
+    # No name comes twice: a process that was left in an earlier one is found by its name (`forked`).
+    mark, block = f"pr{os.getpid() % 100_000}x{next(_NUMBERS)}", f"10.213.{os.getpid() % 250}"
     with ExitStack() as stack:
         found = []
         for place in range(number):

@@ -22,6 +22,7 @@ from postroom.cli.exit_codes import CONFIGURATION, exit_code
 from postroom.contracts.errors import (
     CommitUnknown,
     ConfigError,
+    InternalError,
     InvalidRecord,
     PostroomError,
     SchemaTooNew,
@@ -393,6 +394,23 @@ async def test_what_is_held_up_waits_for_its_lock_also_when_its_group_is_redone_
     learned = group.result()
     assert (learned[0], learned[1], type(learned[2]), learned[3]) == ("a", "after", StateError, "b")
     assert await notes(store) == ["a", "after", "b"]
+
+
+async def test_a_fault_of_our_own_in_the_writer_is_told_and_the_next_change_is_written(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread ended, and whoever wrote waited for ever."""
+    begin = Connection.begin
+
+    def failing(self: Connection, how: str = "BEGIN") -> None:
+        monkeypatch.setattr(Connection, "begin", begin)
+        raise TypeError("a fault")
+
+    monkeypatch.setattr(Connection, "begin", failing)
+    async with asyncio.timeout(PATIENCE):
+        assert isinstance(await outcome(store, noting("lost"), "one"), InternalError)
+        assert await outcome(store, noting("kept"), "one") == "kept"
+    assert await notes(store) == ["kept"]
 
 
 async def test_a_number_that_is_taken_twice_is_another_each_time(store: SqlStore) -> None:

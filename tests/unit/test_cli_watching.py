@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from fake_postroom import FakePostroom
+from fake_postroom import FakePostroom, Seen
 from postroom.cli import completion, runs, top, watch
 from postroom.cli.commands import tree
 from postroom.cli.help_text import GROUPS
@@ -82,6 +82,48 @@ def test_a_thread_is_printed_with_every_message_over_all_pages(
     assert main(["mail", "thread", "t", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [one["body_md"] for one in document["conversation"]] == ["first text", "second"]
+
+
+@pytest.mark.parametrize("given", ["9", "#9"])
+def test_a_thread_is_found_by_the_number_of_the_message_that_began_it(
+    fake: FakePostroom, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    def summary(seen: Seen) -> dict[str, Any]:
+        if seen.body["params"]["arguments"]["thread_id"] == "msg-9":
+            return {"subject": "S", "messages": 1, "first_ts": "a", "last_ts": "b", "participants": []}
+        return {"error": {"code": "unknown_thread", "message": "no such thread", "remedy": "look"}}
+
+    fake.tools["summarize_thread"] = summary
+    assert main(["mail", "thread", given, "--summary"]) == 0
+    assert "1 message" in capsys.readouterr().out
+    assert main(["mail", "thread", "8", "--summary"]) == 2
+    assert "no such thread" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("send", "--to", "Bo", "-s", "S"), ("reply", "3")])
+def test_a_message_without_a_text_is_refused_unless_something_is_attached(
+    fake: FakePostroom, capsys: pytest.CaptureFixture[str], tmp_path: Path, words: Sequence[str]
+) -> None:
+    (tmp_path / "plan.txt").write_text("the plan")
+    fake.tools["send_message"] = fake.tools["reply_message"] = lambda _: {"deliveries": []}
+    command = ["mail", *words, "--as", "Ada"]
+    assert main([*command, " "]) == 2
+    assert "a message without a text says nothing" in capsys.readouterr().err
+    assert main([*command, "", "--attach", str(tmp_path / "plan.txt")]) == 0
+
+
+def test_what_overlaps_is_marked_in_the_list_of_reservations(
+    fake: FakePostroom, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = {"path": "src/**", "exclusive": True, "expires_ts": "later", "reason": ""}
+    fake.tools["list_file_reservations"] = lambda _: {
+        "reservations": [{"id": number, "agent": f"A{number}", **held} for number in (1, 2, 3)],
+        "conflicts": [[1, 3]],
+        "enforced_by": [],
+    }
+    assert main(["reservations", "list"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows if "exclusive, conflict" in row] == ["1", "3"]
 
 
 @pytest.mark.parametrize(("state", "code"), [("done", 0), ("failed", 1), ("cancelled", 1)])

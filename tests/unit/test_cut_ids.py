@@ -34,7 +34,7 @@ def test_an_id_is_meant_by_all_of_it_or_by_a_beginning_that_no_other_has() -> No
     ids = ("ab1", "ab12", "b2")
     for given, meant in {"ab1": "ab1", "ab12": "ab12", "b": "b2", "c": None, "": None, "b22": None}.items():
         assert whole_id(given, ids, what="runs", remedy="look") == meant, given
-    with pytest.raises(InvalidArgument, match="several runs begin with 'ab'") as refused:
+    with pytest.raises(InvalidArgument, match="several runs begin with 'ab': ab1, ab12") as refused:
         whole_id("ab", ids, what="runs", remedy="look")
     assert refused.value.remedy == "give more of the id: look"
 

@@ -356,6 +356,13 @@ async def test_reservations_are_listed_by_agent_and_limited(room: Room) -> None:
     assert await _live(room, limit=1) == [("Ada", "a")]
 
 
+async def test_the_list_says_which_reservations_overlap(room: Room) -> None:
+    await room.open()
+    ids = [(await _reserve(room, "Ada", path))["granted"][0]["id"] for path in ("piers/**", "b")]
+    ids.append((await _reserve(room, "Ben", "piers/*.py"))["granted"][0]["id"])
+    assert (await room.call("list_file_reservations"))["conflicts"] == [[ids[0], ids[2]]]
+
+
 async def test_a_path_named_twice_is_reserved_once(room: Room) -> None:
     await room.open()
     answer = await _reserve(room, "Ada", "a", "./a", "a", "b")

@@ -15,14 +15,23 @@ LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
 """The most bytes that a server can be set to take; what is larger is refused before it is read."""
 
 
-def message_text(argument: str | None, file: str | None) -> str:
+def message_text(argument: str | None, file: str | None, attached: Sequence[Path] = ()) -> str:
     """Return the text of a message: the argument, a file's content, or with `-` what stdin holds.
 
     Raises:
-        InvalidArgument: none or two are given, or the text is not UTF-8.
+        InvalidArgument: none or two are given, the text is not UTF-8, or it is empty and nothing is attached.
         InvalidPath: the file cannot be read.
         TooLarge: it is over `LARGEST_BODY`.
     """
+    text = _given_text(argument, file)
+    if not text.strip() and not attached:
+        raise InvalidArgument(
+            "a message without a text says nothing", value=text, remedy="write one, or attach a file"
+        )
+    return text
+
+
+def _given_text(argument: str | None, file: str | None) -> str:
     if (argument is None) == (file is None):
         raise InvalidArgument(
             "a message needs its text once",

@@ -12,6 +12,7 @@ from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
 from postroom.contracts.choices import Importance, SearchOrder
+from postroom.contracts.errors import UnknownThread
 
 app = typer.Typer(
     help="Send, read and find messages.",
@@ -73,7 +74,7 @@ def send(  # noqa: PLR0913 - the options of the command
             "sender_name": acting,
             "to": to or [],
             "subject": subject,
-            "body_md": content.message_text(text, body_file),
+            "body_md": content.message_text(text, body_file, attach or ()),
             "cc": cc or None,
             "bcc": bcc or None,
             "importance": importance,
@@ -114,7 +115,7 @@ def reply(  # noqa: PLR0913 - the options of the command
             "project_key": project_key(project),
             "sender_name": acting,
             "message_id": message_id,
-            "body_md": content.message_text(text, body_file),
+            "body_md": content.message_text(text, body_file, attach or ()),
             "reply_all": reply_all,
             "importance": importance,
             "ack_required": ack_required,
@@ -237,7 +238,14 @@ def thread(
     """Print a thread: its summary, then its messages, oldest first. Nothing is marked as read."""
     server = Server.find()
     named = {"project_key": project_key(project), "thread_id": thread_id}
-    found = show.fields(server.call_tool("summarize_thread", named))
+    try:
+        found = show.fields(server.call_tool("summarize_thread", named))
+    except UnknownThread:
+        if not (number := thread_id.removeprefix("#")).isdecimal():
+            raise
+        # The number of a message, as the inbox shows it, names the thread that it began.
+        named["thread_id"] = f"msg-{number}"
+        found = show.fields(server.call_tool("summarize_thread", named))
     messages = [] if summary else list(_messages_of(server, named))
     texts = [_summary(found), *map(_message, messages)]
     document = found if summary else {**found, "conversation": messages}

@@ -61,7 +61,8 @@ def answer(
         _ask_in_turn(number, why)
         return
     if number is None or word not in ("yes", "no"):
-        said = "no answer was given" if word is None else f"{word!r} is no answer"
+        to_what = "" if number is None else f" to question {number}"
+        said = f"no answer{to_what} was given" if word is None else f"{word!r} is no answer"
         raise InvalidArgument(said, value=word, remedy="say the question's number, and yes or no")
     found = _give(Server.find(), number, word, why)
     show.answer(found, as_json=as_json, text=lambda: _answered(found["number"], word))

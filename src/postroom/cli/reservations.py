@@ -143,12 +143,13 @@ def check(
 
 
 def _listed(found: Mapping[str, Any], key: str) -> str:
+    at_odds = {number for pair in found.get("conflicts") or () if key == "reservations" for number in pair}
     rows = [
         (
             one["id"],
             one["agent"],
             one["path"],
-            "exclusive" if one["exclusive"] else "shared",
+            ("exclusive" if one["exclusive"] else "shared") + (", conflict" if one["id"] in at_odds else ""),
             one["expires_ts"],
             one["reason"],
         )

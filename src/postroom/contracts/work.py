@@ -233,6 +233,8 @@ class Floor:
     waits: Sequence[Waits] = ()
     owed: Sequence[OwedMessage] = ()
     """The newest first."""
+    owed_in_all: int = 0
+    """How many such messages there are among the newest; `owed` has the newest of them."""
     last_hour: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
     """By the names of agents in small letters."""
     health: Sequence[HealthFact] = ()

@@ -15,6 +15,7 @@ from postroom.mail.commands import (
     RenewReservations,
     ReservePaths,
 )
+from postroom.mail.conflicts import conflicts
 from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.globs import Pattern, overlapping, parse_pattern
@@ -65,6 +66,8 @@ class ReservationsView(TypedDict):
     """Live reservations, oldest first."""
 
     reservations: list[ReservationView]
+    conflicts: list[list[int]]
+    """The ids of those listed that overlap, by two: different agents, at least one of them alone."""
     enforced_by: list[str]
 
 
@@ -150,12 +153,12 @@ def release_reserved_in(context: WriteContext, place: str, *, reason: str) -> No
 def check_file_reservations(context: ReadContext, asked: CheckReservations) -> CheckAnswer:
     """Say who would conflict with these paths."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
-    conflicts = [
+    found = [
         _conflict(pattern, holders)
         for pattern in _parsed(context, asked.paths)
         if (holders := _holders(context, project, agent, pattern, exclusive=asked.exclusive))
     ]
-    return {"conflicts": conflicts, "enforced_by": list(context.rules.enforced_by)}
+    return {"conflicts": found, "enforced_by": list(context.rules.enforced_by)}
 
 
 def _parsed(context: ReadContext, paths: Sequence[str]) -> list[Pattern]:
@@ -345,5 +348,6 @@ def list_file_reservations(context: ReadContext, asked: ListReservations) -> Res
     found = context.tx.live_reservations(project.id, now=context.now, agent_id=agent_id, limit=asked.limit)
     return {
         "reservations": [reservation_view(one) for one in found],
+        "conflicts": [[pair.first.id, pair.second.id] for pair in conflicts(found)],
         "enforced_by": list(context.rules.enforced_by),
     }

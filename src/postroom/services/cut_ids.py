@@ -1,8 +1,11 @@
 """Ids as people give them: whole, or the beginning of one."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from postroom.contracts.errors import InvalidArgument
+
+_SHOWN: Final = 5
 
 
 def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str | None:
@@ -16,6 +19,8 @@ def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str |
         return given
     if len(found) > 1:
         raise InvalidArgument(
-            f"several {what} begin with {given!r}", value=given, remedy=f"give more of the id: {remedy}"
+            f"several {what} begin with {given!r}: {', '.join(sorted(found)[:_SHOWN])}",
+            value=given,
+            remedy=f"give more of the id: {remedy}",
         )
     return next(iter(found), None)

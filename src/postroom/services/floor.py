@@ -149,13 +149,15 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
                 outcome=tried.outcome,
             )
         )
+    owed = _owed(reads, reads.newest_messages(project.id, limit=LATELY))
     return {
         "conflicts": [
             ReservationConflict(first=_held(pair.first), second=_held(pair.second))
             for pair in conflicts(live)
         ],
         "holds": holds,
-        "owed": _owed(reads, reads.newest_messages(project.id, limit=LATELY)),
+        "owed": owed[:OWED],
+        "owed_in_all": len(owed),
         "last_hour": hour,
     }
 
@@ -203,7 +205,7 @@ def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
                 readers=len(seen),
             )
             found.append(owed)
-    return found[:OWED]
+    return found
 
 
 def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:

@@ -26,6 +26,7 @@ from typing import Final
 
 from postroom.contracts.errors import (
     CommitUnknown,
+    InternalError,
     PostroomError,
     StoreError,
     StoreReadOnly,
@@ -138,6 +139,11 @@ class Writer:
             if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
                 fail(group, _told(error))
                 return ()
+        except Exception as error:  # a fault of our own: those who wait learn it, and the others go on
+            self._disconnect()
+            _LOG.exception("store.write_failed")
+            fail(group, InternalError(f"a write failed by a fault of postroom: {error!r}"))
+            return ()
         left: list[_Change] = []
         for change in group:
             if change.key in {one.key for one in left}:
