@@ -74,7 +74,7 @@ class FakePostroom:
             def do_GET(self) -> None:
                 fake.serve(self)
 
-            do_POST = do_DELETE = do_GET
+            do_POST = do_PUT = do_DELETE = do_GET
 
         class Threaded(ThreadingHTTPServer):
             daemon_threads = True

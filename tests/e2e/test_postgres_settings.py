@@ -170,7 +170,28 @@ def test_a_user_without_a_right_to_the_tables_is_refused_with_what_to_grant(
 def test_a_user_with_no_more_than_these_rights_serves(postgres_dsn: str, tmp_path: Path) -> None:
     with a_guest(postgres_dsn, TABLES, SEQUENCES) as (url, name):
         environment = {**plain_environment(tmp_path), "POSTROOM_DATABASE_SCHEMA": name}
+        url += "?connect_timeout=3&options=-c%20lock_timeout%3D100ms"
         with RunningServer(tmp_path / "served", "--database-url", url, environment=environment) as server:
             assert readiness(server) == ("ok", None)
             asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
             assert "warning" not in server.log()
+
+
+def test_a_pooler_with_fewer_sessions_than_a_server_keeps_is_told_as_that(
+    postgres_dsn: str, tmp_path: Path
+) -> None:
+    refuse_missing(POOLED)
+    schema = f"few_{os.getpid()}"
+    environment = {**plain_environment(tmp_path), "POSTROOM_DATABASE_SCHEMA": schema}
+    run = partial(run_here, environment={**environment, "PGCONNECT_TIMEOUT": "2"})
+    PostgresStore.open(postgres_dsn, schema=schema).close()
+    with a_pooler(postgres_dsn, {"pool_mode": "session", "default_pool_size": 2}) as address:
+        refused(address, TEMPORARY, "eight sessions for each server", tmp_path, run)
+    with a_pooler(postgres_dsn, {"pool_mode": "session", "max_client_conn": 2}) as address:
+        refused(address, TEMPORARY, "max_client_conn of a pooler", tmp_path, run)
+    with a_pooler(postgres_dsn, {"pool_mode": "session", "default_pool_size": 8}) as address:
+        flags = ("--database-url", address)
+        with RunningServer(tmp_path / "served", *flags, environment=environment) as server:
+            assert readiness(server) == ("ok", None)
+    with psycopg.connect(postgres_dsn, autocommit=True) as session:
+        session.execute(f"DROP SCHEMA {schema} CASCADE")

@@ -155,3 +155,36 @@ def test_the_list_shows_what_each_may_and_when_it_was_used(fake: FakePostroom, r
     assert rows[2][3:6] == ["replaced, good until it expires", "never", "never"]
     assert json.loads(run("list", "--all", "--json")[1]) == told
     assert fake.seen[-1].path.endswith("?all=yes")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tokens", "create", "ci", "--scope", "run"),
+        ("tokens", "rotate", "ci"),
+        ("tokens", "revoke", "ci"),
+        ("tokens", "list"),
+        ("people", "add", "Kim"),
+        ("people", "list"),
+        ("people", "remove", "Kim"),
+    ],
+    ids=" ".join,
+)
+def test_a_folder_of_data_names_the_server_as_with_other_commands(
+    words: tuple[str, ...],
+    fake: FakePostroom,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake.admin["GET", "/admin/tokens"] = lambda _: {"tokens": []}
+    fake.admin["GET", "/admin/people"] = lambda _: {"people": []}
+    fake.admin["PUT", "/admin/people"] = lambda _: {"address": "human:Kim"}
+    fake.admin["DELETE", "/admin/people"] = lambda _: {"removed": True}
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "token").write_text("of-this-folder\n")
+    monkeypatch.setenv("POSTROOM_DATA_DIR", str(tmp_path / "empty"))
+    monkeypatch.setenv("POSTROOM_URL", fake.url)
+    assert main((*words, "--data-dir", str(folder))) == 0, capsys.readouterr().err
+    assert fake.seen[-1].headers["Authorization"] == "Bearer of-this-folder"

@@ -24,9 +24,11 @@ from postroom.stores.postgres.errors import (
     ConnectionLost,
     Contended,
     Refusal,
+    Silent,
     dropped,
     error_for,
     login_error,
+    sessionless,
     silent,
     unreachable,
     unreadable,
@@ -56,9 +58,17 @@ SESSION: Final = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
-_SETTINGS: Final = (
-    "SELECT set_config(name, value, $3::int = 1) FROM unnest($1::text[], $2::text[]) AS s (name, value)"
-)
+_TIMEOUTS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+# A shorter time-out of the address, of PGOPTIONS, the user or the database holds. A longer one, or none, does
+# not: others would wait for us, and we would take the server for gone before it gives up.
+_SETTINGS: Final = """
+SELECT set_config(name, CASE
+         WHEN name = ANY ($4::text[])
+          AND CAST(current_setting(name) AS interval) > interval '0'
+          AND CAST(current_setting(name) AS interval) < CAST(value AS interval)
+         THEN current_setting(name) ELSE value END, $3::int = 1)
+  FROM unnest($1::text[], $2::text[]) AS s (name, value)
+"""
 _DIAGNOSTIC: Final = pq.DiagnosticField
 _ROWS: Final = pq.ExecStatus.TUPLES_OK
 _DONE: Final = pq.ExecStatus.COMMAND_OK
@@ -166,7 +176,7 @@ class Connection:
             self._pg.enter_pipeline_mode()
             if not address.direct_dsn:
                 self._set_up(for_transaction=False)
-                self.wait()
+                self._wait_for_a_session(address.connect_within)
         except ConnectionLost as error:
             self.close()
             raise unreachable(error) from error
@@ -374,7 +384,21 @@ class Connection:
 
     def _set_up(self, *, for_transaction: bool) -> None:
         session = self._address.session
-        self.send(_SETTINGS, (list(session), list(session.values()), for_transaction))
+        giving_way = [name for name in _TIMEOUTS if name not in self._address.settings]
+        self.send(_SETTINGS, (list(session), list(session.values()), for_transaction, giving_way))
+
+    def _wait_for_a_session(self, within: timedelta) -> None:
+        """Wait for the first answer: a pooler lets everybody in, and then has them wait for a session.
+
+        Raises:
+            StoreUnavailable: there is none in time.
+        """
+        usual, self._within = self._within, min(self._within, within.total_seconds())
+        try:
+            self.wait()
+        except Silent as error:
+            raise sessionless() from error
+        self._within = usual
 
     def _sent(self, text: str, bound: Bound, answer: Answer) -> Answer:
         self._note(text)
@@ -447,7 +471,7 @@ class Connection:
             left = until - time.monotonic()
             ready = self._selector.select(max(left, 0))
             if not ready:
-                raise ConnectionLost("the server says nothing any more")
+                raise Silent("the server says nothing any more")
             if ready[0][1] & selectors.EVENT_READ:
                 self._call(self._pg.consume_input)
 
@@ -466,6 +490,8 @@ def _lost(error: Exception) -> ConnectionLost:
 def _connected(address: Address) -> pq.abc.PGconn:
     try:
         known = conninfo.conninfo_to_dict(address.dsn, fallback_application_name="postroom")
+        # A shorter time that is set for the library holds; without one it says a longer one.
+        own = timedelta(seconds=conninfo.timeout_from_conninfo(known))
         attempts = conninfo.conninfo_attempts(known)
     except psycopg.ProgrammingError as error:
         raise unreadable(str(error)) from None
@@ -474,7 +500,7 @@ def _connected(address: Address) -> pq.abc.PGconn:
     failure: PostroomError = unreachable("no host is named")
     for attempt in attempts:
         try:
-            return _attempted(conninfo.make_conninfo("", **attempt), address.connect_within)
+            return _attempted(conninfo.make_conninfo("", **attempt), min(own, address.connect_within))
         except StoreUnavailable as error:
             failure = error
         except ConfigError as error:
@@ -499,7 +525,7 @@ def _attempted(host: str, within: timedelta) -> pq.abc.PGconn:
                 place = f"{pg.host.decode()}:{pg.port.decode()}"
                 pg.finish()
                 if state == pq.PollingStatus.READING:
-                    raise silent(place)
+                    raise silent(place, within)
                 raise unreachable(f"no answer from {place} in time")
     text = pg.get_error_message().strip()
     pg.finish()

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from postroom.contracts.errors import (
@@ -45,7 +46,7 @@ _REMEDIES: Final = {
 }
 _MORE_CONNECTIONS: Final = (
     "raise max_connections of the server, or the CONNECTION LIMIT of the user or the database, "
-    "or end other sessions"
+    "or max_client_conn of a pooler, or end other sessions"
 )
 _NO_DATABASE: Final = re.compile('database ".+" does not exist')
 _CORRECT: Final = "correct database_url: postgresql://user:password@host:port/database"
@@ -55,13 +56,19 @@ _REFUSED_AT_LOGIN: Final = (
     ("authentication failed|no password supplied", "correct user and password in database_url"),
     ("no pg_hba.conf entry|is not permitted to log in", "have the server's administrator let this user in"),
     ("does not support SSL", "turn SSL on at the server, or write sslmode=disable in database_url"),
+    (
+        "unsupported startup parameter",
+        "behind a pooler set time-outs by ALTER ROLE ... SET: take options out of database_url, PGOPTIONS",
+    ),
     ("^invalid |does not exist", _CORRECT),
 )
 """What the library says of a mistake in the settings, and what to do about it."""
 _NO_POSTGRES: Final = re.compile(
     'at "(.+?)".*, port (\\d+) failed: (received invalid response|expected authentication request)'
 )
-_TOO_MANY: Final = re.compile("too many (clients|connections)|connection slots are reserved")
+_TOO_MANY: Final = re.compile(
+    "too many (clients|connections)|connection slots are reserved|no more connections allowed"
+)
 _NO_USE: Final = "no schema has been selected"
 """What is said of a schema that is there, and that the user may not use."""
 _PERMISSION: Final = re.compile("permission denied for (database|schema) (.+)")
@@ -82,6 +89,10 @@ class Refusal:
 
 class ConnectionLost(Exception):
     """The connection broke, or the server said nothing for too long."""
+
+
+class Silent(ConnectionLost):
+    """The server said nothing for too long."""
 
 
 class Contended(Exception):
@@ -120,11 +131,21 @@ def unreachable(error: object) -> StoreUnavailable:
     )
 
 
-def silent(place: str) -> StoreUnavailable:
+def silent(place: str, within: timedelta) -> StoreUnavailable:
     """Return the error for what takes connections and then says nothing."""
     return StoreUnavailable(
-        f"PostgreSQL cannot be reached: what listens at {place} answers no PostgreSQL in time",
+        f"PostgreSQL cannot be reached: what listens at {place} answers no PostgreSQL within "
+        f"{within.total_seconds():g} s",
         remedy="see that PostgreSQL listens there, and is not held up",
+    )
+
+
+def sessionless() -> StoreUnavailable:
+    """Return the error for what lets us in, and answers no statement."""
+    return StoreUnavailable(
+        "PostgreSQL cannot be reached: the connection was taken, and then no session was free in time",
+        remedy="let a pooler have eight sessions for each server and some more (PgBouncer's "
+        "default_pool_size); without one see that the PostgreSQL server is not held up",
     )
 
 
