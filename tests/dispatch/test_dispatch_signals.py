@@ -192,4 +192,5 @@ async def test_an_end_behind_which_nothing_is_queued_wakes_nobody_unless_limits_
         with room.stores.store.changes.listen(WORK) as news:
             executor.release.set()
             await dispatch_in(room.stores, handle.dispatch_id, RunDispatchStatus.ACKED)
+            await mailbox.settled()  # on PostgreSQL the end is seen before its writer has told of it
             assert await news.wait(timedelta(0)) is is_told
