@@ -6,11 +6,13 @@ import pytest
 from starlette.requests import Request
 
 from conformance.run_backends import Prepared, prepared_stores, run_place
+from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ServerUnavailable
 from postroom.contracts.leases import SERVER, Lease
 from postroom.contracts.transactions import Store
 from postroom.http_api.other_servers import PASSED_ON, OtherServers, server_of
 from postroom.leases import Leases
+from postroom.testing import ManualClock
 
 __all__ = ["prepared_stores", "run_place"]
 
@@ -58,7 +60,7 @@ async def refused(others: OtherServers, there: Lease, headers: Mapping[str, str]
 
 
 async def test_who_cannot_be_reached_is_named(store: Store) -> None:
-    others = OtherServers(Leases(store, HERE, {}))
+    others = OtherServers(Leases(store, HERE, {}), SystemClock())
     alone = await refused(others, server(THERE, "http://127.0.0.1:1"))
     assert alone == "the server on quay does this, and listens on loopback alone"
     for address in ("http://127.0.0.1:1", "http://0.0.0.0:1"):
@@ -68,13 +70,43 @@ async def test_who_cannot_be_reached_is_named(store: Store) -> None:
 
 async def test_a_request_is_passed_on_once(store: Store) -> None:
     told = await refused(
-        OtherServers(Leases(store, HERE, {})), server(THERE, "http://quay:1"), {PASSED_ON: "1"}
+        OtherServers(Leases(store, HERE, {}), SystemClock()), server(THERE, "http://quay:1"), {PASSED_ON: "1"}
     )
     assert told == "what does this is changing servers"
 
 
+@pytest.mark.parametrize(
+    ("secret", "change", "after_ms", "is_believed"),
+    [
+        ("common", {}, 0, True),
+        ("another", {}, 0, False),
+        ("", {}, 0, False),
+        ("common", {"x-forwarded-for": "203.0.113.2"}, 0, False),
+        ("common", {"x-forwarded-proto": "http"}, 0, False),
+        ("common", {"x-postroom-passed-on": "1"}, 0, False),
+        ("common", {}, 301_000, False),
+    ],
+)
+async def test_who_calls_is_believed_of_a_server_that_knows_the_secret(
+    secret: str, change: dict[str, str], after_ms: int, is_believed: bool, store: Store
+) -> None:
+    clock = ManualClock(1_000_000)
+    sender = OtherServers(Leases(store, HERE, {}), clock)
+    sender.know(secret)
+    asked = request({"X-Forwarded-For": "198.51.100.7"})
+    asked.scope.update(client=("203.0.113.1", 5), scheme="https")
+    told = {name.decode(): value.decode() for name, value in sender.headers_for(asked)}
+    clock.set(1_000_000 + after_ms)
+    receiver = OtherServers(Leases(store, THERE, {}), clock)
+    receiver.know("" if not secret else "common")
+    scope = request({name.lower(): value for name, value in told.items()} | change).scope
+    receiver.believe(scope)
+    seen = (scope["client"][0], scope["scheme"])
+    assert seen == (("203.0.113.1", "https") if is_believed else ("127.0.0.1", "http"))
+
+
 async def test_what_no_other_server_has_is_refused_for_a_moment(store: Store) -> None:
-    others = OtherServers(Leases(store, HERE, {}))
+    others = OtherServers(Leases(store, HERE, {}), SystemClock())
     mine, theirs = server(HERE, "http://mill:1"), server(THERE, "http://quay:1")
     channel = Lease(name="channel web", holder=HERE, about={}, fence=1, since=0, until=2**53)
     await put(store, mine, theirs, channel)
@@ -85,7 +117,7 @@ async def test_what_no_other_server_has_is_refused_for_a_moment(store: Store) ->
 
 
 async def test_the_token_of_a_run_says_whose_it_is(store: Store) -> None:
-    others = OtherServers(Leases(store, HERE, {}))
+    others = OtherServers(Leases(store, HERE, {}), SystemClock())
     await put(store, server(HERE, "http://mill:1"), server(THERE, "http://quay:1"))
     found = await others.of_run("prr_bbbbbbbb_" + "x" * 43)
     assert found is not None

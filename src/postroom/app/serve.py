@@ -42,6 +42,7 @@ from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.operations import FreshReadiness, LagMeter, measure_lag
 from postroom.http_api.operators import hook_routes, people_routes
+from postroom.http_api.other_servers import Believing
 from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
@@ -120,6 +121,9 @@ class Site:
         self.app: ASGIApp = Addresses(
             _door(app, settings, credentials, channels), settings.mcp_path, others=ALIASES
         )
+        if application.others is not None:
+            application.others.know(derived_key(token, "passed-on").hex())
+            self.app = Believing(self.app, application.others)
 
     def _routes(self, login: LoginService) -> list[BaseRoute]:
         application, settings = self._application, self._application.settings

@@ -101,7 +101,7 @@ class Application:
         self.news = Subscriptions(holds=self.tokens.holds, shared=shared)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.leases = self._leases()
-        self.others = None if store.is_exclusive else OtherServers(self.leases)
+        self.others = None if store.is_exclusive else OtherServers(self.leases, clock)
         """The servers that share its database."""
         self.keeper = None if store.is_exclusive else Keeper()
         self.archive = self._archive()

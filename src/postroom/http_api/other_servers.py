@@ -12,13 +12,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.concurrency import Tasks
+from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ServerUnavailable
 from postroom.contracts.leases import Lease
+from postroom.contracts.signing import SIGNATURE, TIMESTAMP, Proof, proof_of, signed
 from postroom.contracts.tokens import RUN_PREFIX
 from postroom.leases import Leases
 from postroom.log import get_logger
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 PASSED_ON: Final = "X-Postroom-Passed-On"
-"""Marks a request that another server has passed on."""
+"""Marks a request that another server has passed on, and proves it: a time, and a signature of who calls."""
 _HOP: Final = frozenset(
     {
         "connection",
@@ -44,6 +47,8 @@ _HOP: Final = frozenset(
 """What a proxy keeps to itself: RFC 9110, section 7.6.1."""
 _OURS: Final = _HOP | {"date", "server"}
 """What each server says for itself."""
+_CLIENT: Final = "X-Forwarded-For"
+_SCHEME: Final = "X-Forwarded-Proto"
 _CONNECT_SECONDS: Final = 2
 _TRY: Final = "try again in some seconds; each server must listen at an address that the others reach"
 
@@ -53,11 +58,42 @@ Doing = Callable[[], Awaitable[Lease | None]]
 class OtherServers:
     """The servers that share the database with this one."""
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: Leases, clock: Clock) -> None:
         """Keep what knows the servers, and this one by its name, which begins with that of its machine."""
-        self._leases, self._this = leases, leases.holder
+        self._leases, self._this, self._clock = leases, leases.holder, clock
+        self._secret = ""
         self._host = leases.holder.partition("/")[0]
         self._reading = Tasks("other servers")
+
+    def know(self, secret: str) -> None:
+        """Keep what all servers of the database know: with it they believe one another who calls."""
+        self._secret = secret
+
+    def believe(self, scope: Scope) -> None:
+        """Take over who calls, and by which scheme, of a request that another server passed on.
+
+        What anybody else sends stays as it is.
+        """
+        told = Headers(scope=scope)
+        timestamp, _, proof = told.get(PASSED_ON, "").partition(" ")
+        client, scheme = told.get(_CLIENT, ""), told.get(_SCHEME, "")
+        proofs = {TIMESTAMP: timestamp, SIGNATURE: proof}
+        proven = proof_of(self._secret, proofs, _caller(client, scheme), now=self._clock.now())
+        if self._secret and proven is Proof.GOOD:
+            scope["client"], scope["scheme"] = (client, 0), scheme
+
+    def headers_for(self, request: Request) -> list[tuple[bytes, bytes]]:
+        """Return the headers with which a request is passed on: they say who calls, and prove it."""
+        kept = [(name, value) for name, value in request.headers.raw if _kept(name, _HOP)]
+        client = request.client.host if request.client else ""
+        scheme = request.url.scheme
+        proofs = signed(self._secret, _caller(client, scheme), now=self._clock.now())
+        passed_on = f"{proofs[TIMESTAMP]} {proofs[SIGNATURE]}"
+        told = {PASSED_ON: passed_on, _CLIENT: client, _SCHEME: scheme}
+        names = {name.lower().encode() for name in told}
+        return [one for one in kept if one[0] not in names] + [
+            (name.encode(), value.encode("ascii", "replace")) for name, value in told.items()
+        ]
 
     async def end(self) -> None:
         """End the answers that are still on their way; harmless when done twice."""
@@ -121,7 +157,7 @@ class OtherServers:
         asked = client.build_request(
             request.method,
             f"{url}?{query}" if query else url,
-            headers=_asked(request),
+            headers=self.headers_for(request),
             content=request.stream() if _has_body(request) else None,
         )
         try:
@@ -182,6 +218,19 @@ class OtherServers:
         return told.geturl()
 
 
+class Believing:
+    """Everything behind it sees who calls, also of what another server passed on."""
+
+    def __init__(self, app: ASGIApp, others: OtherServers) -> None:
+        self._app, self._others = app, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+        if scope["type"] == "http":
+            self._others.believe(scope)
+        await self._app(scope, receive, send)
+
+
 class PassedOn:
     """A route that another server answers while `doing` names one."""
 
@@ -209,14 +258,8 @@ def server_of(token: str) -> str | None:
     return tag if mark and token.startswith(RUN_PREFIX) else None
 
 
-def _asked(request: Request) -> list[tuple[bytes, bytes]]:
-    kept = [(name, value) for name, value in request.headers.raw if _kept(name, _HOP)]
-    client = request.client.host if request.client else ""
-    told = {PASSED_ON: "1", "X-Forwarded-For": client, "X-Forwarded-Proto": request.url.scheme}
-    names = {name.lower().encode() for name in told}
-    return [one for one in kept if one[0] not in names] + [
-        (name.encode(), value.encode("ascii", "replace")) for name, value in told.items()
-    ]
+def _caller(client: str, scheme: str) -> bytes:
+    return f"{client} {scheme}".encode()
 
 
 def _has_body(request: Request) -> bool:
