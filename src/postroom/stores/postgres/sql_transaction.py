@@ -17,7 +17,7 @@ from postroom.stores.statements import Statement, statements
 _Key = tuple[object, ...]
 _NONE: Final[Values] = {}
 _CHANGEABLE: Final = (list, set)
-_OF_ONE_THREAD: Final = frozenset(
+OF_ONE_THREAD: Final = frozenset(
     (
         "threads.put_run",
         "threads.move_thread",
@@ -136,7 +136,7 @@ class PostgresTransaction(SqlTransaction):
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
         self.known.clear()
-        if statement not in _OF_ONE_THREAD or self._others is None:
+        if statement not in OF_ONE_THREAD or self._others is None:
             self._send(statement, values)
             return
         found = self._statements[statement]
