@@ -4,9 +4,9 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from postroom.app.archive_check import ArchiveCheck
 from postroom.app.backups import told_of_backups
 from postroom.app.check_results import (
     CheckResult,
@@ -20,14 +20,13 @@ from postroom.app.check_results import (
 )
 from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
-from postroom.app.repairs import Repair, another_archive, gaps_of, head_of, indexes_of
+from postroom.app.repairs import Repair, indexes_of
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.wiring import Application
 from postroom.contracts import progress
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
-    ArchiveUnavailable,
     InvalidRunner,
     PostroomError,
     RunFailure,
@@ -40,8 +39,7 @@ from postroom.contracts.transactions import Transaction
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.operations import CheckState
-from postroom.mail.archive import layout
-from postroom.mail.outgoing import ARCHIVE, records_of
+from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.waking.runners import read_runner
 from postroom.services.runners import DeclaredRunner, declared_runners
 from postroom.stores.sqlite import sqlite_release
@@ -135,7 +133,11 @@ class Doctor:
             Kept.of, application.settings
         )  # first: the store may only be ahead of it
         refuse_wrong(await application.store.identity(kept.projects), kept, application.settings)
-        return [await self._archive(project) for project in await application.store.read(all_projects)]
+        check = ArchiveCheck(application, full=self._full)
+        try:
+            return [await check.of(project) for project in await application.store.read(all_projects)]
+        finally:
+            self.repairs += check.repairs
 
     async def _holder(self, name: str) -> str:
         """Return which server has a lease; empty when none has."""
@@ -146,51 +148,6 @@ class Doctor:
             )
 
         return await self._application.store.store.read(look)
-
-    async def _archive(self, project: Project) -> CheckResult:
-        """Compare the messages of a project with those of its archive."""
-        application = self._application
-
-        found = partial(_archive_found, project.slug)
-        try:
-            stored, waiting = await application.store.read(
-                lambda tx: (_message_ids(tx, project), tx.outbox.open(ARCHIVE, limit=100_000))
-            )
-            faults, written = await asyncio.to_thread(self._archived, project.slug)
-        except ArchiveUnavailable as error:
-            if await application.archive.lost_head(project):
-                self.repairs.append(head_of(application.archive, project))
-            return broken("archive", error, about=project.slug)
-        if faults:
-            if not written - stored:  # with more than the database it may be all that is left of that
-                now = application.clock.now()
-                self.repairs.append(another_archive(application.archive, project, now))
-            return found("failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
-        if unknown := written - stored:
-            return found(
-                "failed",
-                f"{len(unknown)} messages are not in the database: it is older than the archive",
-                "after restoring a backup, move the repository away and run `postroom rebuild archive`",
-            )
-        on_their_way = {record for row in waiting for record in records_of(row.payload)}
-        missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
-        if missing:
-            self.repairs.append(gaps_of(application.archive, project, len(missing)))
-            remedy = f"run `postroom rebuild archive {project.slug}`"
-            return found("failed", f"{len(missing)} messages are missing", remedy)
-        if self._full and (differing := await application.archive.differing(project)):
-            return found(
-                "failed",
-                f"{len(differing)} files tell otherwise than the database: {', '.join(differing[:5])}",
-                f"compare them with `git show main:<file>`; where the archive is right, `postroom restore`; "
-                f"where the database is, `postroom rebuild archive {project.slug}`",
-            )
-        return found("ok", f"{len(written)} messages, {len(stored - written)} on their way")
-
-    def _archived(self, slug: str) -> tuple[list[str], set[int]]:
-        repository = self._application.archive.repository(slug)
-        ids = (layout.message_id_of(path) for path in repository.paths("messages/"))
-        return repository.check(), {number for number in ids if number is not None}
 
     async def _release(self) -> list[CheckResult]:
         store = self._application.store
@@ -332,15 +289,6 @@ def all_projects(tx: MailReads) -> list[Project]:
     return found
 
 
-def _message_ids(tx: MailReads, project: Project) -> set[int]:
-    ids: set[int] = set()
-    after = 0
-    while page := tx.project_messages(project.id, limit=PAGE, after=after):
-        ids.update(one.id for one in page)
-        after = page[-1].id
-    return ids
-
-
 def _release(told: str, *, checks_pages: bool) -> CheckResult:
     if not told.startswith("SQLite "):
         if checks_pages:
@@ -367,13 +315,6 @@ def _git_found() -> CheckResult:
         return CheckResult(part="git", state="ok", detail="git was found")
     detail = "git was not found; mail works, the archive waits"
     return CheckResult(part="git", state="failed", detail=detail, remedy="install git")
-
-
-def _archive_found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:
-    is_well = state == "ok"
-    return CheckResult(
-        part="archive", about=slug, state="ok" if is_well else "failed", detail=detail, remedy=remedy
-    )
 
 
 def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:

@@ -43,6 +43,11 @@ def records_of(payload: Mapping[str, Any]) -> list[str]:
             return [one]
 
 
+def deleted_of(payload: Mapping[str, Any]) -> list[int]:
+    """Return the messages whose files a row of the outbox has the archive take out."""
+    return [number for number, _ in payload["messages"]] if payload["record"] == DELETION else []
+
+
 def deletion_to_archive(
     tx: MailWrites, messages: Sequence[Message], attached: Mapping[int, Sequence[Attachment]], *, now: int
 ) -> None:

@@ -1,0 +1,159 @@
+"""Compares the messages of a project with those of its archive, beside a server that changes both.
+
+The archive follows the database, and the two are read one after the other. What differs is a failure only
+where both looks at the database say so, the one before the archive was read and the one after.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+
+from postroom.app.check_results import CheckResult, broken
+from postroom.app.repairs import Repair, another_archive, gaps_of, head_of
+from postroom.app.wiring import Application
+from postroom.contracts.errors import ArchiveUnavailable
+from postroom.contracts.mail import Project
+from postroom.contracts.store import MailReads
+from postroom.mail.archive import layout
+from postroom.mail.outgoing import ARCHIVE, deleted_of, records_of
+
+PAGE = 500
+"""Messages that one look at the database returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the database says of a project's messages, in one view."""
+
+    stored: set[int]
+    coming: set[int]
+    """What the archive has yet to write."""
+    going: set[int]
+    """What was deleted, and the archive has yet to take out."""
+
+
+@dataclass(slots=True)
+class _Difference:
+    """Ids of messages that one has and the other lacks."""
+
+    unknown: set[int]
+    """The archive has them; the database neither has nor had them."""
+    missing: set[int]
+    """The database has them; they are not on their way to the archive either."""
+
+    def __bool__(self) -> bool:
+        return bool(self.unknown or self.missing)
+
+
+class ArchiveCheck:
+    """Looks at archives, a project at a time."""
+
+    def __init__(self, application: Application, *, full: bool) -> None:
+        """With `full` every record is compared with its file."""
+        self._application = application
+        self._full = full
+        self.repairs: list[Repair] = []
+        """What could be mended of what was found."""
+
+    async def of(self, project: Project) -> CheckResult:
+        """Compare a project with its archive.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        application, found = self._application, partial(_found, project.slug)
+        try:
+            known = await self._known(project)
+            faults, written = await asyncio.to_thread(self._archived, project.slug)
+            differs = await self._settled(project, known, written)
+        except ArchiveUnavailable as error:
+            if await application.archive.lost_head(project):
+                self.repairs.append(head_of(application.archive, project))
+            return broken("archive", error, about=project.slug)
+        if faults:
+            if not differs.unknown:  # with more than the database it may be all that is left of that
+                now = application.clock.now()
+                self.repairs.append(another_archive(application.archive, project, now))
+            return found("failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
+        if failure := self._failure(project, differs):
+            return failure
+        if self._full and (differing := await application.archive.differing(project)):
+            return found(
+                "failed",
+                f"{len(differing)} files tell otherwise than the database: {', '.join(differing[:5])}",
+                f"compare them with `git show main:<file>`; where the archive is right, `postroom restore`; "
+                f"where the database is, `postroom rebuild archive {project.slug}`",
+            )
+        return found("ok", _told(known, written))
+
+    def _failure(self, project: Project, differs: _Difference) -> CheckResult | None:
+        if differs.unknown:
+            return _found(
+                project.slug,
+                "failed",
+                f"{len(differs.unknown)} messages are not in the database: it is older than the archive",
+                "after restoring a backup, move the repository away and run `postroom rebuild archive`",
+            )
+        if differs.missing:
+            count = len(differs.missing)
+            self.repairs.append(gaps_of(self._application.archive, project, count))
+            remedy = f"run `postroom rebuild archive {project.slug}`"
+            return _found(project.slug, "failed", f"{count} messages are missing", remedy)
+        return None
+
+    async def _settled(self, project: Project, known: _Known, written: set[int]) -> _Difference:
+        """Return what differs whichever was read first.
+
+        What came to both since the first look at the database is in it at the second; what was deleted since
+        is not. What came and went between the two is in no look: the archive has it no more either.
+        """
+        differs = _Difference(
+            unknown=written - known.stored - known.going, missing=known.stored - written - known.coming
+        )
+        if not differs:
+            return differs
+        again = await self._known(project)
+        differs.unknown -= again.stored | again.going
+        differs.missing &= again.stored - again.coming
+        if differs:
+            written = await asyncio.to_thread(self._written, project.slug)
+            differs.unknown &= written
+            differs.missing -= written
+        return differs
+
+    async def _known(self, project: Project) -> _Known:
+        return await self._application.store.read(partial(_known, project=project))
+
+    def _archived(self, slug: str) -> tuple[list[str], set[int]]:
+        return self._application.archive.repository(slug).check(), self._written(slug)
+
+    def _written(self, slug: str) -> set[int]:
+        paths = self._application.archive.repository(slug).paths("messages/")
+        return {number for number in map(layout.message_id_of, paths) if number is not None}
+
+
+def _known(tx: MailReads, *, project: Project) -> _Known:
+    stored, after = set[int](), 0
+    while page := tx.project_messages(project.id, limit=PAGE, after=after):
+        stored.update(one.id for one in page)
+        after = page[-1].id
+    known = _Known(stored=stored, coming=set(), going=set())
+    for row in tx.outbox.open(ARCHIVE, limit=100_000):
+        coming = (record.partition(":") for record in records_of(row.payload))
+        known.coming.update(int(number) for kind, _, number in coming if kind == "message")
+        known.going.update(deleted_of(row.payload))
+    return known
+
+
+def _told(known: _Known, written: set[int]) -> str:
+    """Say how many messages an archive has for good, and how many come or go."""
+    leaving = len(known.going & written)
+    told = f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} on their way"
+    return f"{told}, {leaving} on their way out" if leaving else told
+
+
+def _found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:
+    is_well = state == "ok"
+    return CheckResult(
+        part="archive", about=slug, state="ok" if is_well else "failed", detail=detail, remedy=remedy
+    )
