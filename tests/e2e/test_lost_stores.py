@@ -108,6 +108,7 @@ def test_a_store_that_was_lost_is_refused_with_three_ways_on(
     assert refused.returncode == CONFIGURATION, refused.stdout + refused.stderr
     for way in ("postroom restore", "postroom rebuild database", "postroom up --new-store"):
         assert way in refused.stderr.replace("\n", " ")
+    assert "lacks what had not come to the archive yet" in " ".join(refused.stderr.split())
     assert former(folder) == before, "nothing was written"
     looked = postroom(folder, "doctor")
     assert looked.returncode == 1
@@ -361,6 +362,19 @@ def test_on_postgresql_a_schema_that_is_gone_older_or_another_is_refused(dsn: st
     assert [one.returncode for one in (older, other, gone)] == [CONFIGURATION] * 3, older.stderr + gone.stderr
     assert "older than the archive" in older.stderr
     assert made == 0, "nothing was made in its place"
+    for one in (older, other, gone):
+        told = " ".join(one.stderr.split())
+        assert "postroom restore" not in told, "it is for SQLite"
+        for way in ("pg_restore", "database copy --from sqlite:FILE", "postroom up --new-store"):
+            assert way in told
+    rebuilt = tmp_path / "rebuilt.db"
+    assert postroom(folder, "rebuild", "database", str(rebuilt)).returncode == 0
+    copied = postroom(folder, "database", "copy", "--from", f"sqlite:{rebuilt}", "--to", dsn)
+    assert copied.returncode == 0, copied.stderr
+    with RunningServer(folder, *flags) as server:
+        assert wrote(server, "third") == [3]
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f"DROP SCHEMA {schema} CASCADE")
     with RunningServer(folder, *flags, "--new-store") as server:
         assert wrote(server, "a new beginning") == [1]
     with psycopg.connect(dsn, autocommit=True) as session:

@@ -37,7 +37,9 @@ def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
         (slug,) = written
     shutil.rmtree(folder / "archive" / f"{slug}.git" / "hooks", ignore_errors=True)
     target = tmp_path / "rebuilt.db"
-    rows = postroom(folder, "rebuild", "database", str(target))["rows"]
+    found = postroom(folder, "rebuild", "database", str(target))
+    rows, (note,) = found["rows"], found["notes"]
+    assert "lacks what had not come to the archive yet" in note
     assert (rows["projects"], rows["agents"], rows["messages"], rows["recipients"]) == (1, 2, 3, 3)
     assert postroom(folder, "rebuild", "database", str(target), code=2)["error"]["code"] == "invalid_path"
     postroom(folder, "restore", str(target), "--force")

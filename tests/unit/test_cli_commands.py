@@ -665,6 +665,23 @@ def test_a_narrow_screen_breaks_no_id_and_puts_the_reason_below(monkeypatch: pyt
     assert drawn.splitlines()[2].startswith("  2026-11-22 16:38  it said no it said no")
 
 
+def test_a_row_is_one_line_and_what_must_be_whole_goes_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    heads, long, at = (
+        ("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"),
+        "looks after\nthe lights " * 3,
+        "now",
+    )
+    drawn = show.table(heads, [("Ada", long, long, long, at), ("Bo", "p", "m", "t", at)], none="")
+    assert [row.split()[0] for row in drawn.splitlines()] == ["NAME", "Ada", "Bo"]
+    assert drawn.splitlines()[1].count("…") == 3
+    folder = "/srv/" + "lighthouse/" * 8
+    drawn = show.table(("PROJECT", "FOLDER"), [("srv-lighthouse", folder)], none="")
+    assert drawn.splitlines() == ["PROJECT", "srv-lighthouse", f"  {folder}"]
+
+
 def test_progress_is_drawn_on_a_terminal_and_nothing_of_it_stays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,7 +140,10 @@ def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
         WrongStore: it is empty, older than the archive or another one.
     """
     if reason := _what_is_wrong(found, kept):
-        raise WrongStore(f"the database {settings.shown_database} {reason}", value=found.store_id)
+        remedy = WrongStore.on_postgres if settings.database_url else WrongStore.default_remedy
+        raise WrongStore(
+            f"the database {settings.shown_database} {reason}", value=found.store_id, remedy=remedy
+        )
 
 
 def _set_aside(root: Path, now: int) -> None:

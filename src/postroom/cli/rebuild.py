@@ -23,6 +23,10 @@ app = typer.Typer(
 )
 
 LONGEST: Final = timedelta(hours=6)
+LACKS: Final = (
+    "it lacks what had not come to the archive yet, which follows the database: messages that were accepted "
+    "in the last moments before the database was lost may be missing"
+)
 
 
 @app.command()
@@ -57,8 +61,9 @@ def database(
 ) -> None:
     """Write a new database from the Git archive.
 
-    Put it in place with `postroom restore`. Hidden recipients, read marks, contacts and tokens are not in
-    the archive and do not come back.
+    Put it in place with `postroom restore`; on PostgreSQL with `postroom database copy`. What had not come to
+    the archive yet is not in it: messages of the last moments before the loss. Hidden recipients, read marks,
+    contacts and tokens are not in the archive and do not come back.
     """
     from postroom.app.config import load_settings
 
@@ -77,9 +82,9 @@ def database(
         except BaseException:
             chosen.unlink(missing_ok=True)  # made here a moment ago; half a database helps nobody
             raise
-    document = {"path": str(chosen), "rows": rows}
+    document = {"path": str(chosen), "rows": rows, "notes": [LACKS]}
     held = f"{_counted(rows['messages'], 'message')} of {_counted(rows['projects'], 'project')}"
-    text = f"{show.line(chosen)} holds {held}"
+    text = f"{show.line(chosen)} holds {held}\n{LACKS}"
     show.answer(document, as_json=as_json, text=lambda: text)
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 RULE = "-" * 40
 """Between two messages that are printed after each other."""
-_COPIED = {"ID", "NUMBER", "THREAD", "AGENT", "TO"}
-"""Columns that people copy from: never broken over lines, and never cut."""
+_WHOLE = {"ID", "NUMBER", "THREAD", "AGENT", "TO", "PATH", "FOLDER", "VALUE", "QUESTION", "WHY"}
+"""Columns that people copy from or that say why: never cut, and below the row where there is no room."""
 _NARROW = 16
 """Characters that a column keeps: those of a moment to the minute."""
 _STYLES = {
@@ -169,19 +169,34 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     cells = [[_MOMENT.sub(r"\1 \2", cell) for cell in row] for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
     narrow = [
-        width if head in _COPIED else min(width, _NARROW) for head, width in zip(heads, widths, strict=True)
+        width if head in _WHOLE else min(width, _NARROW) for head, width in zip(heads, widths, strict=True)
     ]
     fitting = next(
         count for count in range(len(heads), 0, -1) if count == 1 or _with_gaps(narrow[:count]) <= room
     )
-    if fitting == len(heads):
-        return _grid(heads, cells)
-    return "\n".join(_with_the_rest_below(heads, cells, fitting))
+    kept = _shared(widths[:fitting], narrow[:fitting], room)
+    shown = [[_cut(*one) for one in zip(row[:fitting], kept, strict=True)] for row in cells]
+    drawn = _grid(heads[:fitting], shown, one_line=True)
+    return drawn if fitting == len(heads) else "\n".join(_with_the_rest_below(drawn, cells, fitting))
 
 
-def _with_the_rest_below(heads: Sequence[str], cells: Sequence[Sequence[str]], fitting: int) -> Iterator[str]:
+def _shared(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Return how wide each column is, of a row on one line: the widest give way first, to what is least."""
+    kept = [min(width, max(few, room)) for width, few in zip(widths, least, strict=True)]
+    while _with_gaps(kept) > room and (wide := [at for at, few in enumerate(least) if kept[at] > few]):
+        kept[max(wide, key=kept.__getitem__)] -= 1
+    return kept
+
+
+def _cut(cell: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1).rstrip() + "…"
+
+
+def _with_the_rest_below(drawn: str, cells: Sequence[Sequence[str]], fitting: int) -> Iterator[str]:
     """Give each row with the last cells, for which the screen is too narrow, on a line of their own."""
-    top, *rows = _grid(heads[:fitting], [row[:fitting] for row in cells], one_line=True).splitlines()
+    top, *rows = drawn.splitlines()
     yield top
     for shown, row in zip(rows, cells, strict=True):
         yield shown
@@ -209,7 +224,7 @@ def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, one_line: boo
 
     drawn = Table(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
     for head, *column in zip(heads, *cells, strict=True):
-        whole = head in _COPIED or max(map(len, column)) <= _NARROW
+        whole = head in _WHOLE or max(map(len, column)) <= _NARROW
         drawn.add_column(
             head, no_wrap=whole or one_line, overflow="fold" if whole or not one_line else "ellipsis"
         )

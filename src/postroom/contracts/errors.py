@@ -859,10 +859,17 @@ class WrongStore(StoreError):
 
     code = "wrong_store"
     default_remedy = (
-        "restore a backup (`postroom restore --force FILE`; with PostgreSQL its own tools); or rebuild the "
-        "database from the archive (`postroom rebuild database FILE`) and restore that; or go on with what "
-        "is there: `postroom up --new-store` sets the archive aside"
+        "restore a backup (`postroom restore --force FILE`); or rebuild the database from the archive "
+        "(`postroom rebuild database FILE`), which lacks what had not come to the archive yet, and restore "
+        "that; or go on with what is there: `postroom up --new-store` sets the archive aside"
     )
+    on_postgres: ClassVar[str] = (
+        "restore a dump with pg_restore; or rebuild the database from the archive (`postroom rebuild "
+        "database FILE`), which lacks what had not come to the archive yet, and copy that to a schema that "
+        "is not there (`postroom database copy --from sqlite:FILE --to postgresql://...`; database_schema "
+        "names it); or go on with what is there: `postroom up --new-store` sets the archive aside"
+    )
+    """What leads on where the store is on PostgreSQL: `postroom restore` is for SQLite."""
 
 
 class ArchiveUnavailable(PostroomError):

@@ -236,7 +236,10 @@ class SqlStore(Store):
             raise StoreCorrupt("the probe row did not read back as it was written", value=now)
         store_id = None if found is None else found[0]
         if self._store_id not in (None, store_id):
-            raise WrongStore(f"the database was store {self._store_id} and is {store_id or 'none'} now")
+            raise WrongStore(
+                f"the database was store {self._store_id} and is {store_id or 'none'} now",
+                remedy="stop the server and put back the database that was there; a start says what leads on",
+            )
         self._store_id = store_id
 
     @override

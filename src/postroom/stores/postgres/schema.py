@@ -129,7 +129,11 @@ def migrate(
     missing = missing_migrations(applied, steps, needed=needed_step(connection))
     connection.undo()
     if not (applied or may_begin):
-        raise WrongStore(f"the schema {address.schema} is missing or empty", value=address.schema)
+        raise WrongStore(
+            f"the schema {address.schema} is missing or empty",
+            value=address.schema,
+            remedy=WrongStore.on_postgres,
+        )
     if not missing:
         return []
     patient = Connection(replace(address, answer_within=_WITHIN, settings={**address.settings, **_SETTINGS}))
