@@ -165,7 +165,7 @@ async def test_messages_that_came_and_went_while_the_archive_was_looked_at_are_n
     """Neither look at the database sees them: the archive is looked at again."""
     await _archived(here)
     await _write_archive(here)
-    check = ArchiveCheck(here.application, full=False)
+    check = ArchiveCheck(here.application.store, here.application.archive, here.application.clock, full=False)
     looked = here.application.store.read
 
     async def come() -> None:

@@ -10,12 +10,14 @@ from functools import partial
 
 from postroom.app.check_results import CheckResult, broken
 from postroom.app.repairs import Repair, another_archive, gaps_of, head_of
-from postroom.app.wiring import Application
+from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ArchiveUnavailable
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads
 from postroom.mail.archive import layout
+from postroom.mail.archive.archive import Archive
 from postroom.mail.outgoing import ARCHIVE, deleted_of, records_of
+from postroom.stores.store import Stores
 
 PAGE = 500
 """Messages that one look at the database returns."""
@@ -48,9 +50,9 @@ class _Difference:
 class ArchiveCheck:
     """Looks at archives, a project at a time."""
 
-    def __init__(self, application: Application, *, full: bool) -> None:
+    def __init__(self, store: Stores, archive: Archive, clock: Clock, *, full: bool) -> None:
         """With `full` every record is compared with its file."""
-        self._application = application
+        self._store, self._archive, self._clock = store, archive, clock
         self._full = full
         self.repairs: list[Repair] = []
         """What could be mended of what was found."""
@@ -61,23 +63,23 @@ class ArchiveCheck:
         Raises:
             StoreError: the database cannot be read.
         """
-        application, found = self._application, partial(_found, project.slug)
+        archive, found = self._archive, partial(_found, project.slug)
         try:
             known = await self._known(project)
             faults, written = await asyncio.to_thread(self._archived, project.slug)
             differs = await self._settled(project, known, written)
         except ArchiveUnavailable as error:
-            if await application.archive.lost_head(project):
-                self.repairs.append(head_of(application.archive, project))
+            if await archive.lost_head(project):
+                self.repairs.append(head_of(archive, project))
             return broken("archive", error, about=project.slug)
         if faults:
             if not differs.unknown:  # with more than the database it may be all that is left of that
-                now = application.clock.now()
-                self.repairs.append(another_archive(application.archive, project, now))
+                now = self._clock.now()
+                self.repairs.append(another_archive(archive, project, now))
             return found("failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
         if failure := self._failure(project, differs):
             return failure
-        if self._full and (differing := await application.archive.differing(project)):
+        if self._full and (differing := await archive.differing(project)):
             return found(
                 "failed",
                 f"{len(differing)} files tell otherwise than the database: {', '.join(differing[:5])}",
@@ -96,7 +98,7 @@ class ArchiveCheck:
             )
         if differs.missing:
             count = len(differs.missing)
-            self.repairs.append(gaps_of(self._application.archive, project, count))
+            self.repairs.append(gaps_of(self._archive, project, count))
             remedy = f"run `postroom rebuild archive {project.slug}`"
             return _found(project.slug, "failed", f"{count} messages are missing", remedy)
         return None
@@ -122,13 +124,13 @@ class ArchiveCheck:
         return differs
 
     async def _known(self, project: Project) -> _Known:
-        return await self._application.store.read(partial(_known, project=project))
+        return await self._store.read(partial(_known, project=project))
 
     def _archived(self, slug: str) -> tuple[list[str], set[int]]:
-        return self._application.archive.repository(slug).check(), self._written(slug)
+        return self._archive.repository(slug).check(), self._written(slug)
 
     def _written(self, slug: str) -> set[int]:
-        paths = self._application.archive.repository(slug).paths("messages/")
+        paths = self._archive.repository(slug).paths("messages/")
         return {number for number in map(layout.message_id_of, paths) if number is not None}
 
 

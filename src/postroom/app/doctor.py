@@ -133,7 +133,7 @@ class Doctor:
             Kept.of, application.settings
         )  # first: the store may only be ahead of it
         refuse_wrong(await application.store.identity(kept.projects), kept, application.settings)
-        check = ArchiveCheck(application, full=self._full)
+        check = ArchiveCheck(application.store, application.archive, application.clock, full=self._full)
         try:
             return [await check.of(project) for project in await application.store.read(all_projects)]
         finally:
