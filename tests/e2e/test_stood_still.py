@@ -61,7 +61,7 @@ def chat() -> Iterator[tuple[Chat, list[str]]]:
     @asynccontextmanager
     async def serving() -> Any:
         telegram = Telegram(heard)
-        async with telegram.serving_each(["127.0.0.1", "127.0.0.1"]) as urls:
+        async with telegram.serving_each(2, ()) as urls:
             yield telegram, urls
 
     with on_a_loop_of_its_own(serving) as ((telegram, urls), loop):

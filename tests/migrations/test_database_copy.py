@@ -268,6 +268,7 @@ def test_what_a_copy_left_that_was_killed_is_overwritten_and_a_file_of_another_p
 ) -> None:
     back, other = tmp_path / "back.db", tmp_path / "other.db"
     back.with_name("back.db.partial").write_bytes(b"half a database")
+    back.with_name("back.db.partial.lock").touch()  # which says that it is no stranger's
     back.touch()
     copied(file, schema)
     copied(schema, back)
