@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from postroom.app.backups import Backups, told_of_backups
+from postroom.app.backup_findings import told_of_backups
+from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable, WrongStore

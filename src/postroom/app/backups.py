@@ -9,6 +9,7 @@ Backups of older releases are whole databases, `*.db`.
 """
 
 import asyncio
+import fnmatch
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +17,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from postroom.app.check_results import CheckResult, free_bytes, span
+from postroom.app.check_results import free_bytes
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreFull, StoreReadOnly
-from postroom.http_api.operations import CheckState
 from postroom.log import get_logger
 from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.apart import Apart
@@ -256,8 +256,22 @@ def remove_left(folder: Path) -> None:
         OSError: a file cannot be removed.
     """
     for named in (f"daily-*.db{PARTIAL}*", f"daily-*{COPY}*", f"postroom-*{COPY}*"):
-        for left in folder.glob(named):
+        for left in _named(folder, named):
             left.unlink(missing_ok=True)
+
+
+def _named(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of such names in a folder, none when there is no folder.
+
+    `Path.glob` finds none either in a folder that it may not read.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    try:
+        return [path for path in folder.iterdir() if fnmatch.fnmatch(path.name, pattern)]
+    except FileNotFoundError:
+        return []
 
 
 def folder_of(settings: Settings) -> Path:
@@ -273,19 +287,18 @@ def backups_in(folder: Path) -> list[Backup]:
     """
     refuse_no_folder(folder)
     try:
-        found = (path for kind in ("*.db", f"*{page_backups.SUFFIX}") for path in folder.glob(kind))
+        found = (path for kind in ("*.db", f"*{page_backups.SUFFIX}") for path in _named(folder, kind))
         return [_backup(path) for path in found if path.is_file()]
     except OSError as error:
-        raise file_error(error, folder) from error
+        raise file_error(error, folder, is_read=True) from error
 
 
 def _found(folder: Path) -> tuple[list[Backup], StoreReadOnly | None]:
-    """Return the backups of a folder, or none and the error where a file is in its place. Blocks."""
+    """Return the backups of a folder, or none and why it cannot be read. Blocks."""
     try:
-        refuse_no_folder(folder)
+        return backups_in(folder), None
     except StoreReadOnly as error:
         return [], error
-    return backups_in(folder), None
 
 
 def newest_backup(folder: Path, now: int) -> Backup | None:
@@ -305,46 +318,6 @@ def _newest(found: Sequence[Backup], now: int) -> Backup | None:
 def stamp(instant: int) -> str:
     """Return an instant as it stands in the names of backups."""
     return iso(instant).replace(":", "").replace(".", "")
-
-
-def told_of_backups(found: BackupState) -> CheckResult:
-    """Return how it stands with backups."""
-    state, detail, remedy = _backups_in_words(found)
-    facts = {
-        "interval_ms": found.interval_ms,
-        "age_ms": found.age_ms,
-        "tries_failed": found.tries,
-        "code": None if found.failure is None else found.failure.code,
-    }
-    return CheckResult(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
-
-
-def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
-    """Return the state, what it is, and what to do about it."""
-    newest = "there is none"
-    if found.newest is not None and found.age_ms is not None:
-        newest = f"the newest, {found.newest.path.name}, is {span(found.age_ms)} old"
-    if found.failure is not None:
-        tries = f"the last {found.tries} tries failed: " if found.tries else ""
-        detail = f"{tries}{found.failure.message}; {newest}"
-        return "failed", detail, found.failure.remedy
-    if found.damaged:
-        detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
-        return (
-            "failed",
-            detail,
-            "run `postroom backup` for a whole one; `postroom backup list --check` says what is wrong with "
-            "the others, and `postroom backup prune` removes them",
-        )
-    if found.is_overdue:
-        return "failed", newest, "see the log for why none was made, or run `postroom backup`"
-    if not found.interval_ms:
-        remedy = "set backup_interval, or have a timer of your own run `postroom backup`"
-        return "unknown", f"the timer is off; {newest}", remedy
-    if found.newest is None:
-        detail = f"{newest} yet; the server makes the first a minute after its start"
-        return "unknown", detail, "wait, or run `postroom backup`"
-    return "ok", newest, ""
 
 
 def _damaged(folder: Path, *, full: bool) -> tuple[str, ...]:
@@ -368,6 +341,8 @@ def _backup(path: Path) -> Backup:
             listed = page_backups.read(path)
         except StoreCorrupt as error:
             fault = error.message
+        except PermissionError as error:  # one that cannot be read hides no other
+            fault = file_error(error, path, is_read=True).message
         else:
             size, added = listed.size, listed.added
             at = listed.made_at if at is None else at

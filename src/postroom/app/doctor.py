@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from postroom.app.archive_check import ArchiveCheck
-from postroom.app.backups import told_of_backups
+from postroom.app.backup_findings import told_of_backups
 from postroom.app.check_results import (
     CheckResult,
     backed_up_elsewhere,

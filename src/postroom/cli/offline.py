@@ -45,7 +45,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
     if settings.database_url:
         raise no_backup()
     chosen = target or folder_of(settings) / f"postroom-{stamp(now)}{page_backups.SUFFIX}"
-    if chosen.exists():
+    if _is_there(chosen):
         raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
     _require(settings.database)
     refuse_no_folder(chosen.parent)
@@ -69,6 +69,13 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
                 remove_with_companions(copy)
     size = chosen.stat().st_size
     return {"path": str(chosen), "bytes": size, "added": size}
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise file_error(error, path.parent) from error
 
 
 def _tidy(folder: Path) -> None:

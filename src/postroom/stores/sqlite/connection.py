@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     WrongStore,
 )
+from postroom.rights import denied
 
 FIRST_SAFE_RELEASE = (3, 51, 3)
 MOUNTS = Path("/proc/self/mountinfo")
@@ -94,9 +95,13 @@ def refuse_no_folder(path: Path) -> None:
     """Refuse a file in the place of a folder.
 
     Raises:
-        StoreReadOnly: it is one.
+        StoreReadOnly: it is one, or nobody can see what is there.
     """
-    if path.exists() and not path.is_dir():
+    try:
+        is_other = path.exists() and not path.is_dir()
+    except OSError as error:  # a folder above it is closed
+        raise file_error(error, path) from error
+    if is_other:
         raise StoreReadOnly(f"{path} is a file, and no folder", value=str(path), remedy="move it away")
 
 
@@ -218,19 +223,29 @@ def _may_write(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def file_error(error: OSError, path: Path) -> StoreError:
-    """Return postroom's error for a failure of the file system."""
+def file_error(error: OSError, path: Path, *, is_read: bool = False) -> StoreError:
+    """Return postroom's error for a failure of the file system, with who may do what to do about it."""
     if error.errno in _NO_SPACE:
         return no_room(path, error)
+    told = f"{path} cannot be {'read' if is_read else 'written'}"
+    if isinstance(error, PermissionError):
+        wanted = os.R_OK if is_read else os.R_OK | os.W_OK
+        # What failed may be another file beside it, such as its lock.
+        for one in (path, Path(error.filename) if isinstance(error.filename, str) else path):
+            if (found := denied(one, wanted)) is not None:
+                return StoreReadOnly(f"{told}: {found.why(path)}", value=str(path), remedy=found.remedy)
+    may = "read" if is_read else "write to"
     return StoreReadOnly(
-        f"{path} cannot be written: {error}",
+        f"{told}: {error}",
         value=str(path),
-        remedy=f"see that whoever runs this may write to {_folder_of(path)}",
+        remedy=f"see that whoever runs this may {may} {_folder_of(path)}",
     )
 
 
 def _folder_of(path: Path) -> Path:
-    return path if path.is_dir() else path.parent
+    with suppress(OSError):
+        return path if path.is_dir() else path.parent
+    return path.parent
 
 
 def take_room(folder: Path, size: int) -> None:

@@ -1,0 +1,47 @@
+"""How it stands with backups, in words for an examination."""
+
+from postroom.app.backups import BackupState
+from postroom.app.check_results import CheckResult, span
+from postroom.contracts.errors import StoreReadOnly
+from postroom.http_api.operations import CheckState
+
+
+def told_of_backups(found: BackupState) -> CheckResult:
+    """Return how it stands with backups."""
+    state, detail, remedy = _backups_in_words(found)
+    facts = {
+        "interval_ms": found.interval_ms,
+        "age_ms": found.age_ms,
+        "tries_failed": found.tries,
+        "code": None if found.failure is None else found.failure.code,
+    }
+    return CheckResult(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
+
+
+def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
+    """Return the state, what it is, and what to do about it."""
+    newest = "there is none"
+    if found.newest is not None and found.age_ms is not None:
+        newest = f"the newest, {found.newest.path.name}, is {span(found.age_ms)} old"
+    if found.failure is not None:
+        tries = f"the last {found.tries} tries failed: " if found.tries else ""
+        seen = "" if isinstance(found.failure, StoreReadOnly) and not found.newest else f"; {newest}"
+        detail = f"{tries}{found.failure.message}{seen}"
+        return "failed", detail, found.failure.remedy
+    if found.damaged:
+        detail = f"{len(found.damaged)} cannot be read: {', '.join(found.damaged[:5])}; {newest}"
+        return (
+            "failed",
+            detail,
+            "run `postroom backup` for a whole one; `postroom backup list --check` says what is wrong with "
+            "the others, and `postroom backup prune` removes them",
+        )
+    if found.is_overdue:
+        return "failed", newest, "see the log for why none was made, or run `postroom backup`"
+    if not found.interval_ms:
+        remedy = "set backup_interval, or have a timer of your own run `postroom backup`"
+        return "unknown", f"the timer is off; {newest}", remedy
+    if found.newest is None:
+        detail = f"{newest} yet; the server makes the first a minute after its start"
+        return "unknown", detail, "wait, or run `postroom backup`"
+    return "ok", newest, ""

@@ -1,0 +1,68 @@
+"""Who may use a file or a folder: what is in the way, whose it is, and what mends that."""
+
+import os
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denied:
+    """What keeps this process from a file: the file itself, or a folder on the way to it."""
+
+    path: Path
+    owner: int
+    reason: str
+    remedy: str
+
+    def why(self, wanted: Path) -> str:
+        """Return why what was wanted cannot be had, to stand behind its name."""
+        return f"{'it' if self.path == wanted else self.path} {self.reason}"
+
+
+def denied(path: Path, wanted: int, *, platform: str = sys.platform) -> Denied | None:
+    """Return what keeps this process from a file; None where that is nobody's rights, or cannot be seen.
+
+    `wanted` is `os.R_OK`, `os.W_OK` or both; what is not there is to be made in the folder above. Blocks.
+    """
+    if platform == "win32":  # access lists there: no owner and no bits to tell of
+        return None
+    above: Path | None = None
+    for one in (*reversed(path.parents), path):
+        try:
+            found = one.stat()
+        except FileNotFoundError:
+            return None if above is None else _blamed(above, above.stat(), wanted, is_way=False)
+        except OSError:
+            return None
+        if told := _blamed(one, found, wanted, is_way=one != path):
+            return told
+        above = one
+    return None
+
+
+def _blamed(path: Path, found: os.stat_result, wanted: int, *, is_way: bool) -> Denied | None:
+    is_folder = stat.S_ISDIR(found.st_mode)
+    need = os.X_OK if is_way else wanted | (os.X_OK if is_folder else 0)
+    if os.access(path, need, effective_ids=os.access in os.supports_effective_ids):
+        return None
+    if not is_way and os.statvfs(path).f_flag & os.ST_RDONLY:
+        return None  # a disk that takes no writes from anybody
+    own, owner = os.geteuid(), found.st_uid
+    if owner == own:
+        mode = stat.S_IMODE(found.st_mode)
+        return Denied(
+            path=path,
+            owner=owner,
+            reason=f"has mode {mode:04o}, which keeps its own user from it",
+            remedy=f"`chmod u+rw{'x' if is_folder else ''} {path}`",
+        )
+    giving = f"`chown {'-R ' if is_folder else ''}{own} {path}` as root"
+    letting = f"have user {owner} let others through: `chmod o+x {path}`"  # nobody gives such a folder away
+    return Denied(
+        path=path,
+        owner=owner,
+        reason=f"belongs to user {owner}, and this is user {own}",
+        remedy=f"{letting if is_way else giving}, or run this as user {owner}",
+    )

@@ -1,0 +1,100 @@
+"""Files and folders of another user: a command says whose they are, what to do, and that a restart mends nothing."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from postroom.stores.sqlite import SqliteStore
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="only root can give files to another user"
+)
+
+HERE = Path(__file__).parent
+OURS, THEIRS = 5001, 5002
+PATIENCE = 120
+CONFIGURATION = 78
+
+Ran = subprocess.CompletedProcess[str]
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A data folder of the user who runs the commands, with a database; not below pytest's, which others close."""
+    with tempfile.TemporaryDirectory(prefix="postroom-users-") as name:
+        yield _made(Path(name))
+
+
+def _made(above: Path) -> Path:
+    above.chmod(0o755)
+    made = above / "data"
+    made.mkdir(mode=0o700)
+    SqliteStore.open(made / "postroom.db").close()
+    for one in (made, *made.iterdir()):
+        os.chown(one, OURS, OURS)
+    return made
+
+
+@pytest.fixture
+def run(data: Path) -> Run:
+    """Run a command as the user of the data folder."""
+
+    def command(*words: str, user: int = OURS, umask: str = "077", **more: str) -> Ran:
+        return subprocess.run(
+            [sys.executable, str(HERE / "unprivileged_command.py"), str(user), umask, *words],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            cwd=data.parent,
+            env={
+                "HOME": str(data.parent),
+                "PATH": os.environ["PATH"],
+                "POSTROOM_DATA_DIR": str(data),
+                **more,
+            },
+        )
+
+    return command
+
+
+def checks(told: Ran) -> dict[str, dict[str, str]]:
+    return {one["name"]: one for one in json.loads(told.stdout)["checks"]}
+
+
+@pytest.mark.parametrize(
+    "words", [("backup", "list"), ("backup",), ("backup", "prune", "--keep", "1"), ("up", "--port", "0")]
+)
+def test_a_folder_of_backups_of_another_user_is_told_and_not_taken_for_an_empty_one(
+    words: tuple[str, ...], data: Path, run: Run
+) -> None:
+    folder = data / "backups"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, THEIRS, THEIRS)
+    told = run(*words)
+    assert told.returncode == CONFIGURATION, told
+    assert (
+        f"{folder} cannot be {'written' if words == ('backup',) else 'read'}: it belongs to user {THEIRS}"
+        in told.stderr
+    )
+    assert f"chown -R {OURS} {folder}" in told.stderr
+    found = checks(run("doctor", "--json"))["backups"]
+    assert (found["state"], "there is none" in found["detail"]) == ("failed", False)
+    assert f"chown -R {OURS} {folder}" in found["remedy"]
+
+
+def test_one_backup_of_another_user_hides_no_other(data: Path, run: Run) -> None:
+    assert run("backup").returncode == 0
+    theirs = data / "backups" / "theirs.backup"
+    theirs.touch(mode=0o600)
+    os.chown(theirs, THEIRS, THEIRS)
+    told = json.loads(run("backup", "list", "--json").stdout)["backups"]
+    assert len(told) == 2
+    assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == ["theirs.backup"]
