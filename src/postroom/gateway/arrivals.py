@@ -3,6 +3,7 @@
 `/new` and a text behind it may come in one answer of a platform. The text is about the new conversation then;
 `/agent`, `/link` and `/resume` decide as well whose it is. A command waits here for those alone that decide
 in which session it is said: `Commands` has those of one session done in their order, and `/stop` at once.
+One that decides that waits until whatever came before it is kept, with the session that it was said in.
 """
 
 import asyncio
@@ -21,23 +22,33 @@ class Arrival:
         """Stand behind those that have come; `command` is None for what is none."""
         self.decides = command in _DECIDE_THE_SESSION
         """Whether what comes behind it may be of another session by it."""
-        behind = (one for one in siblings if command is None or (one.decides and command != _AT_ONCE))
-        self._before, self._siblings = tuple(behind), siblings
-        self.ended = asyncio.Event()
-        """Set when those behind it may come."""
+        self.kept, self.ended = asyncio.Event(), asyncio.Event()
+        """Set when its session is decided and stored; and when those behind it may come."""
+        self.is_free: bool
+        """Whether it is a message that waits for nobody, and nobody but who decides for it."""
+        if command is None:
+            ended = [one for one in siblings if not one.is_free]
+        else:
+            ended = [one for one in siblings if one.decides and command != _AT_ONCE]
+        self._before = [one.ended for one in ended]
+        self.is_free = command is None and not ended
+        if self.decides:
+            self._before += [one.kept for one in siblings]
+        self._siblings = siblings
 
     @property
     def may_come(self) -> bool:
         """Whether all that it stands behind have ended."""
-        return all(one.ended.is_set() for one in self._before)
+        return all(one.is_set() for one in self._before)
 
     async def come(self) -> None:
         """Return when all that it stands behind have ended."""
         for one in self._before:
-            await one.ended.wait()
+            await one.wait()
 
     def lasts(self, task: "asyncio.Task[None] | None") -> None:
-        """Let the arrival end with a task, or now where there is none."""
+        """Let the arrival end with a task, or now where there is none: the message is kept."""
+        self.kept.set()
         if task is None:
             self.end()
         else:
@@ -45,13 +56,14 @@ class Arrival:
 
     def end(self) -> None:
         """Let those behind it come; harmless when done twice."""
+        self.kept.set()
         self.ended.set()
         if self in self._siblings:
             self._siblings.remove(self)
 
 
 class Arrivals:
-    """The arrivals of all chats, as long as a command is not done, or something waits for one."""
+    """The arrivals of all chats, each until its message is kept, a command's until it is done."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[object, ...], list[Arrival]] = {}
@@ -62,7 +74,6 @@ class Arrivals:
         self._open = {one: arrivals for one, arrivals in self._open.items() if arrivals}
         waiting = self._open.get(chat, [])
         arrival = Arrival(event.get_command(), waiting)
-        if waiting or event.is_command():
-            waiting.append(arrival)
-            self._open[chat] = waiting
+        waiting.append(arrival)
+        self._open[chat] = waiting
         return arrival
