@@ -311,16 +311,23 @@ async def test_what_a_group_asks_together_is_dealt_out_as_each_asked_it(store: S
     assert again == [[(f"[3]{name}",)] for name in odd]
 
 
-async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_of_its_locks(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A row that is written twice is not written by one statement, which would leave one of them out."""
-    sent = []
+def names_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return where the name of each statement is noted that is sent from now on."""
+    sent: list[str] = []
     send = Connection._send_named
 
     def noting_names(self: Connection, statement: Statement, *more: Any) -> Any:
         sent.append(statement.name)
         return send(self, statement, *more)
+
+    monkeypatch.setattr(Connection, "_send_named", noting_names)
+    return sent
+
+
+async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_of_its_locks(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is written twice is not written by one statement, which would leave one of them out."""
 
     def writing(name: str, *bodies: str) -> Change:
         def change(sql: SqlTransaction) -> None:
@@ -335,7 +342,7 @@ async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_
         return {name: row[1] for name in "abcd" if (row := sql.one("threads.run", {"run_id": name}))}
 
     await as_one_group(store, writing("a", '"0"'), writing("b", '"0"'))
-    monkeypatch.setattr(Connection, "_send_named", noting_names)
+    sent = names_sent(monkeypatch)
     changes = [
         writing("a", '"1"', '"2"'),
         writing("b", '"3"', '"4"'),
@@ -352,12 +359,6 @@ async def test_a_group_tries_its_locks_before_it_looks(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that asks the same without a lock stands before it, and both are asked together."""
-    sent = []
-    send = Connection._send_named
-
-    def noting_names(self: Connection, statement: Statement, *more: Any) -> Any:
-        sent.append(statement.name)
-        return send(self, statement, *more)
 
     def looking(name: str, *locks: str) -> Change:
         def change(sql: SqlTransaction) -> object:
@@ -367,7 +368,7 @@ async def test_a_group_tries_its_locks_before_it_looks(
         return change
 
     await as_one_group(store, looking("a"), looking("b", "x"), looking("c", "y"))
-    monkeypatch.setattr(Connection, "_send_named", noting_names)
+    sent = names_sent(monkeypatch)
     await as_one_group(store, looking("a"), looking("b", "x"), looking("c", "y"))
     assert sent == ["try_lock+", "threads.state+"]
 

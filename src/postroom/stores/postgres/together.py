@@ -1,4 +1,4 @@
-"""One statement that asks what several do, which differ in their values only."""
+"""One statement that asks or writes what several do, which differ in their values only."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
-    text = _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
+    text = _from_given(statement, types)
     return replace(
         statement,
         name=f"{statement.name}+",
@@ -42,7 +42,7 @@ def written_together(statement: Statement, types: tuple[int, ...]) -> Statement 
     if not types or not _TYPES.keys() >= set(types):
         return None
     given = f"FROM {_given(types)}"
-    text = _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
+    text = _from_given(statement, types)
     if text.startswith("INSERT"):
         text = _VALUES.sub(lambda match: f"SELECT {match[1]} {given}", text)
     else:
@@ -65,6 +65,11 @@ def columns(several: Sequence[Bound]) -> list[bytes]:
 def _type(number: int) -> str:
     """Return the type in an array; one of arrays would need them all of one length, and is one of texts."""
     return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
+
+
+def _from_given(statement: Statement, types: tuple[int, ...]) -> str:
+    """Return the text with what is given in the place of its parameters."""
+    return _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
 
 
 def _use(place: int, kind: str) -> str:
