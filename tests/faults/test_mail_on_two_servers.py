@@ -6,7 +6,9 @@ from itertools import count
 from typing import Any
 
 import mcp.server.subscriptions  # noqa: F401 - loaded before an event loop runs
+import psycopg
 import pytest
+from psycopg import sql
 
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.app.tokens import new_named_token
@@ -64,6 +66,22 @@ async def test_both_servers_send_at_once_and_no_number_is_given_twice_or_left_ou
     for room in rooms:
         assert await _inbox(room, HARBOR, "Ben") == await _inbox(room, SHORE, "Eve")
         assert await _log(room, HARBOR) == await _log(room, SHORE)
+
+
+async def test_a_message_writes_no_row_of_a_project_or_an_agent(
+    rooms: list[Room], postgres_dsn: str, a_schema: str
+) -> None:
+    """All deliveries would need it; beside a transaction that stays open each would pass over its former versions."""
+    names = (
+        "SELECT 'project', id, xmin::text FROM projects UNION ALL SELECT 'agent', id, xmin::text FROM agents"
+    )
+    session = await psycopg.AsyncConnection.connect(postgres_dsn, autocommit=True)
+    async with session:
+        await session.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(a_schema)))
+        before = await (await session.execute(names)).fetchall()
+        await rooms[0].send("Ada", "Ben", f"Eve@{SHORE}")
+        assert before
+        assert await (await session.execute(names)).fetchall() == before
 
 
 async def _inbox(room: Room, project: str, agent: str) -> int:

@@ -233,7 +233,7 @@ def found(
 
 
 def indexes(node: dict[str, Any], table: str) -> Iterator[str]:
-    if node.get("Relation Name") == table:
+    if node.get("Relation Name") == table and node["Node Type"] != "ModifyTable":
         yield node.get("Index Name", "none")
     for within in node.get("Plans", ()):
         yield from indexes(within, table)
@@ -248,3 +248,19 @@ def test_who_looks_for_due_work_reads_the_runs_that_hold_others_and_not_all_open
         text = statements("postgres")[f"dispatches.{name}"].text
         [[[plan]]] = filled.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {text}").fetchall()
         assert set(indexes(plan["Plan"], "runs")) == {"runs_holding"}, name
+
+
+def test_who_asks_for_one_conversations_queue_reads_its_own_entries_and_not_all_that_is_queued(
+    filled: Session,
+) -> None:
+    """While few are queued any index of what is queued looks as good; with an old snapshot it keeps all that ever was."""
+    of_one = {"run_dispatches_queue", "run_dispatches_of_thread", "run_dispatches_claimed"}
+    asks = ("next_due", "queue", "stale_queue", "queued_of_thread", "queue_of_thread", "count_queued", "hold")
+    with filled.transaction(force_rollback=True):
+        filled.execute("UPDATE run_dispatches SET status = 'Acked', is_open = 0 WHERE status = 'Queued'")
+        filled.execute("ANALYZE run_dispatches")
+        for name in asks:
+            statement = statements("postgres")[f"dispatches.{name}"]
+            for one in (statement, *for_several(filled, statement)):
+                [[[plan]]] = filled.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {one.text}").fetchall()
+                assert set(indexes(plan["Plan"], "run_dispatches")) <= of_one, name

@@ -149,7 +149,7 @@ async def _purge(room: Room, floor: int) -> None:
     if isinstance(room.store, SqliteStore):
         await room.store.store.engine.write(
             lambda sql: sql.connection.execute(
-                "UPDATE agents SET inbox_floor = ? WHERE name = 'Ben'", (floor,)
+                "UPDATE agents SET inbox_floor = ?1, inbox_seq = ?1 WHERE name = 'Ben'", (floor,)
             )
         )
         return

@@ -37,7 +37,6 @@ HOT = (
     "touch_reservations",
     "message",
     "messages",
-    "next_inbox_seq",
     "recipients_named",
     "recipients",
     "inbox_newest",

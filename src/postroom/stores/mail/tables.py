@@ -464,11 +464,7 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
             [[position]] = self._tx.all("mail.recipients_named", {"message_id": message_id})
         self._positions[message_id] = position + 1
         values = {"message_id": message_id, "agent_id": agent.id, "kind": kind, "position": position}
-        if self._tx.dialect == "postgres":  # both in one: each looks for the agent's row
-            self._tx.run("mail.deliver", values)
-        else:
-            self._tx.run("mail.next_inbox_seq", values)
-            self._tx.run("mail.insert_recipient", values)
+        self._tx.run("mail.insert_recipient", values)
         self._events.reached(message_id, agent, kind)
 
     @override

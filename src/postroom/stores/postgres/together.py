@@ -25,12 +25,10 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
-    text = _from_given(statement, types)
-    return replace(
-        statement,
-        name=f"{statement.name}+",
-        text=f"SELECT found.*, given.place FROM {_given(types)} CROSS JOIN LATERAL ({text}) AS found",  # noqa: S608 - our own texts
-    )
+    # OFFSET 0 keeps the look apart, which is then planned as the statement of one is.
+    looked = f"SELECT * FROM ({_from_given(statement, types)}) AS one OFFSET 0"  # noqa: S608 - our own texts
+    text = f"SELECT found.*, given.place FROM {_given(types)} CROSS JOIN LATERAL ({looked}) AS found"  # noqa: S608
+    return replace(statement, name=f"{statement.name}+", text=text)
 
 
 @cache

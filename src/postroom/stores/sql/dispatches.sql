@@ -33,7 +33,7 @@ SELECT 0 AS rule, dispatch_id FROM run_dispatches WHERE dispatch_id = :dispatch_
 SELECT 1, dispatch_id FROM run_dispatches
  WHERE thread_id = :thread_id AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL AND is_open = 1
  UNION ALL
-SELECT 2, dispatch_id FROM run_dispatches WHERE run_id = :run_id AND is_open = 1
+SELECT 2, dispatch_id FROM run_dispatches WHERE run_id = :run_id AND is_open = 1 AND run_id > ''
  ORDER BY rule;
 
 -- ids_in_queue
@@ -41,7 +41,7 @@ SELECT thread_id FROM run_dispatches WHERE thread_id IN {texts :thread_ids}
  UNION ALL
 SELECT thread_id FROM dispatch_epochs WHERE thread_id IN {texts :thread_ids}
  UNION ALL
-SELECT run_id FROM run_dispatches WHERE is_open = 1 AND run_id IN {texts :run_ids}
+SELECT run_id FROM run_dispatches WHERE is_open = 1 AND run_id > '' AND run_id IN {texts :run_ids}
  UNION ALL
 SELECT dispatch_id FROM run_dispatches WHERE dispatch_id IN {texts :dispatch_ids};
 
@@ -58,7 +58,7 @@ UPDATE run_dispatches
 
 -- renew
 UPDATE run_dispatches SET lease_until = :lease_until, updated_at = :now
- WHERE dispatch_id IN {texts :dispatch_ids} AND claim_token IN {texts :claim_tokens} AND status = 'Claimed'
+ WHERE dispatch_id IN {texts :dispatch_ids} AND claim_token IN {texts :claim_tokens}
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0);
 
 -- renewed
@@ -178,64 +178,72 @@ UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_i
 
 -- due_threads
 SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
- WHERE status = 'Queued' AND available_at <= :now
+ WHERE status = 'Queued' AND is_open = 1 AND available_at <= :now
    AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
    AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
                       AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+                    LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
+                    LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
 
 -- due_threads_of_tenant
 SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
- WHERE status = 'Queued' AND available_at <= :now AND tenant = :tenant AND tenant <> ''
+ WHERE status = 'Queued' AND is_open = 1 AND available_at <= :now AND tenant = :tenant AND tenant <> ''
    AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
    AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
                       AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+                    LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
+                    LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
 
 -- due_threads_of_nobody
 SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
- WHERE status = 'Queued' AND available_at <= :now AND tenant = ''
+ WHERE status = 'Queued' AND is_open = 1 AND available_at <= :now AND tenant = ''
    AND held_until <= :now
    AND NOT (limit_key IN {texts :full_keys})
    AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
                       AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+                    LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
+                    LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
 
 -- due_tenants
 WITH RECURSIVE found (tenant) AS (
-  SELECT (SELECT min(tenant) FROM run_dispatches WHERE status = 'Queued' AND tenant <> '')
+  SELECT (SELECT min(tenant) FROM run_dispatches WHERE status = 'Queued' AND is_open = 1 AND tenant <> '')
    UNION ALL
   SELECT (SELECT min(o.tenant) FROM run_dispatches o
-           WHERE o.status = 'Queued' AND o.tenant <> '' AND o.tenant > found.tenant)
+           WHERE o.status = 'Queued' AND o.is_open = 1 AND o.tenant <> '' AND o.tenant > found.tenant)
     FROM found WHERE found.tenant IS NOT NULL)
 SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT :limit;
 
 -- next_due_at
 SELECT available_at FROM run_dispatches
- WHERE status = 'Queued'
+ WHERE status = 'Queued' AND is_open = 1
    AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
                       AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
    AND held_until <= :now
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+                    LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id)
+                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
+                    LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY available_at LIMIT 1;
 

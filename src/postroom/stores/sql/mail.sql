@@ -56,33 +56,45 @@ UPDATE projects SET human_key = :human_key, spelling = :spelling WHERE id = :id;
 
 -- agent_named
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
-       retired_at, token_hash, inbox_seq, inbox_floor
+       retired_at, token_hash,
+       {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
+       inbox_floor
   FROM agents WHERE project_id = :project_id AND name_key = :name_key;
 
 -- agents_named
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
-       retired_at, token_hash, inbox_seq, inbox_floor
+       retired_at, token_hash,
+       {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
+       inbox_floor
   FROM agents WHERE project_id = :project_id AND name_key IN {texts :name_keys} ORDER BY id;
 
 -- agents_by_id
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
-       retired_at, token_hash, inbox_seq, inbox_floor
+       retired_at, token_hash,
+       {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
+       inbox_floor
   FROM agents WHERE id IN {ints :ids};
 
 -- agents
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
-       retired_at, token_hash, inbox_seq, inbox_floor
+       retired_at, token_hash,
+       {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
+       inbox_floor
   FROM agents WHERE project_id = :project_id AND id > :after AND (CAST(:retired AS bigint) = 1 OR retired_at IS NULL)
  ORDER BY id LIMIT :limit;
 
 -- active_agents
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
-       retired_at, token_hash, inbox_seq, inbox_floor
+       retired_at, token_hash,
+       {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
+       inbox_floor
   FROM agents WHERE project_id = :project_id AND retired_at IS NULL ORDER BY last_active_at DESC, id LIMIT :limit;
 
 -- agent_by_token
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
-       retired_at, token_hash, inbox_seq, inbox_floor
+       retired_at, token_hash,
+       {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
+       inbox_floor
   FROM agents WHERE token_hash = :token_hash;
 
 -- insert_agent
@@ -100,7 +112,9 @@ UPDATE agents SET program = :program, model = :model, task_description = :task_d
        last_active_at = {greatest}(last_active_at, :now)
  WHERE id = :id
 RETURNING id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
-          retired_at, token_hash, inbox_seq, inbox_floor;
+          retired_at, token_hash,
+          {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = agents.id), 0)),
+          inbox_floor;
 
 -- set_agent_retired
 UPDATE agents SET retired_at = :retired_at WHERE id = :id;
@@ -165,17 +179,11 @@ ON CONFLICT (project_id, thread_id) DO UPDATE
 -- indexed @sqlite
 UPDATE search_index_progress SET indexed_to = :newest;
 
--- next_inbox_seq
-UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id;
-
 -- insert_recipient
 INSERT INTO recipients (message_id, agent_id, kind, seq, position)
-VALUES (:message_id, :agent_id, :kind, (SELECT inbox_seq FROM agents WHERE id = :agent_id), :position);
-
--- deliver @postgres
-WITH counted AS (UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id RETURNING inbox_seq)
-INSERT INTO recipients (message_id, agent_id, kind, seq, position)
-VALUES (:message_id, :agent_id, :kind, (SELECT inbox_seq FROM counted), :position);
+VALUES (:message_id, :agent_id, :kind,
+        (SELECT {greatest}(inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = :agent_id), 0)) + 1
+           FROM agents WHERE id = :agent_id), :position);
 
 -- recipients_named
 SELECT count(*) FROM recipients WHERE message_id = :message_id;
@@ -516,7 +524,7 @@ SELECT thread_id, count(*) FROM messages WHERE id IN {ints :ids} GROUP BY thread
 SELECT agent_id, max(seq) FROM recipients WHERE message_id IN {ints :ids} GROUP BY agent_id ORDER BY agent_id;
 
 -- raise_floor
-UPDATE agents SET inbox_floor = {greatest}(inbox_floor, :seq) WHERE id = :agent_id;
+UPDATE agents SET inbox_floor = {greatest}(inbox_floor, :seq), inbox_seq = {greatest}(inbox_seq, :seq) WHERE id = :agent_id;
 
 -- delete_message_runs
 DELETE FROM message_runs WHERE message_id IN {ints :ids};

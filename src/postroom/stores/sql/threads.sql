@@ -187,7 +187,7 @@ SELECT count(*) FROM runs {index runs_open_of_thread}
 
 -- open_runs
 SELECT run_id, body FROM runs {index runs_open}
- WHERE status <> 'done' AND run_id >= :low AND run_id < :beyond AND run_id <> :after
+ WHERE status <> 'done' AND run_id > '' AND run_id >= :low AND run_id < :beyond AND run_id <> :after
    AND status IN {texts :statuses}
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;

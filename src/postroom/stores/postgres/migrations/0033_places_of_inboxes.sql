@@ -1,0 +1,5 @@
+-- after: 0033
+--
+-- The place of a message in an inbox is one more than the highest that is there or was deleted; no row is written for
+-- it that all deliveries share. `agents.inbox_seq` says only how far the places went when messages were last
+-- deleted. A server that still counts there would give places that are taken: none may be up.
