@@ -54,11 +54,14 @@ async def on_sqlite() -> AsyncIterator[RunStores]:
 
 
 async def runs_a_second(
-    stores: RunStores, *, callers: int = THREADS, runs: int = RUNS, threads: int = THREADS
+    stores: RunStores, *, callers: int = THREADS, first: int = 0, runs: int = RUNS, threads: int = THREADS
 ) -> tuple[float, float]:
-    """Return how many runs a second are accepted and brought to their end, and a run's processor time."""
+    """Return how many runs a second are accepted and brought to their end, and a run's processor time.
+
+    They are the runs from number `first` on, dealt to the threads in turn.
+    """
     mailbox = Mailbox(Nothing(), stores, config=MailboxConfig(max_queued_per_thread=None))
-    numbers = iter(range(runs))
+    numbers = iter(range(first, first + runs))
 
     async def submit() -> None:
         for number in numbers:

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,14 @@ class Load:
     def __init__(self, stores: Any, dsn: str, calls: list[Callable[[], Awaitable[object]]]) -> None:
         self._stores, self._dsn, self._calls = stores, dsn, calls
         self._sessions = sessions_of(dsn)
+        self._turns = count()
 
     async def turn(self) -> Turn:
         """Work for one turn."""
         before = self._used()
-        runs, _ = await runs_a_second(self._stores.runs, runs=RUNS, threads=CONVERSATIONS)
+        runs, _ = await runs_a_second(
+            self._stores.runs, first=next(self._turns) * RUNS, runs=RUNS, threads=CONVERSATIONS
+        )
         between, began = self._used(), time.perf_counter()
         messages = await rate(self._calls)
         sent = messages * (time.perf_counter() - began)
