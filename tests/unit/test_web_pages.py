@@ -841,7 +841,7 @@ async def test_a_wrong_address_is_answered_in_the_look_of_the_other_pages(client
     seen = await page(client, address, status=status)
     assert seen.all("main")
     assert str(status) in seen.text
-    assert not seen.all("script")
+    assert bool(seen.all("script")) == bool(seen.all("nav")), "within a project it takes keys"
     assert "/" in seen.links()
 
 
@@ -873,6 +873,26 @@ async def test_no_page_names_a_tool_as_the_remedy_of_a_wrong_address(client, wor
         named = [one.name for one in ALL_OPERATIONS if one.name in seen.text]
         assert not named, address
         assert "look " in seen.text, address
+
+
+async def test_what_is_not_there_is_told_within_its_project_from_where_one_can_go_on(client, world):
+    for address in (
+        "/p/orchard/t/none",
+        "/p/orchard/m/99",
+        "/p/orchard/agents/Nobody",
+        "/p/orchard/timeline?agent=Nobody",
+        "/p/orchard/nothing/here",
+        "/p/orchard/t/none?part=main,tabs",
+    ):
+        seen = await page(client, address, status=404)
+        tabs = [one["href"] for one in seen.all("a") if one.get("data-key", "").startswith("tab-")]
+        assert "/p/orchard/threads" in tabs, address
+        assert "404 Not Found" in seen.text
+        assert "data-project" not in seen.raw, "it is not live: it would only fail again"
+    wrong = await page(client, "/p/orchard/search?part=a!", status=400)
+    assert 'data-key="tab-threads"' in wrong.raw
+    for address in ("/p/none/threads", "/p/none/nothing/here"):
+        assert "tab-threads" not in (await page(client, address, status=404)).raw
 
 
 async def test_a_store_that_does_not_answer_is_said_to_be_unavailable(client, store):
