@@ -17,7 +17,7 @@ from postroom.cli.exit_codes import DONE, FAILED
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, OneProject, Project, completed, project_key
 from postroom.cli.watch import leave_when_unread
-from postroom.contracts.quoting import without_escapes
+from postroom.contracts.quoting import end_of, without_escapes
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -37,7 +37,7 @@ Run = Annotated[
 _POLL_SECONDS: Final = 0.5
 _OPEN: Final = ("at work", "queued", "asks")
 _OUTPUT_SHOWN: Final = 4_000
-"""Characters of the output that are shown to a person: the last ones."""
+"""Characters of the output that are shown to a person, at most: the last ones."""
 _UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*)?\Z")
 """An escape sequence of which more will come."""
 
@@ -248,7 +248,7 @@ def _reason(found: Mapping[str, Any]) -> str:
 def _shown(found: Mapping[str, Any]) -> str:
     facts = {name: value for name, value in found.items() if not name.startswith("output")}
     output = str(found["output"])
-    told = show.plain(without_escapes(output[-_OUTPUT_SHOWN:]))
+    told = show.plain(without_escapes(end_of(output, _OUTPUT_SHOWN)))
     is_cut = found["output_is_cut"] or len(output) > _OUTPUT_SHOWN
     if not told:
         return show.outline(facts)

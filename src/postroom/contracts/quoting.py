@@ -107,3 +107,16 @@ def without_escapes(text: str) -> str:
     A carriage return is the end of a line, so that what would write over the line before stands below it.
     """
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)))
+
+
+def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
+    """Return the last `most` characters of a text, from the beginning of a line on where there is one.
+
+    A text that `begins_within` a line has lost that line's beginning, however short it is.
+    """
+    if len(text) <= most and not begins_within:
+        return text
+    kept = text[-most:]
+    if len(text) > most and text[-most - 1] == "\n":
+        return kept
+    return kept.partition("\n")[2] or kept
