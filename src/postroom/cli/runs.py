@@ -1,7 +1,6 @@
 """`postroom runs`: what the server executes for agents and chats."""
 
 import json
-import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from postroom.cli.exit_codes import DONE, FAILED
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, OneProject, Project, completed, project_key
 from postroom.cli.watch import leave_when_unread
-from postroom.contracts.quoting import end_of, without_escapes
+from postroom.contracts.quoting import end_of, without_escapes, without_unfinished
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -38,8 +37,6 @@ _POLL_SECONDS: Final = 0.5
 _OPEN: Final = ("at work", "queued", "asks")
 _OUTPUT_SHOWN: Final = 4_000
 """Characters of the output that are shown to a person, at most: the last ones."""
-_UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*)?\Z")
-"""An escape sequence of which more will come."""
 
 
 @app.callback()
@@ -213,7 +210,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
         if state in _OPEN and state != seen and not as_json and sys.stderr.isatty():
             print(f"[{show.line(run)}: {_reason(found)}]", file=sys.stderr)
         seen = state
-        whole = output if as_json else without_escapes(_UNFINISHED.sub("", output))
+        whole = output if as_json else without_escapes(without_unfinished(output))
         if piece := _new(printed, whole):
             show.write(f"{json.dumps({'output': piece})}\n" if as_json else show.plain(piece))
             printed = whole
