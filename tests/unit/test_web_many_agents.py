@@ -154,6 +154,33 @@ async def test_many_that_hold_the_same_file_need_a_person_once(
     assert (found.conflicts, found.needs) == (1, 1)
 
 
+async def test_who_holds_the_same_as_another_needs_you_on_the_timeline_as_in_the_control_room(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    def hold(tx: MailWrites) -> None:
+        agents = tx.agents(1, include_retired=False, limit=5)
+        for agent, pattern in zip(
+            agents, ("src/**", "src/a.py", "docs/**", "tests/**", "tests/**"), strict=True
+        ):
+            tx.insert_reservation(
+                agent, pattern=pattern, prefix="", exclusive=True, reason="", ttl=3_600, now=clock.now()
+            )
+        tx.begin_run("r", agents[0].id, clock.now())
+
+    await orchard(store, clock, 40)
+    await store.write(hold)
+    names = re.compile(r'<ul aria-label="Needs you">(.*?)</ul>', re.DOTALL)
+    page = (await browser.get("/p/orchard/timeline")).text
+    assert re.findall(r"<bdi>(\w+)</bdi></a> <span class=\"soft\">in conflict<", names.findall(page)[0]) == [
+        "Agent0",
+        "Agent1",
+        "Agent3",
+        "Agent4",
+    ]
+    clock.advance(timedelta(hours=2))  # what they held has expired
+    assert not names.findall((await browser.get("/p/orchard/timeline?span=8h")).text)
+
+
 async def test_the_timeline_of_a_project_in_which_nothing_happened_opens_at_the_span_of_its_age(
     store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
 ) -> None:
