@@ -1,5 +1,6 @@
 """Commands that a person sits at: a thread read whole, a run followed, questions asked in turn, and completion."""
 
+import itertools
 import json
 import re
 import sys
@@ -165,6 +166,27 @@ def test_the_end_of_an_output_begins_with_a_line(
         assert re.match(first, shown)
         assert len(shown) <= 4_001
         assert shown.endswith(text[-100:] + "\n")
+
+
+def test_what_many_hold_is_one_line_of_the_overview(
+    fake: FakePostroom, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = [{"id": number, "holder": f"A{number}", "pattern": "src/**"} for number in range(5)]
+    other = [
+        {"id": 7, "holder": "B", "pattern": "docs/*.md"},
+        {"id": 9, "holder": "C", "pattern": "docs/index.md"},
+    ]
+    pairs = [*itertools.combinations(held, 2), tuple(other)]
+    fake.admin[("GET", "/admin/floor")] = lambda _: {
+        **dict.fromkeys(("health", "questions", "given_up", "works", "waits", "waiting", "owed"), ()),
+        "conflicts": [{"first": first, "second": second} for first, second in pairs],
+    }
+    assert main(["runs", "overview", "--project", "p"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "HELD BY MORE THAN ONE",
+        "  src/**: A0, A1, A2, A3, A4",
+        "  docs/*.md: B; docs/index.md: C",
+    ]
 
 
 def test_output_that_begins_anew_is_printed_anew() -> None:

@@ -3,7 +3,8 @@
 import json
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
@@ -154,10 +155,7 @@ def _overview(found: Mapping[str, Any]) -> str:
         "THE SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
         "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
-        "TWO HOLD THE SAME FILE": [
-            ", and ".join(f"{held['holder']} {held['pattern']}" for held in (one["first"], one["second"]))
-            for one in found["conflicts"]
-        ],
+        "HELD BY MORE THAN ONE": _overlaps(found["conflicts"]),
         "WHO IS ON WHAT": [f"{one['run_id']}  {_agent(one)}: {_stands(one)}" for one in found["works"]],
         "WHO WAITS FOR WHOM": [f"{' -> '.join(one['names'])}: {one['state']}" for one in found["waits"]],
         "MAIL THAT WAITS FOR ITS READER": [
@@ -170,6 +168,31 @@ def _overview(found: Mapping[str, Any]) -> str:
     return "\n\n".join(
         "\n".join([head, *(f"  {show.line(row)}" for row in rows)]) for head, rows in lists.items() if rows
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    id: int
+    holder: str
+    pattern: str
+
+
+def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for all that hang together by conflicts: who holds each path."""
+    from postroom.mail.conflicts import together  # here, for other commands would wait for it
+
+    both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
+    lines = []
+    for group in together(both):
+        holders: dict[str, list[str]] = {}
+        for held in group:
+            holders.setdefault(held.pattern, []).append(held.holder)
+        lines.append("; ".join(f"{pattern}: {', '.join(names)}" for pattern, names in holders.items()))
+    return lines
+
+
+def _held(one: Mapping[str, Any]) -> _Held:
+    return _Held(one["id"], one["holder"], one["pattern"])
 
 
 def _stands(run: Mapping[str, Any]) -> str:
