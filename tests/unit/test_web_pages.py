@@ -306,6 +306,17 @@ async def test_no_page_needs_more_than_the_content_policy_allows(client, world, 
     assert all(one["action"].startswith("/") and one.get("method", "get") == "get" for one in sending)
 
 
+async def test_rows_of_a_page_are_known_by_a_key_so_that_one_above_does_not_rewrite_them(client, world):
+    for address, answer in (await every_page(client)).items():
+        seen = Page(answer.text)
+        rows = [one for one in seen.all("li") if "data-item" in one]
+        heads = answer.text.count("<thead")
+        rows += [one for one in seen.all("tr")[heads:] if one.get("role") == "row"] if heads == 1 else []
+        assert [one for one in rows if not one.get("data-key")] == [], address
+        keys = [one["data-key"] for one in rows]
+        assert len(set(keys)) == len(keys), address
+
+
 async def test_parts_of_a_page_are_the_same_html(client, world):
     whole = await client.get("/p/orchard/search?q=claim")
     parts = await client.get("/p/orchard/search?q=claim&part=main,tabs")

@@ -150,6 +150,12 @@ async def test_just_before_a_question_stand_lines_that_a_person_can_read(room):
     assert '<pre class="last" tabindex="0">I look at the plan\nIt is short. </pre>' in before
 
 
+async def test_a_question_can_be_led_to_from_the_timeline(room):
+    browser, _ = await asked(room)
+    number = (await room.questions.open_questions(SLUG))[0].number
+    assert f'id="q-{number}"' in (await browser.get(QUESTIONS)).text
+
+
 async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
     await room.send("Ada", "Ash")
     await room.send("Ada", "Fay")
