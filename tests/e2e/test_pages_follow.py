@@ -105,6 +105,29 @@ def test_a_change_shows_at_once_and_takes_nothing_from_the_reader(
     assert not browser.complaints()
 
 
+ROW = "[...document.querySelectorAll('main .row')].find(row => row.textContent.includes('The one that is read'))"
+
+
+@pytest.mark.parametrize("page", ["/threads", "/agents/Bo", ""])
+def test_a_row_that_comes_above_leaves_the_others_their_focus_and_their_selection(
+    server: RunningServer, browser: Browser, yard: Yard, page: str
+) -> None:
+    yard.send("The one that is read")
+    log_in(server, browser, f"/p/{yard.slug}{page}", 1440)
+    is_live(browser)
+    browser.see(f"window.row = {ROW}; row.querySelector('h3 a').focus()")
+    yard.send("It comes above")
+    shows(browser, "It comes above")
+    assert browser.see(f"window.row === {ROW} && row.contains(document.activeElement)") is True
+    browser.see("getSelection().selectAllChildren(row.querySelector('h3'))")
+    yard.send("And another")
+    soon(lambda: browser.see("document.querySelector('.news') !== null"))
+    browser.see("document.querySelector('.news').click()")
+    shows(browser, "And another")
+    assert browser.see("getSelection().toString()") == "The one that is read"
+    assert not browser.complaints()
+
+
 def test_eight_tabs_have_one_stream_which_another_takes_over_when_its_tab_is_hidden(
     server: RunningServer, browser: Browser, yard: Yard
 ) -> None:

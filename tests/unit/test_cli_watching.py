@@ -1,5 +1,6 @@
 """Commands that a person sits at: a thread read whole, a run followed, questions asked in turn, and completion."""
 
+import itertools
 import json
 import re
 import sys
@@ -154,6 +155,40 @@ def test_a_run_is_followed_to_its_end_and_each_piece_is_printed_once(
             assert pieces[-1]["state"] == state
 
 
+def test_the_end_of_an_output_begins_with_a_line(
+    fake: FakePostroom, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = "".join(f"{number} lines of a log, and then some\n" for number in range(1_000, 1_300))
+    for text, first in ((output, r"\d{4} lines of a log, and then some\n"), ("x" * 9_000, "x{4000}\n")):
+        fake.admin[("GET", "/admin/runs/one")] = lambda _, text=text: {**RUN, "output": text}
+        assert main(["runs", "show", "01a2"]) == 0
+        shown = capsys.readouterr().out.partition("prints all of it):\n")[2]
+        assert re.match(first, shown)
+        assert len(shown) <= 4_001
+        assert shown.endswith(text[-100:] + "\n")
+
+
+def test_what_many_hold_is_one_line_of_the_overview(
+    fake: FakePostroom, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = [{"id": number, "holder": f"A{number}", "pattern": "src/**"} for number in range(5)]
+    other = [
+        {"id": 7, "holder": "B", "pattern": "docs/*.md"},
+        {"id": 9, "holder": "C", "pattern": "docs/index.md"},
+    ]
+    pairs = [*itertools.combinations(held, 2), tuple(other)]
+    fake.admin[("GET", "/admin/floor")] = lambda _: {
+        **dict.fromkeys(("health", "questions", "given_up", "works", "waits", "waiting", "owed"), ()),
+        "conflicts": [{"first": first, "second": second} for first, second in pairs],
+    }
+    assert main(["runs", "overview", "--project", "p"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "HELD BY MORE THAN ONE",
+        "  src/**: A0, A1, A2, A3, A4",
+        "  docs/*.md: B; docs/index.md: C",
+    ]
+
+
 def test_output_that_begins_anew_is_printed_anew() -> None:
     assert runs._new("one two", "one two three") == " three"
     assert runs._new("one two", "again") == "again"
@@ -227,7 +262,9 @@ def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
         "reading the plan",
     ):
         assert text in shown
-    assert re.search(r"d{36} +\d+\w  done", shown)  # the state stands before what may be cut off
+    assert re.search(r"d{36} +\d+\w  done", shown)
+    for whose in (f"Ada@{RUN['project']}", "Ada@a-project-with-a-long-name"):
+        assert whose in shown, "who it is comes whole: below, where there is no room"
     assert main(["top", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"server", "questions", "runs", "waiting"}
 

@@ -3,7 +3,7 @@
 import unicodedata
 
 from injections import FIELDS, forged
-from postroom.contracts.quoting import between, in_code_fence, one_line, quoted, readable, said_by
+from postroom.contracts.quoting import between, end_of, in_code_fence, one_line, quoted, readable, said_by
 
 JOINERS = {"\u200c", "\u200d"}
 
@@ -84,3 +84,17 @@ def test_nobody_in_a_group_speaks_under_another_name():
             assert lines[0].count("] ") >= 1
         assert sum(said_by(text, "hello").count(char) for char in "]\uff3d\u3011") == 1
         assert len(said_by(text, "hello").splitlines()) == 1
+
+
+def test_the_end_of_a_text_begins_where_a_line_does():
+    for text, most, end in (
+        ("one\ntwo\n", 8, "one\ntwo\n"),
+        ("one\ntwo\n", 7, "two\n"),
+        ("one\ntwo\n", 4, "two\n"),
+        ("one\ntwo", 2, "wo"),
+        ("one\ntwo\n", 3, "wo\n"),
+        ("", 3, ""),
+    ):
+        assert end_of(text, most) == end, (text, most)
+    assert end_of("ne\ntwo\n", 9, begins_within=True) == "two\n"
+    assert end_of("ne", 9, begins_within=True) == "ne"

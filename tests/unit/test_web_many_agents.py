@@ -12,12 +12,13 @@ from starlette.applications import Starlette
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.contracts.work import WorkCounts
 from postroom.mail.conflicts import together
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web.frame import Frame, frame
 from postroom.web.pages import page_routes
 from postroom.web.timeline_marks import TOGETHER
-from web_samples import Writer
+from web_samples import HOUR, MINUTE, Writer
 
 
 @pytest_asyncio.fixture
@@ -48,6 +49,13 @@ async def orchard(store: SqliteStore, clock: ManualClock, agents: int, *pairs: t
             write.send(made[sender], f"From {sender}", "x", to=(made[reader],), at=clock.now() - 1_000)
 
     await store.write(fill)
+
+
+async def orchard_message(store: SqliteStore, at: int) -> None:
+    """Have the first agent write once more."""
+    await store.write(
+        lambda tx: Writer(tx).send(tx.agents(1, include_retired=False, limit=1)[0], "Again", "x", at=at)
+    )
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,34 @@ async def test_many_that_hold_the_same_file_need_a_person_once(
     assert (found.conflicts, found.needs) == (1, 1)
 
 
-async def test_the_timeline_of_a_young_project_opens_at_the_span_that_holds_it(
+async def test_who_holds_the_same_as_another_needs_you_on_the_timeline_as_in_the_control_room(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    def hold(tx: MailWrites) -> None:
+        agents = tx.agents(1, include_retired=False, limit=5)
+        for agent, pattern in zip(
+            agents, ("src/**", "src/a.py", "docs/**", "tests/**", "tests/**"), strict=True
+        ):
+            tx.insert_reservation(
+                agent, pattern=pattern, prefix="", exclusive=True, reason="", ttl=3_600, now=clock.now()
+            )
+        tx.begin_run("r", agents[0].id, clock.now())
+
+    await orchard(store, clock, 40)
+    await store.write(hold)
+    names = re.compile(r'<ul aria-label="Needs you">(.*?)</ul>', re.DOTALL)
+    page = (await browser.get("/p/orchard/timeline")).text
+    assert re.findall(r"<bdi>(\w+)</bdi></a> <span class=\"soft\">in conflict<", names.findall(page)[0]) == [
+        "Agent0",
+        "Agent1",
+        "Agent3",
+        "Agent4",
+    ]
+    clock.advance(timedelta(hours=2))  # what they held has expired
+    assert not names.findall((await browser.get("/p/orchard/timeline?span=8h")).text)
+
+
+async def test_the_timeline_of_a_project_in_which_nothing_happened_opens_at_the_span_of_its_age(
     store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
 ) -> None:
     await store.write(
@@ -163,6 +198,76 @@ async def test_the_timeline_of_a_young_project_opens_at_the_span_that_holds_it(
         clock.advance(timedelta(minutes=age))
         page = (await browser.get("/p/orchard/timeline")).text
         assert re.search(rf'aria-current="true">{shown}</a>', page), shown
+
+
+async def test_the_timeline_opens_at_a_zoom_that_fits_what_there_is_however_long_ago_that_was(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    """A second of work, as the demonstration does, looked at after a while; then something new happens."""
+
+    def worked(tx: MailWrites) -> None:
+        ada = tx.agents(1, include_retired=False, limit=1)[0]
+        tx.begin_run("r", ada.id, clock.now() - 800)
+        tx.end_run("r", now=clock.now())
+
+    await orchard(store, clock, 2, (0, 1))
+    await store.write(worked)
+    began, ended = clock.now() - 1_000, clock.now()
+    for minutes in (2, 60, 60 * 24 * 7):
+        clock.advance(timedelta(minutes=minutes))
+        page = (await browser.get("/p/orchard/timeline")).text
+        begin, end = map(int, re.findall(r'data-(?:begin|end)="(\d+)"', page)[:2])
+        assert begin <= began
+        assert ended <= end
+        assert (ended - began) * 4 >= (end - begin) * 3, f"{end - begin} ms after {minutes} minutes"
+        assert " data-follows" not in page, "it need not be fetched anew: nothing moves"
+        assert "Follows" in page, "what happens is shown as it happens"
+    await orchard_message(store, clock.now())
+    page = (await browser.get("/p/orchard/timeline")).text
+    assert re.search(r'aria-current="true">8 h</a>', page), "a week does not fit: the newest hours are shown"
+
+
+async def test_everything_goes_up_to_the_present_while_somebody_is_at_work(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await orchard(store, clock, 2, (0, 1))
+    await store.write(lambda tx: tx.begin_run("r", 1, clock.now()))
+    began = clock.now()
+    clock.advance(timedelta(minutes=20))
+    for address in ("/p/orchard/timeline", "/p/orchard/timeline?span=all"):
+        page = (await browser.get(address)).text
+        begin, end = map(int, re.findall(r'data-(?:begin|end)="(\d+)"', page)[:2])
+        assert begin <= began
+        assert end > clock.now()
+        assert " data-follows" in page
+
+
+async def test_everything_begins_with_what_a_person_wrote_before_anybody_of_the_project(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    def asked(tx: MailWrites) -> None:
+        people = tx.insert_project(
+            slug=PEOPLE_SLUG,
+            human_key=PEOPLE_KEY,
+            spelling=PEOPLE_KEY,
+            git_identity="",
+            owner="",
+            now=clock.now(),
+        )
+        write = Writer(tx)
+        mira, ada = write.agent(people.id, "Mira"), tx.agents(1, include_retired=False, limit=1)[0]
+        write.send(mira, "Please", "x", to=(ada,), at=clock.now())
+        write.send(mira, "To nobody here", "x", to=(mira,), at=clock.now() + HOUR)
+        write.send(ada, "Done", "x", to=(mira,), at=clock.now() + 10 * MINUTE)
+
+    await orchard(store, clock, 2)
+    first = clock.now()
+    await store.write(asked)
+    clock.advance(timedelta(hours=3))
+    page = (await browser.get("/p/orchard/timeline")).text
+    begin, end = map(int, re.findall(r'data-(?:begin|end)="(\d+)"', page)[:2])
+    assert begin <= first
+    assert end < first + 11 * MINUTE
 
 
 async def test_the_list_has_a_run_where_that_happened_which_it_says(

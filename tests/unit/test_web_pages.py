@@ -306,6 +306,17 @@ async def test_no_page_needs_more_than_the_content_policy_allows(client, world, 
     assert all(one["action"].startswith("/") and one.get("method", "get") == "get" for one in sending)
 
 
+async def test_rows_of_a_page_are_known_by_a_key_so_that_one_above_does_not_rewrite_them(client, world):
+    for address, answer in (await every_page(client)).items():
+        seen = Page(answer.text)
+        rows = [one for one in seen.all("li") if "data-item" in one]
+        heads = answer.text.count("<thead")
+        rows += [one for one in seen.all("tr")[heads:] if one.get("role") == "row"] if heads == 1 else []
+        assert [one for one in rows if not one.get("data-key")] == [], address
+        keys = [one["data-key"] for one in rows]
+        assert len(set(keys)) == len(keys), address
+
+
 async def test_parts_of_a_page_are_the_same_html(client, world):
     whole = await client.get("/p/orchard/search?q=claim")
     parts = await client.get("/p/orchard/search?q=claim&part=main,tabs")
@@ -841,7 +852,7 @@ async def test_a_wrong_address_is_answered_in_the_look_of_the_other_pages(client
     seen = await page(client, address, status=status)
     assert seen.all("main")
     assert str(status) in seen.text
-    assert not seen.all("script")
+    assert bool(seen.all("script")) == bool(seen.all("nav")), "within a project it takes keys"
     assert "/" in seen.links()
 
 
@@ -873,6 +884,26 @@ async def test_no_page_names_a_tool_as_the_remedy_of_a_wrong_address(client, wor
         named = [one.name for one in ALL_OPERATIONS if one.name in seen.text]
         assert not named, address
         assert "look " in seen.text, address
+
+
+async def test_what_is_not_there_is_told_within_its_project_from_where_one_can_go_on(client, world):
+    for address in (
+        "/p/orchard/t/none",
+        "/p/orchard/m/99",
+        "/p/orchard/agents/Nobody",
+        "/p/orchard/timeline?agent=Nobody",
+        "/p/orchard/nothing/here",
+        "/p/orchard/t/none?part=main,tabs",
+    ):
+        seen = await page(client, address, status=404)
+        tabs = [one["href"] for one in seen.all("a") if one.get("data-key", "").startswith("tab-")]
+        assert "/p/orchard/threads" in tabs, address
+        assert "404 Not Found" in seen.text
+        assert "data-project" not in seen.raw, "it is not live: it would only fail again"
+    wrong = await page(client, "/p/orchard/search?part=a!", status=400)
+    assert 'data-key="tab-threads"' in wrong.raw
+    for address in ("/p/none/threads", "/p/none/nothing/here"):
+        assert "tab-threads" not in (await page(client, address, status=404)).raw
 
 
 async def test_a_store_that_does_not_answer_is_said_to_be_unavailable(client, store):

@@ -137,6 +137,25 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     assert [one.parent_run_id for one in again] == [dict(dead_letter)["run"]]
 
 
+async def test_just_before_a_question_stand_lines_that_a_person_can_read(room):
+    colours = [
+        "\x1b[1mI look at the plan\x1b[0m\n",
+        '{"type":"system","session_id":"5"}\n',
+        "It is short. \x1b[3",
+    ]
+    room.agents.output = colours
+    browser, _ = await asked(room)
+    page = (await browser.get(f"/p/{SLUG}")).text
+    before = page[page.index("<dt>Just before</dt>") :]
+    assert '<pre class="last" tabindex="0">I look at the plan\nIt is short. </pre>' in before
+
+
+async def test_a_question_can_be_led_to_from_the_timeline(room):
+    browser, _ = await asked(room)
+    number = (await room.questions.open_questions(SLUG))[0].number
+    assert f'id="q-{number}"' in (await browser.get(QUESTIONS)).text
+
+
 async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
     await room.send("Ada", "Ash")
     await room.send("Ada", "Fay")

@@ -1,10 +1,10 @@
 """`postroom runs`: what the server executes for agents and chats."""
 
 import json
-import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
@@ -17,7 +17,7 @@ from postroom.cli.exit_codes import DONE, FAILED
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, OneProject, Project, completed, project_key
 from postroom.cli.watch import leave_when_unread
-from postroom.contracts.quoting import without_escapes
+from postroom.contracts.quoting import end_of, without_escapes, without_unfinished
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -37,9 +37,7 @@ Run = Annotated[
 _POLL_SECONDS: Final = 0.5
 _OPEN: Final = ("at work", "queued", "asks")
 _OUTPUT_SHOWN: Final = 4_000
-"""Characters of the output that are shown to a person: the last ones."""
-_UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*)?\Z")
-"""An escape sequence of which more will come."""
+"""Characters of the output that are shown to a person, at most: the last ones."""
 
 
 @app.callback()
@@ -157,10 +155,7 @@ def _overview(found: Mapping[str, Any]) -> str:
         "THE SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
         "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
-        "TWO HOLD THE SAME FILE": [
-            ", and ".join(f"{held['holder']} {held['pattern']}" for held in (one["first"], one["second"]))
-            for one in found["conflicts"]
-        ],
+        "HELD BY MORE THAN ONE": _overlaps(found["conflicts"]),
         "WHO IS ON WHAT": [f"{one['run_id']}  {_agent(one)}: {_stands(one)}" for one in found["works"]],
         "WHO WAITS FOR WHOM": [f"{' -> '.join(one['names'])}: {one['state']}" for one in found["waits"]],
         "MAIL THAT WAITS FOR ITS READER": [
@@ -173,6 +168,31 @@ def _overview(found: Mapping[str, Any]) -> str:
     return "\n\n".join(
         "\n".join([head, *(f"  {show.line(row)}" for row in rows)]) for head, rows in lists.items() if rows
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    id: int
+    holder: str
+    pattern: str
+
+
+def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for all that hang together by conflicts: who holds each path."""
+    from postroom.mail.conflicts import together  # here, for other commands would wait for it
+
+    both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
+    lines = []
+    for group in together(both):
+        holders: dict[str, list[str]] = {}
+        for held in group:
+            holders.setdefault(held.pattern, []).append(held.holder)
+        lines.append("; ".join(f"{pattern}: {', '.join(names)}" for pattern, names in holders.items()))
+    return lines
+
+
+def _held(one: Mapping[str, Any]) -> _Held:
+    return _Held(one["id"], one["holder"], one["pattern"])
 
 
 def _stands(run: Mapping[str, Any]) -> str:
@@ -213,7 +233,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
         if state in _OPEN and state != seen and not as_json and sys.stderr.isatty():
             print(f"[{show.line(run)}: {_reason(found)}]", file=sys.stderr)
         seen = state
-        whole = output if as_json else without_escapes(_UNFINISHED.sub("", output))
+        whole = output if as_json else without_escapes(without_unfinished(output))
         if piece := _new(printed, whole):
             show.write(f"{json.dumps({'output': piece})}\n" if as_json else show.plain(piece))
             printed = whole
@@ -248,7 +268,7 @@ def _reason(found: Mapping[str, Any]) -> str:
 def _shown(found: Mapping[str, Any]) -> str:
     facts = {name: value for name, value in found.items() if not name.startswith("output")}
     output = str(found["output"])
-    told = show.plain(without_escapes(output[-_OUTPUT_SHOWN:]))
+    told = show.plain(without_escapes(end_of(output, _OUTPUT_SHOWN)))
     is_cut = found["output_is_cut"] or len(output) > _OUTPUT_SHOWN
     if not told:
         return show.outline(facts)

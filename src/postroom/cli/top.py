@@ -143,34 +143,42 @@ def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "
     )
 
 
-Row = tuple[str, str, str, str]
-"""An id, since when, what it is, and what it says, which has a line of its own."""
+Row = tuple[str, str, str, str, str]
+"""An id, since when, how it ended, whose or what it is, and what it says, which has a line of its own."""
 
 
 def _question(one: Mapping[str, Any], now: int) -> Row:
-    return one["number"], since(one["waiting_since"], now), one["question"], ""
+    return one["number"], since(one["waiting_since"], now), "", one["question"], ""
 
 
 def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
     moment = run["finished_at"] or run["started_at"] or run["created_at"]
-    return run["run_id"], since(moment, now), f"{run['agent']}@{run['project']}", text
+    return run["run_id"], since(moment, now), "", f"{run['agent']}@{run['project']}", text
 
 
 def _ended(run: Mapping[str, Any], now: int) -> Row:
-    run_id, moment, told, _ = _run(run, now, "")
-    return run_id, moment, f"{run['state']:<9}  {told}", ""  # first, for what follows may be cut off
+    run_id, moment, _, whose, _ = _run(run, now, "")
+    return run_id, moment, f"  {run['state']:<9}", whose, ""
 
 
 def _mail(one: Mapping[str, Any], now: int) -> Row:
-    return f"message {one['message']}", since(one["since_at"], now), f"{one['agent']}: {one['why']}", ""
+    return f"message {one['message']}", since(one["since_at"], now), "", f"{one['agent']}: {one['why']}", ""
 
 
 def _rows(rows: Sequence[Row]) -> "RenderableType":
-    """Return a line for each row: its id is whole, whatever the width, and the last cell ends at the edge."""
+    """Return a line for each row, whose id is whole whatever the width; what it says ends at the edge.
+
+    Whose or what it is has a line below where it is whole there and would not be in the row.
+    """
+    from rich.cells import cell_len
+    from rich.console import Console
     from rich.text import Text
 
-    width, lines = max(len(name) for name, *_ in rows), []
-    for name, moment, text, said in rows:
-        lines.append(f"{show.line(name):<{width}} {moment:>4}  {show.line(text)}")
+    room, width, lines = Console().width, max(len(name) for name, *_ in rows), []
+    for name, moment, state, what, said in rows:
+        head, text = f"{show.line(name):<{width}} {moment:>4}{state}", show.line(what)
+        beside, below = f"{head}  {text}", f"    {text}"
+        fits_below = cell_len(beside) > room >= cell_len(below)
+        lines += [head.rstrip(), below] if fits_below else [beside]
         lines += [f"    {show.line(said)}"] if said else []
     return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")

@@ -54,6 +54,8 @@ _ESCAPES: Final = re.compile(
 """What is meant for a terminal, in 7 and in 8 bits: colours, titles, moves of the cursor.
 
 A text of a title ends at the next control character, so that nothing is looked at again and again."""
+_UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*)?\Z")
+"""An escape sequence of which more will come."""
 _LINE_ENDS: Final = re.compile(r"\r\n?")
 _UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -107,3 +109,21 @@ def without_escapes(text: str) -> str:
     A carriage return is the end of a line, so that what would write over the line before stands below it.
     """
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)))
+
+
+def without_unfinished(text: str) -> str:
+    """Return a text of which more will come, without the beginning of what is meant for a terminal."""
+    return _UNFINISHED.sub("", text)
+
+
+def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
+    """Return the last `most` characters of a text, from the beginning of a line on where there is one.
+
+    A text that `begins_within` a line has lost that line's beginning, however short it is.
+    """
+    if len(text) <= most and not begins_within:
+        return text
+    kept = text[-most:]
+    if len(text) > most and text[-most - 1] == "\n":
+        return kept
+    return kept.partition("\n")[2] or kept

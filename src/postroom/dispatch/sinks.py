@@ -32,6 +32,7 @@ from postroom.contracts.errors import CursorExpired, PostroomError
 from postroom.contracts.events import AppendOptions, CanonicalEvent, CanonicalEventDraft, EventScope
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunDispatchExecutor
 from postroom.contracts.messages import Json, storable
+from postroom.contracts.quoting import end_of
 from postroom.contracts.run_ports import EventStore
 from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.tools import ToolCallOutcome
@@ -280,7 +281,7 @@ async def output_after(events: EventStore, scope: EventScope, after: int) -> tup
 
 
 async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
-    """Return the last `most` characters that a run has put out, as far as they were kept."""
+    """Return the last lines that a run has put out, in `most` characters, as far as they were kept."""
     newest = end = await events.count(scope)
     parts, length = list[str](), 0
     while end > 0 and length <= most:
@@ -293,7 +294,8 @@ async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN)
         length += len(parts[-1])
         end = begin
     text = "".join(reversed(parts))
-    shown, is_cut = text[-most:], end > 0 or length > most
+    is_cut = end > 0 or length > most
+    shown = end_of(text, most, begins_within=end > 0)
     return Output(text=shown, is_cut=is_cut, is_kept_whole=MORE_NOTE not in shown, after=newest)
 
 

@@ -205,8 +205,9 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
 
 
 def reply_subject(subject: str, most: int) -> str:
-    """Return the subject of an answer, one `Re:` before it, in so many characters."""
-    return f"Re: {_REPLY_PREFIX.sub('', subject)}"[:most]
+    """Return the subject of an answer, one `Re:` before it, in so many characters; no subject has none."""
+    asked = _REPLY_PREFIX.sub("", subject)
+    return f"Re: {asked}"[:most] if asked.strip() else ""
 
 
 def _answered(

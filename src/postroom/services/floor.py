@@ -5,9 +5,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.events import EventScope
 from postroom.contracts.mail import Message, Project, Reservation
-from postroom.contracts.quoting import without_escapes
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.store import MailReads
@@ -24,12 +22,12 @@ from postroom.contracts.work import (
     Work,
     WorkState,
 )
-from postroom.dispatch.sinks import said
 from postroom.gateway.config import DEFAULT_AGENT
 from postroom.gateway.replies import agent_on, has_waiting_caller, is_chat, target_of
 from postroom.mail.conflicts import conflicts
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.last_lines import last_lines
 from postroom.services.questions import asked_in, open_question
 from postroom.services.runs import OPEN_STATUSES, project_threads, whose
 
@@ -39,11 +37,6 @@ MOST_GIVEN_UP: Final = 8
 MOST_WAITING: Final = 8
 """Threads whose waiting messages are read."""
 _PAGES: Final = 10
-_EVENTS: Final = 12
-"""Events of a run among which its last lines are looked for."""
-_LINES: Final = 4
-_LINE: Final = 400
-"""Characters."""
 _WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
 LEASES: Final = 200
 """Live reservations that are looked at: the oldest."""
@@ -81,7 +74,11 @@ def floor_of(tx: Transaction, slug: str) -> Floor:
         questions=[open_question(*one) for one in asked_in(runs)],
         given_up=given_up,
         waiting=_waiting(tx, prefix, why),
-        last_lines=_last_lines(tx, [one.run_id for one in (*works, *given_up)][:MOST_LINES]),
+        last_lines={
+            one.run_id: text
+            for one in (*works, *given_up)[:MOST_LINES]
+            if (text := last_lines(tx, one.run_id))
+        },
     )
 
 
@@ -332,16 +329,3 @@ def _waiting(tx: Transaction, prefix: str, why: _Why) -> list[Waiting]:
             for number in messages_named([one.message.id or ""])
         ]
     return sorted(found, key=lambda one: one.since_at)
-
-
-def _last_lines(tx: Transaction, run_ids: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for run_id in run_ids:
-        key = EventScope.run(run_id).key
-        oldest, newest = tx.events.bounds(key)
-        after = max(newest - _EVENTS, oldest - 1, 0)
-        text = "".join(said(one) for one in tx.events.behind(key, after, _EVENTS).events) if newest else ""
-        lines = [line[:_LINE] for line in without_escapes(text).splitlines() if line.strip()]
-        if lines:
-            found[run_id] = "\n".join(lines[-_LINES:])
-    return found

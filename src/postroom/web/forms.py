@@ -6,7 +6,7 @@ so that nobody who cannot read our pages can write a form that we take.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
+from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailStore
 from postroom.contracts.work import WorkCounts
@@ -26,7 +26,15 @@ from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
 from postroom.web import reading
 from postroom.web.frame import cursor, frame
-from postroom.web.serving import Endpoint, html, parts_of
+from postroom.web.serving import (
+    Endpoint,
+    failure_values,
+    html,
+    parts_of,
+    remedy_of,
+    status_of,
+    typed_into,
+)
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 SMALL_FORM: Final = 32 * 1024
@@ -172,6 +180,11 @@ class PageContext:
     clock: Clock
     services: PageServices
 
+    @property
+    def site(self) -> Site:
+        """What its pages are made of."""
+        return Site(mail=self.mail, clock=self.clock, services=self.services)
+
     async def project(self, request: Request) -> Project:
         """Return the project of an address.
 
@@ -185,23 +198,52 @@ class PageContext:
         self, request: Request, template: str, status: int = 200, *, project: Project, **values: object
     ) -> Response:
         """Return a page with forms for the session that asks for it."""
-        site = Site(mail=self.mail, clock=self.clock, services=self.services)
-        return await project_page(site, request, template, values, project=project, status=status)
+        return await project_page(self.site, request, template, values, project=project, status=status)
 
 
-def following(mail: MailStore, endpoint: Endpoint) -> Endpoint:
+def following(site: Site, endpoint: Endpoint) -> Endpoint:
     """Return the endpoint, which notes first how far the log of its project is: a page tells of it live.
 
-    What happens while the page is gathered comes behind that place, so that nothing is missed.
+    What happens while the page is gathered comes behind that place, so that nothing is missed. Where
+    the address names a project that is there, a typed failure is a page of it, from which one can go on.
     """
 
     async def answer(request: Request) -> Response:
         slug = request.path_params.get("slug")
         if slug is not None and request.method == "GET":
-            request.state.after = await mail.read(lambda reads: cursor(reads, slug))
-        return await endpoint(request)
+            request.state.after = await site.mail.read(lambda reads: cursor(reads, slug))
+        try:
+            return await endpoint(request)
+        except PostroomError as error:
+            found = None if slug is None else await _failed_in(site, request, slug, error)
+            if found is None:
+                raise
+            return found
 
     return answer
+
+
+async def _failed_in(site: Site, request: Request, slug: str, error: PostroomError) -> Response | None:
+    try:
+        return await page_of_failure(
+            site, request, slug, status=status_of(error), message=error.message, remedy=remedy_of(error)
+        )
+    except PostroomError:  # the frame fails as the page did: the store is gone, or too much was asked of it
+        return None
+
+
+async def page_of_failure(
+    site: Site, request: Request, slug: str, *, status: int, message: str, remedy: str = ""
+) -> Response | None:
+    """Return a page of a project that says what is wrong; None when there is no such project.
+
+    It is whole, whichever parts were asked for, and it is not live: it would be fetched anew to fail again.
+    """
+    project = await site.mail.read(lambda reads: reads.project(slug))
+    if project is None:
+        return None
+    values = failure_values(status, message, remedy=remedy, typed=typed_into(request))
+    return await _framed(site, request, "error", values, project=project, status=status, parts=())
 
 
 async def project_page(
@@ -214,6 +256,20 @@ async def project_page(
     status: int = 200,
 ) -> Response:
     """Return a page of a project in its frame, or those parts of it that the address asks for."""
+    parts = parts_of(request)
+    return await _framed(site, request, template, values, project=project, status=status, parts=parts)
+
+
+async def _framed(  # noqa: PLR0913 - a page and what stands around it
+    site: Site,
+    request: Request,
+    template: str,
+    values: Mapping[str, object],
+    *,
+    project: Project,
+    status: int,
+    parts: Sequence[str],
+) -> Response:
     me, now, services = remembered_name(request), site.clock.now(), site.services
     after = getattr(request.state, "after", 0)
     work = WorkCounts() if services is None else await services.runs.counts(project.slug)
@@ -227,7 +283,7 @@ async def project_page(
         "form_token": "" if services is None else token_for(request, services.visitors),
         "me": me,
     }
-    return await html(template, {**shared, **values}, status, frame=drawn_in, parts=parts_of(request))
+    return await html(template, {**shared, **values}, status, frame=drawn_in, parts=parts)
 
 
 def see(address: str) -> Response:

@@ -32,6 +32,7 @@ from postroom.web.forms import (
     PageServices,
     Site,
     following,
+    page_of_failure,
     project_page,
     remembered_name,
     token_for,
@@ -88,7 +89,8 @@ def page_routes(
         ("/previews/{sha256}", pages.preview),
     )
     works = [] if services is None else _work_routes(PageContext(mail=mail, clock=clock, services=services))
-    shown = [Route(path, guarded(following(mail, endpoint))) for path, endpoint in looks]
+    site = Site(mail=mail, clock=clock, services=services)
+    shown = [Route(path, guarded(following(site, endpoint))) for path, endpoint in looks]
     return [*works, *shown, *asset_routes()]
 
 
@@ -102,9 +104,9 @@ def _work_routes(working: PageContext) -> list[Route]:
         ChatPages(working),
     )
     return [
-        Route("/chats", guarded(following(working.mail, ChatPages(working).chats))),
+        Route("/chats", guarded(following(working.site, ChatPages(working).chats))),
         *(
-            Route(path, guarded(following(working.mail, endpoint)), methods=["GET", "POST"])
+            Route(path, guarded(following(working.site, endpoint)), methods=["GET", "POST"])
             for one in pages
             for path, endpoint in one.endpoints()
         ),
@@ -124,6 +126,7 @@ class Pages:
         self._mail = mail
         self._services = services
         self._clock = clock
+        self._site = Site(mail=mail, clock=clock, services=services)
         self._markdown = Markdown()
 
     async def projects(self, request: Request) -> Response:
@@ -270,8 +273,13 @@ class Pages:
         return files.picture(content, media_type, etag=sha256)
 
     async def nowhere(self, request: Request) -> Response:
-        """Say that there is no such page."""
-        return error_page(HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}")
+        """Say that there is no such page, in the project that the address names, if there is one."""
+        status, told = HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}"
+        slug = request.path_params.get("rest", "").partition("/")[0]
+        found = (
+            await page_of_failure(self._site, request, slug, status=status, message=told) if slug else None
+        )
+        return found or error_page(status, told)
 
     async def _settled(self, look: Callable[[MailReads], T]) -> T:
         """Read what also shows searches or threads, which a store may bring up to date a little later.
@@ -331,8 +339,7 @@ class Pages:
             if self._services is not None:
                 given["form_token"] = token_for(request, self._services.visitors)
             return await html(template, {**given, **values})
-        site = Site(mail=self._mail, clock=self._clock, services=self._services)
-        return await project_page(site, request, template, values, project=project)
+        return await project_page(self._site, request, template, values, project=project)
 
 
 def _pictures(shown: ShownMessage) -> dict[str, str]:

@@ -163,9 +163,21 @@ def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[s
 
     What was `typed` into a form stands there to be copied.
     """
+    values = failure_values(status, message, remedy=remedy, typed=typed)
+    shared = {"layout": "base.html", "wanted": (), "frame": EMPTY}
+    return _response(_pieces("error", {**values, **shared}), status, EMPTY)
+
+
+def failure_values(status: int, message: str, *, remedy: str, typed: Sequence[str]) -> dict[str, object]:
+    """Return what the template of a failure is filled with."""
     words = {"title": HTTPStatus(status).phrase, "message": message, "remedy": remedy, "typed": typed}
-    values = {"status": int(status), **words, "layout": "base.html", "wanted": (), "frame": EMPTY}
-    return _response(_pieces("error", values), status, EMPTY)
+    return {"status": int(status), **words}
+
+
+def typed_into(request: Request) -> Sequence[str]:
+    """Return what was typed into the form that a request sent, as far as its endpoint noted it."""
+    kept: Sequence[str] = request.state.typed if hasattr(request.state, "typed") else ()
+    return kept
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
@@ -184,7 +196,7 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except PostroomError as error:
-            kept = request.state.typed if hasattr(request.state, "typed") else ()
+            kept = typed_into(request)
             return error_page(status_of(error), error.message, remedy=remedy_of(error), typed=kept)
 
     return answer

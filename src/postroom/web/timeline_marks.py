@@ -195,7 +195,7 @@ def _people(seen: Window) -> list[Agent]:
 def _groups(
     seen: Window, standing: QueueState, opened: frozenset[str], axis: Axis, now: int, y: int
 ) -> tuple[list[Group], int]:
-    which = _standings(seen, standing)
+    which = _standings(seen, standing, now)
     together = len(seen.agents) > TOGETHER
     found = []
     for key, name in GROUPS if together else (("all", ""), GROUPS[-1]):
@@ -226,7 +226,7 @@ def _is_in(state: str, key: str) -> bool:
     return state == key or (key == "all" and state != "idle")
 
 
-def _standings(seen: Window, standing: QueueState) -> dict[int, tuple[str, str]]:
+def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[str, str]]:
     """Return in which group agents are that did something, and what is to be said of them."""
     found: dict[int, tuple[str, str]] = {}
     for bar in seen.bars:
@@ -236,6 +236,8 @@ def _standings(seen: Window, standing: QueueState) -> dict[int, tuple[str, str]]
             found.setdefault(agent_id, ("quiet", ""))
     for held in seen.held:
         found.setdefault(held.agent_id, ("quiet", ""))
+    for pair in conflicts([one for one in seen.held if _end(one) > now]):
+        found[pair.first.agent_id] = found[pair.second.agent_id] = ("needs", "in conflict")
     for attempt in seen.alone:
         found[attempt.agent_id] = _standing_of(attempt, standing, found.get(attempt.agent_id, ("quiet", "")))
     names = {one.name.casefold(): one.id for one in seen.agents}

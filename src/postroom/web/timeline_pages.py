@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import InvalidArgument, UnknownRun
+from postroom.contracts.errors import UnknownRun
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore
 from postroom.contracts.timeline import Span
@@ -16,16 +16,13 @@ from postroom.contracts.work import QueueState
 from postroom.mail import conversation
 from postroom.web import links, reading
 from postroom.web.forms import PageServices, Site, project_page
-from postroom.web.serving import NUMBER, choice, number
+from postroom.web.serving import NUMBER, choice
 from postroom.web.timeline import Window, window
-from postroom.web.timeline_axis import LONGEST, MINUTE, PRESETS, SHORTEST, Axis, lasts, spelled
+from postroom.web.timeline_axis import LONGEST, SHORTEST, Axis, lasts, spelled
 from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, RunBar, picture, took
 from postroom.web.timeline_rows import ROWS, listed, upright
+from postroom.web.timeline_span import LENGTHS, span_of
 
-LENGTHS: Final = (*PRESETS, "all")
-DEFAULT: Final = "8h"
-GROWING: Final = ("1m", "15m", "1h")
-"""Lengths of what is shown at first of a project that is younger than the default."""
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
 """What may be shown alone, and what of a picture that is."""
 FOLDINGS: Final = ("-idle", "-quiet", "idle", "quiet")
@@ -187,33 +184,6 @@ def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Wind
         opened=",".join(one for one in FOLDINGS if one in given.get("open", "").split(",")),
         chosen=given.get("sel", "")[:LONGEST_NAME],
     )
-    length, span = _span(reads, request, slug, now)
+    length, span = span_of(reads, request, slug, now)
     asked = replace(asked, length=length, span=span)
     return window(reads, slug, span, agent=asked.agent, thread_id=asked.thread), asked
-
-
-def _span(reads: MailReads, request: Request, slug: str, now: int) -> tuple[str, Span]:
-    """Return what span an address asks for, and by what name, if it follows the present.
-
-    Raises:
-        InvalidArgument: it is none.
-    """
-    begin, end = number(request, "from"), number(request, "to")
-    if begin is None and end is None:
-        project = reading.known_project(reads, slug)
-        length, begun = choice(request, "span", ("", *LENGTHS)), reads.begin_of(project.id)
-        begun = project.created_at if begun is None else begun
-        if not length:  # as long as it takes to show what there is
-            length = next((one for one in GROWING if now - begun <= PRESETS[one] * 9 // 10), DEFAULT)
-        if length == "all":
-            first = min(begun, now - MINUTE)
-            return length, Span(begin=first - (now - first) // 50, end=now + (now - first) // 50 + 1)
-        size = PRESETS[length]
-        return length, Span(begin=now - size + size // 20, end=now + size // 20)
-    if begin is None or end is None or not SHORTEST <= end - begin <= LONGEST or end > now + LONGEST:
-        raise InvalidArgument(
-            "a span is from an instant to a later one, in milliseconds",
-            value=str(request.query_params)[:80],
-            remedy="go back",
-        )
-    return "", Span(begin=begin, end=end)

@@ -51,8 +51,8 @@ class Play:
 
     def link(self) -> str:
         """Return an address that logs in, once, and shows it live."""
-        path = urlsplit(self.timeline).path
-        return str(self.server.admin("POST", "/admin/login-code", {"path": f"{path}?span=1m"})["url"])
+        path = urlsplit(self.timeline).path  # without a span: the page finds the one that fits what there is
+        return str(self.server.admin("POST", "/admin/login-code", {"path": path})["url"])
 
     def open(self) -> None:
         """Make the project, so that there is a page to look at."""

@@ -1,0 +1,109 @@
+"""Which span of time a picture of a project shows: the one that its address names, or one that fits."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.requests import Request
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import Project
+from postroom.contracts.store import MailReads
+from postroom.contracts.timeline import Span
+from postroom.mail.projects import PEOPLE_KEY
+from postroom.web import reading
+from postroom.web.serving import choice, number
+from postroom.web.timeline import AGENTS, ARROWS, HELD
+from postroom.web.timeline_axis import DAY, LONGEST, PRESETS, SECOND, SHORTEST
+
+LENGTHS: Final = (*PRESETS, "all")
+DEFAULT: Final = "8h"
+GROWING: Final = ("1m", "15m", "1h")
+"""Lengths of what is shown at first of a project in which nothing has happened, by its age."""
+_MARGIN: Final = 50
+"""A picture of everything has a margin on both sides: so many of them are its length."""
+
+
+def span_of(reads: MailReads, request: Request, slug: str, now: int) -> tuple[str, Span]:
+    """Return what span an address asks for, and by what name, if it follows the present.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    begin, end = number(request, "from"), number(request, "to")
+    if begin is None and end is None:
+        project = reading.known_project(reads, slug)
+        length = choice(request, "span", ("", *LENGTHS))
+        if length in PRESETS:
+            return length, _up_to(now, PRESETS[length])
+        there = extent(reads, project, now)
+        if not length:
+            length = _fitting(project, there, now)
+        if length != "all":
+            return length, _up_to(now, PRESETS[length])
+        return length, _around(there or Span(begin=project.created_at, end=now), now)
+    if begin is None or end is None or not SHORTEST <= end - begin <= LONGEST or end > now + LONGEST:
+        raise InvalidArgument(
+            "a span is from an instant to a later one, in milliseconds",
+            value=str(request.query_params)[:80],
+            remedy="go back",
+        )
+    return "", Span(begin=begin, end=end)
+
+
+def extent(reads: MailReads, project: Project, now: int) -> Span | None:
+    """Return from when to when something happened in a project; None where nothing did.
+
+    It goes up to the present while a run is at work or asks.
+    """
+    found = [*_of_messages(reads, project, now), *_of_work(reads, project, now)]
+    return Span(begin=min(found), end=min(max(found), now)) if found else None
+
+
+def _fitting(project: Project, there: Span | None, now: int) -> str:
+    """Return the length that shows what there is: all of it, or the newest hours of a project that is old."""
+    if there is None:
+        age = now - project.created_at
+        return next((one for one in GROWING if age <= PRESETS[one] * 9 // 10), DEFAULT)
+    return "all" if there.end - there.begin <= PRESETS[DEFAULT] * 9 // 10 else DEFAULT
+
+
+def _up_to(now: int, size: int) -> Span:
+    return Span(begin=now - size + size // 20, end=now + size // 20)
+
+
+def _around(there: Span, now: int) -> Span:
+    """Return a span that holds what there is, and the present unless that would make it small in a void."""
+    length = there.end - there.begin
+    end = now if now - there.end <= length // 2 else there.end
+    end = max(end, there.begin + SECOND)
+    margin = (end - there.begin) // _MARGIN
+    return Span(begin=max(there.begin - margin, 0), end=end + margin + 1)
+
+
+def _of_messages(reads: MailReads, project: Project, now: int) -> Iterator[int]:
+    """Give the instants of the first message and of the newest ones, and of those that people wrote to it."""
+    whole = Span(begin=0, end=now + 1)
+    first = reads.begin_of(project.id)
+    if first is not None:
+        yield first
+        yield from (one.created_at for one in reads.written(project.id, whole, limit=1))
+    home = reads.project(PEOPLE_KEY)
+    if home is None or home.id == project.id:
+        return
+    written = reads.written(home.id, whole, limit=ARROWS)
+    readers = reads.recipients([one.id for one in written]) if written else {}
+    for one in written:
+        if any(to.project_slug == project.slug and to.kind != "bcc" for to in readers[one.id]):
+            yield one.created_at
+
+
+def _of_work(reads: MailReads, project: Project, now: int) -> Iterator[int]:
+    """Give the instants of the last run of each agent, and of reservations; what expires later is no end."""
+    agents = [one.id for one in reads.agents(project.id, include_retired=True, limit=AGENTS)]
+    for one in reads.attempts_before(agents, now + 1):
+        is_open = one.ended_at is None or (one.outcome == "waiting" and one.waited_until is None)
+        yield one.began_at
+        yield now if is_open else max(one.ended_at or 0, one.waited_until or 0)
+    for held in reads.reservations_in(project.id, Span(begin=0, end=now + 1), since=now - DAY, limit=HELD):
+        yield held.created_at
+        yield min(held.released_at or held.created_at, now)
