@@ -211,8 +211,8 @@ def store_error(error: sqlite3.Error) -> StoreError:
 def refuse_denied(path: Path) -> None:
     """Refuse a database that this process may not write, or not what is beside it, before anything opens it.
 
-    SQLite makes the files beside a database with its rights and leaves them when it is refused: they would keep
-    the next who opens it out, its own user too.
+    SQLite makes the files beside a database with its rights and leaves them when it is refused: they would
+    keep the next who opens it out, its own user too.
 
     Raises:
         StoreReadOnly: it is so; says whose each file is and what mends it.
