@@ -114,7 +114,7 @@ class _Lines(logging.StreamHandler[TextIO]):
 class Repeats:
     """Leaves out warnings that repeat one of the last minute; a structlog processor.
 
-    What goes on in rounds (renewing leases, looking for work) fails with the store in each of them, some times
+    What goes on in rounds (renewing leases, looking for work) fails with the store in each, some times
     a second. Only what has a `reason` counts as the same: a log-in refused twice is two.
     """
 
