@@ -24,7 +24,8 @@ class Denied:
 def denied(path: Path, wanted: int, *, platform: str = sys.platform) -> Denied | None:
     """Return what keeps this process from a file; None where that is nobody's rights, or cannot be seen.
 
-    `wanted` is `os.R_OK`, `os.W_OK` or both; what is not there is to be made in the folder above. Blocks.
+    `wanted` is `os.R_OK`, `os.W_OK` or both, `os.X_OK` to enter a folder; what is not there is to be made in
+    the folder above. Blocks.
     """
     if platform == "win32":  # access lists there: no owner and no bits to tell of
         return None

@@ -98,3 +98,81 @@ def test_one_backup_of_another_user_hides_no_other(data: Path, run: Run) -> None
     told = json.loads(run("backup", "list", "--json").stdout)["backups"]
     assert len(told) == 2
     assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == ["theirs.backup"]
+
+
+def shared_by(data: Path) -> Path:
+    """Let others make files in the data folder, and read the database of its user."""
+    data.chmod(0o777)
+    (data / "postroom.db").chmod(0o644)
+    for one in data.glob("postroom.db.*"):
+        one.unlink()
+    return data / "postroom.db"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("doctor", "--json"),
+        ("backup",),
+        ("support-bundle", "--output", "data/bundle.tar.gz"),
+        ("up", "--port", "0"),
+    ],
+)
+def test_who_may_only_read_a_database_leaves_nothing_beside_it(
+    words: tuple[str, ...], data: Path, run: Run
+) -> None:
+    """SQLite makes the log and what connections share with the rights of the database: the owner was kept out."""
+    database = shared_by(data)
+    told = run(*words, user=THEIRS, umask="022")
+    assert told.returncode == {"doctor": 1, "support-bundle": 0}.get(words[0], CONFIGURATION), told
+    assert list(data.glob("postroom.db?*")) == []
+    other = "not to the server's" if words[0] == "up" else "and this is"
+    if words[0] != "support-bundle":
+        assert f"belongs to user {OURS}, {other} user {THEIRS}" in told.stdout + told.stderr
+    assert run("backup").returncode == 0
+    assert database.stat().st_uid == OURS
+
+
+def test_files_beside_a_database_that_belong_to_another_user_are_named_with_what_mends_them(
+    data: Path, run: Run
+) -> None:
+    for end in ("-wal", "-shm"):
+        beside = data / f"postroom.db{end}"
+        beside.touch(mode=0o644)
+        os.chown(beside, THEIRS, THEIRS)
+    told = run("up", "--port", "0")
+    assert told.returncode == CONFIGURATION, told
+    for end in ("-wal", "-shm"):
+        assert f"`chown {OURS} {data}/postroom.db{end}` as root" in told.stderr
+
+
+def test_a_token_file_of_another_user_is_told_with_its_owner_and_what_mends_it(data: Path, run: Run) -> None:
+    token = data / "token"
+    token.write_text("prm_" + "x" * 43)
+    token.chmod(0o600)
+    os.chown(token, THEIRS, THEIRS)
+    told = run("up", "--port", "0")
+    assert told.returncode == CONFIGURATION, told
+    assert f"belongs to user {THEIRS}, and this is user {OURS}" in told.stderr
+    assert f"`chown {OURS} {token}` as root, or run this as user {THEIRS}" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "by"),
+    [
+        (("status",), "option"),
+        (("up", "--port", "0"), "option"),
+        (("doctor",), "environment"),
+        (("config", "show"), "environment"),
+        (("backup", "create"), "environment"),
+    ],
+)
+def test_a_data_folder_of_another_user_is_a_fault_of_configuration_however_it_is_named(
+    words: tuple[str, ...], by: str, data: Path, run: Run
+) -> None:
+    given = (*words, "--data-dir", str(data)) if by == "option" else words
+    elsewhere = {"POSTROOM_DATA_DIR": str(data.parent)} if by == "option" else {}
+    told = run(*given, user=THEIRS, **elsewhere)
+    assert told.returncode == CONFIGURATION, told
+    assert f"the data folder {data} cannot be read: it belongs to user {OURS}" in told.stderr
+    assert f"`chown -R {THEIRS} {data}` as root, or run this as user {OURS}" in told.stderr

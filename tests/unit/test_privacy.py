@@ -3,6 +3,7 @@
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from postroom.app import privacy
 from postroom.app.config import Settings
 from postroom.app.privacy import keep_private, told_of_folders
 from postroom.contracts.errors import ConfigError
+from postroom.mail.archive.repository import ArchiveRepository
+from postroom.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such bits")
 
@@ -75,3 +78,24 @@ def test_a_pipe_or_device_in_the_place_of_a_database_keeps_its_rights(settings: 
     keep_private(settings)
     assert mode(settings.database) == 0o666
     assert "postroom.db" not in told_of_folders(settings).detail
+
+
+@pytest.fixture
+def open_mask() -> Iterator[None]:
+    """Let new files be for everybody, as some service managers do."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_mask")
+def test_what_a_server_makes_is_private_whatever_mask_it_was_started_with(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "data" / "postroom.db")
+    archive = ArchiveRepository.open(
+        tmp_path / "data" / "archive", author_name="Postroom", author_email="postroom@example.invalid"
+    )
+    archive.write({"a.md": b"a"}, subject="a", now=1)
+    made = {path: mode(path) for path in (tmp_path / "data").rglob("*")}
+    store.close()
+    assert {path.name for path in made} >= {"postroom.db.owner.json", "postroom.lock"}
+    assert [path for path, its in made.items() if its & 0o077] == []

@@ -355,7 +355,8 @@ async def test_unread_mail_wakes_an_agent_that_is_given_a_runner_and_one_that_co
     await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Cy"})
     await room.turn()
     assert room.agents.prompts == []
-    await room.mail.set_runner(PROJECT, "Bo", "{}")
+    told = await room.mail.set_runner(PROJECT, "Bo", "{}")
+    assert (told.had_one, told.waking) == (False, 1)
     await room.mail.call("unretire_agent", {"project_key": PROJECT, "agent_name": "Cy"})
     await room.turn()
     assert sorted(who[:2] for who, _ in room.agents.prompts) == ["Bo", "Cy"]

@@ -409,7 +409,7 @@ def load_settings(
     Relative paths begin at the present folder, those in the file at the file's folder.
 
     Raises:
-        ConfigError: a name is unknown, a value is wrong or the file cannot be read.
+        ConfigError: a name is unknown, a value is wrong, or the file or the data folder cannot be read.
     """
     given = places.environment() if environment is None else environment
     found = {**_from_file(given), **_from_environment(given), **_from_flags(overrides or {})}
@@ -418,6 +418,7 @@ def load_settings(
         found[name] = _absolute(name, found[name], given)
     values: dict[str, Any] = {name: one.value for name, one in found.items()}
     values.setdefault("data_dir", places.data_dir(given))
+    places.refuse_closed(values["data_dir"])
     try:
         settings = Settings(**values)
     except ValidationError as error:

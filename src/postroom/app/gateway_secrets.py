@@ -146,5 +146,5 @@ def _check_private(
         table.refuse(
             f"the file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
             value=str(path),
-            remedy=f"chown {os.geteuid()} {path}",
+            remedy=f"`chown {os.geteuid()} {path}` as root, or run this as user {found.st_uid}",
         )

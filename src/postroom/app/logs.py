@@ -7,7 +7,9 @@ names, ids and counts, never the text of a message.
 import logging
 import re
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence, Sized
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Sized
+from datetime import timedelta
 from typing import Any, Final, TextIO
 
 import structlog
@@ -27,6 +29,10 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _DEEPEST: Final = 6
 _CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette")
 """The clients of HTTP among them write whole addresses, in which a person may have put a key."""
+TOLD_AGAIN: Final = timedelta(minutes=1)
+"""After so long a failure that goes on is told again."""
+_MOST_REPEATS: Final = 1_000
+"""So many failures are known at once; of more each is told."""
 _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 
@@ -35,7 +41,7 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
     target = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     structlog.configure(
-        processors=[*_shared(), ProcessorFormatter.wrap_for_formatter],
+        processors=[*_shared(), Repeats(time.monotonic), ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
@@ -103,6 +109,49 @@ class _Lines(logging.StreamHandler[TextIO]):
             self._refused = error
         else:
             super().handleError(record)
+
+
+class Repeats:
+    """Leaves out warnings that repeat one of the last minute; a structlog processor.
+
+    What goes on in rounds (renewing leases, looking for work) fails with the store in each, some times
+    a second. Only what has a `reason` counts as the same: a log-in refused twice is two.
+    """
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        """`seconds` is a clock that only goes forward."""
+        self._seconds = seconds
+        self._told: dict[object, tuple[float, int]] = {}
+        """When a failure was told last, and how often it came since."""
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def __call__(
+        self, _logger: object, method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        """Return what is to be told, with how often it came since it was.
+
+        Raises:
+            structlog.DropEvent: it was told within the last minute.
+        """
+        if method != "warning" or "reason" not in event:
+            return event
+        key = tuple(sorted((name, repr(value)) for name, value in event.items() if name != "timestamp"))
+        now, (since, times) = self._seconds(), self._told.get(key, (0.0, -1))
+        if times >= 0 and now - since < TOLD_AGAIN.total_seconds():
+            self._told[key] = since, times + 1
+            raise structlog.DropEvent
+        self._make_room(now)
+        self._told[key] = now, 0
+        return event if times <= 0 else {**event, "times": times + 1}
+
+    def _make_room(self, now: float) -> None:
+        """Forget what is over, and all where that is too little."""
+        if len(self._told) < _MOST_REPEATS:
+            return
+        recent = {key: told for key, told in self._told.items() if now - told[0] < TOLD_AGAIN.total_seconds()}
+        self._told = recent if len(recent) < _MOST_REPEATS else {}
 
 
 def mask(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from postroom.contracts.errors import ConfigError, why_unreadable
+from postroom.rights import denied
 
 PREFIX: Final = "POSTROOM_"
 CONFIG_NAME: Final = "POSTROOM_CONFIG"
@@ -67,6 +68,20 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
     if platform == "win32":
         return _based(environment, "LOCALAPPDATA", home(environment) / "AppData" / "Local")
     return _based(environment, "XDG_DATA_HOME", home(environment) / ".local" / "share")
+
+
+def refuse_closed(folder: Path) -> None:
+    """Refuse a data folder that this user may not enter; one that is not there is to be made.
+
+    Raises:
+        ConfigError: it is closed; says whose it is and what mends that.
+    """
+    if (found := denied(folder, os.X_OK)) is not None:
+        raise ConfigError(
+            f"the data folder {folder} cannot be read: {found.why(folder)}",
+            value=str(folder),
+            remedy=found.remedy,
+        )
 
 
 def machine_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
@@ -134,8 +149,9 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
     The server may be gone without having removed it: only an answer at its address says that it runs.
 
     Raises:
-        ConfigError: the file cannot be read as a note.
+        ConfigError: the folder is closed, or the file cannot be read as a note.
     """
+    refuse_closed(data_dir)
     target = server_note(data_dir)
     try:
         with target.open("rb") as file:

@@ -77,5 +77,6 @@ def _told(path: Path, found: os.stat_result) -> ConfigError:
         f"{path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o}) and belongs to user "
         f"{found.st_uid}, not to the server's user {os.geteuid()}",
         value=str(path),
-        remedy=f"chown -R {os.geteuid()} {path}, or choose another place for it: see `postroom config show`",
+        remedy=f"`chown -R {os.geteuid()} {path}` as root, run this as user {found.st_uid}, "
+        "or choose another place for it: see `postroom config show`",
     )

@@ -19,6 +19,7 @@ from typing import Final
 
 from postroom.contracts.errors import ConfigError, StoreFull
 from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX
+from postroom.rights import denied
 
 SERVER_PREFIX: Final = "prm_"
 AGENT_PREFIX: Final = "pra_"
@@ -53,14 +54,23 @@ def load_or_make_token(path: Path) -> str:
                 value=str(path),
                 remedy=f"free space on the disk of {path.parent}, and try again",
             ) from error
-        raise ConfigError(
-            f"the token file {path} cannot be read or made: {error.strerror}",
-            value=str(path),
-            remedy="mend the rights of the folder, or set POSTROOM_DATA_DIR to one of the server's user",
-        ) from error
+        raise _unusable(path, error) from error
     if found is None:
         raise ConfigError(f"the token file {path} was removed while the server started", value=str(path))
     return found
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    """Return the error for a token file that can neither be read nor made, with whose it is."""
+    told = f"the token file {path} cannot be read or made"
+    found = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
+    if found is None:
+        return ConfigError(
+            f"{told}: {error.strerror}",
+            value=str(path),
+            remedy="mend the rights of the folder, or set POSTROOM_DATA_DIR to one of the server's user",
+        )
+    return ConfigError(f"{told}: {found.why(path)}", value=str(path), remedy=found.remedy)
 
 
 def new_run_token(server: str) -> str:
@@ -143,7 +153,8 @@ def _check_private(path: Path, found: os.stat_result, *, platform: str = sys.pla
         raise ConfigError(
             f"the token file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
             value=str(path),
-            remedy=f"chown {os.geteuid()} {path}, or remove it to get a new token",
+            remedy=f"`chown {os.geteuid()} {path}` as root, or run this as user {found.st_uid}; a token that "
+            "others may have read is to be removed, which makes a new one",
         )
 
 

@@ -22,6 +22,7 @@ from postroom.stores.sqlite import page_backups
 from postroom.stores.sqlite.connection import (
     connect,
     file_error,
+    refuse_denied,
     refuse_no_file,
     refuse_no_folder,
     translated,
@@ -150,6 +151,7 @@ def _require(database: Path) -> None:
             value=str(database),
             remedy="start a server once with `postroom up`, or name the right --data-dir",
         )
+    refuse_denied(database)
 
 
 def _look_at_token(settings: Settings) -> None:

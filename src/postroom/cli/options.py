@@ -57,7 +57,13 @@ Key = Annotated[
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="The folder of database and token.", show_default=False),
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="The folder of database and token.",
+        show_default=False,
+        readable=False,  # typer would take one of another user for a mistake in the command
+    ),
 ]
 
 HERE: Final = "."

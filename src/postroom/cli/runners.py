@@ -129,7 +129,17 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     asked = {"project": project_key(project), "agent": name, "runner": runner}
     found = Server.find().admin("PUT", "/admin/runners", asked)
     said = "another runner now" if found.get("replaced") else "a runner: mail to it starts it"
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has {said}")
+    woken = _woken(found.get("waking"))
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has {said}{woken}")
+
+
+def _woken(waking: object) -> str:
+    """Return what is to be said of messages that were there before the runner; an older server tells none."""
+    if not waking:
+        return ""
+    if waking == 1:
+        return "; one unread message that was there starts it now"
+    return f"; {show.line(waking)} unread messages that were there start it now"
 
 
 def unset_runner(name: Name, project: Project = HERE, as_json: AsJson = False) -> None:

@@ -39,7 +39,9 @@ def up(  # noqa: PLR0913 - the options of the command
         typer.Option(help="Whether an agent's word counts, or its token."),
     ] = None,
     data_dir: DataDir = None,
-    database: Annotated[Path | None, typer.Option(metavar="FILE", help="The SQLite file.")] = None,
+    database: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The SQLite file.", readable=False)
+    ] = None,
     database_url: Annotated[
         str | None,
         typer.Option(

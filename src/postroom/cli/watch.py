@@ -135,9 +135,11 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
         PostroomError: the inbox cannot be followed, for a reason that will not pass.
     """
     folder = places.data_dir(places.environment())
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = sha256("\0".join(who.values()).encode()).hexdigest()[:16]
-    with (folder / f"wake-{name}").open("a+") as kept:
+    with os.fdopen(
+        os.open(folder / f"wake-{name}", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+"
+    ) as kept:
         try:
             hold_alone(kept.fileno())
         except (BlockingIOError, PermissionError):  # the latter is what Windows says

@@ -60,6 +60,15 @@ class AskedQuestion:
     on_timeout: OnTimeout = OnTimeout.WAIT
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerChange:
+    """What came of giving an agent a runner, or of taking it away."""
+
+    had_one: bool
+    waking: int = 0
+    """Messages that were there before, unread, and now start it."""
+
+
 class WakingReads(Protocol):
     """Look-ups about runners and what they made of messages."""
 
@@ -101,6 +110,10 @@ class WakingReads(Protocol):
         Readers are active and have a runner or a chat; the message is not read, recalled, announced, and was
         in no run's hands.
         """
+        ...
+
+    def unwoken_count(self, agent_id: int) -> int:
+        """Return how many messages `unwoken` would tell for an agent if it had a runner."""
         ...
 
     def questions(self, run_id: str) -> list[AskedQuestion]:

@@ -16,7 +16,7 @@ from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.contracts.transactions import Transaction
-from postroom.contracts.waking import RunnerSource
+from postroom.contracts.waking import RunnerChange, RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
 from postroom.mail.commands import (
@@ -244,31 +244,31 @@ class Mail:
         *,
         place: str = "",
         declared_by: RunnerSource = "operator",
-    ) -> bool:
+    ) -> RunnerChange:
         """Say how an agent is run when mail comes for it, None for not at all; for the operator alone.
 
         Its runs are for servers that are the `place`, '' for all.
 
-        Return whether it had a runner before.
+        Return whether it had a runner before, and what starts the new one at once.
 
         Raises:
             UnknownProject, UnknownAgent: there is none of that name.
         """
 
-        def change(tx: MailWrites) -> bool:
+        def change(tx: MailWrites) -> RunnerChange:
             project = find_project(tx, project_key)
             tx.lock_projects([project.id])
             agent = find_agent(tx, project, agent_name)
             tx.put_place(agent_thread(project.slug, agent.name), place)
             if runner is None:
-                return tx.drop_runner(agent.id, now=tx.now())
-            known = tx.runner(agent.id) is not None
+                return RunnerChange(had_one=tx.drop_runner(agent.id, now=tx.now()))
+            known, waking = tx.runner(agent.id) is not None, tx.unwoken_count(agent.id)
             tx.put_runner(agent.id, runner, declared_by=declared_by, now=tx.now())
-            return known
+            return RunnerChange(had_one=known, waking=waking)
 
-        had_one = await self.store.write(change)
+        changed = await self.store.write(change)
         self.wake_readers()
-        return had_one
+        return changed
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
         """Say in which chat a person is reached, None for none; for the operator alone.

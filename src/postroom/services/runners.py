@@ -26,17 +26,25 @@ class RunnerService:
         self._check = check
 
     async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> Mapping[str, object]:
-        """Say how an agent is run; what was said before is replaced. It works in its project, unless told."""
+        """Say how an agent is run; what was said before is replaced. It works in its project, unless told.
+
+        The answer has in `waking` how many messages were there before and now start it.
+        """
         home = await self._mail.store.read(lambda tx: find_project(tx, project).human_key)
         checked = runner_of(runner, home=home)
         self._check(checked)
         written, place = written_runner(checked), place_of(checked)
-        replaced = await self._mail.set_runner(project, agent, written, place=place)
-        return {"agent": agent, "replaced": replaced, "runner": _shown(checked)}
+        made = await self._mail.set_runner(project, agent, written, place=place)
+        return {
+            "agent": agent,
+            "replaced": made.had_one,
+            "waking": made.waking,
+            "runner": _shown(checked),
+        }
 
     async def withdraw(self, project: str, agent: str) -> bool:
         """Have an agent run no more; False when it was not."""
-        return await self._mail.set_runner(project, agent, None)
+        return (await self._mail.set_runner(project, agent, None)).had_one
 
     async def declared(self, project: str | None) -> Sequence[Mapping[str, object]]:
         """Return the runners of a project, or of all."""

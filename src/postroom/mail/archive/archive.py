@@ -6,6 +6,7 @@ mail. What waits for it stays in the outbox, whose relay hands it over in batche
 
 import asyncio
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -78,6 +79,8 @@ class Archive:
         self._may_write = may_write
         self._commits: dict[int, int] = {}
         self._marking = threading.Lock()
+        self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By slug: held from a view of a project until it is written: none is written after a newer one."""
 
     def repository(self, slug: str) -> ArchiveRepository:
         """Open a project's repository; it is made when it is missing.
@@ -110,7 +113,9 @@ class Archive:
         if project is not None and (records or deletions):
             await self._write(project, records, deletions, may_write=self._may_write)
         for former in (one for one in payloads if one["record"] == MOVED):
-            await asyncio.to_thread(self._empty, **{name: str(former[name]) for name in _OF_MOVED})
+            told = {name: str(former[name]) for name in _OF_MOVED}
+            async with self._views[told["slug"]]:
+                await asyncio.to_thread(self._empty, **told)
         return Performed()
 
     def _empty(self, slug: str, human_key: str, merged_into: str) -> None:
@@ -137,10 +142,11 @@ class Archive:
             batch.newest_entry = tx.log_bounds(project.id).newest
             return batch
 
-        batch = await self._store.read(look)
-        if not may_write():  # it stood still: what it has seen may be old
-            raise ArchiveUnavailable("another server writes the archive now", value=project.slug)
-        await asyncio.to_thread(self._commit, batch)
+        async with self._views[project.slug]:
+            batch = await self._store.read(look)
+            if not may_write():  # it stood still: what it has seen may be old
+                raise ArchiveUnavailable("another server writes the archive now", value=project.slug)
+            await asyncio.to_thread(self._commit, batch)
 
     def _commit(self, batch: Batch) -> None:
         repository = self.repository(batch.project.slug)

@@ -245,7 +245,8 @@ class ArchiveRepository:
     def _turn(self) -> Iterator[None]:
         """Wait until no other writer of this kind is at work; a turn ends with its process at the latest."""
         path = self._git.folder / TURN_FILE
-        lock = FileLock(path, timeout=self._git.timeout.total_seconds(), poll_interval=0.005)
+        patience = self._git.timeout.total_seconds()
+        lock = FileLock(path, timeout=patience, mode=0o600, poll_interval=0.005)
         try:
             lock.acquire()
         except Timeout:

@@ -66,6 +66,11 @@ class Waking(WakingWrites):
         return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
 
     @override
+    def unwoken_count(self, agent_id: int) -> int:
+        row = self._tx.one("mail.unwoken_count", {"agent_id": agent_id})
+        return row[0] if row else 0
+
+    @override
     def questions(self, run_id: str) -> list[AskedQuestion]:
         return [
             AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))

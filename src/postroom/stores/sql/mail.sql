@@ -723,6 +723,13 @@ SELECT r.message_id, r.agent_id
    AND NOT EXISTS (SELECT 1 FROM message_runs s WHERE s.message_id = r.message_id AND s.agent_id = r.agent_id)
  ORDER BY r.message_id, r.agent_id LIMIT :limit;
 
+-- unwoken_count
+SELECT count(*) FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
+  JOIN agents a ON a.id = r.agent_id
+ WHERE r.agent_id = :agent_id AND r.read_at IS NULL AND r.announced_at IS NULL AND m.recalled_at IS NULL
+   AND a.retired_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM message_runs s WHERE s.message_id = r.message_id AND s.agent_id = r.agent_id);
+
 -- put_runner
 INSERT INTO runners (agent_id, runner, declared_by, updated_at) VALUES (:agent_id, :runner, :declared_by, :now)
 ON CONFLICT (agent_id) DO UPDATE

@@ -208,19 +208,28 @@ def store_error(error: sqlite3.Error) -> StoreError:
     return StoreError(f"the database refused: {text}")
 
 
-def read_only_error(error: StoreReadOnly, path: Path) -> StoreReadOnly:
-    """Return the error for a database that cannot be written, with the files to blame.
+def refuse_denied(path: Path) -> None:
+    """Refuse a database that this process may not write, or not what is beside it, before anything opens it.
 
-    SQLite makes the files beside a database with its rights, and says of neither which one it was.
+    SQLite makes the files beside a database with its rights and leaves them when it is refused: they would
+    keep the next who opens it out, its own user too.
+
+    Raises:
+        StoreReadOnly: it is so; says whose each file is and what mends it.
     """
-    its_own = (path.parent, path, *(path.with_name(path.name + end) for end in ("-wal", "-shm")))
-    blamed = [str(one) for one in its_own if one.exists() and not _may_write(one)]
-    remedy = f"give the server's user write access to {', '.join(blamed)}" if blamed else error.remedy
-    return StoreReadOnly(error.message, value=str(path), remedy=remedy)
-
-
-def _may_write(path: Path) -> bool:
-    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+    wanted = os.R_OK | os.W_OK
+    if (found := denied(path.parent, wanted)) is not None:
+        raise StoreReadOnly(
+            f"{path} cannot be written: {found.why(path)}", value=str(path), remedy=found.remedy
+        )
+    beside = (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm")))
+    blamed = [found for one in beside if one.exists() and (found := denied(one, wanted)) is not None]
+    if blamed:
+        raise StoreReadOnly(
+            f"{path} cannot be written: {'; '.join(one.why(path) for one in blamed)}",
+            value=str(path),
+            remedy="; ".join(one.remedy for one in blamed),
+        )
 
 
 def file_error(error: OSError, path: Path, *, is_read: bool = False) -> StoreError:

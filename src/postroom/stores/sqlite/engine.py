@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from postroom.contracts import progress
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StateError, StoreError, StoreFull, StoreReadOnly, WrongStore
+from postroom.contracts.errors import StateError, StoreError, StoreFull, WrongStore
 from postroom.contracts.transactions import Outline
 from postroom.log import get_logger
 from postroom.stores.engine import Engine
@@ -25,7 +25,7 @@ from postroom.stores.sqlite.connection import (
     connect_unshared,
     file_error,
     prepare,
-    read_only_error,
+    refuse_denied,
     refuse_no_file,
     refuse_shared,
     take_room,
@@ -136,15 +136,13 @@ class SqliteEngine(Engine):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise file_error(error, path.parent) from error
+        refuse_denied(path)
         refuse_shared(path)
         lock = OwnerLock(path)
         lock.acquire(now=clock.now(), purpose=purpose)
         try:
             refuse_damaged_log(path)
             writer, files = _open_writer(path, clock, log_reserve)
-        except StoreReadOnly as error:
-            lock.release()
-            raise read_only_error(error, path) from error
         except BaseException:
             lock.release()
             raise

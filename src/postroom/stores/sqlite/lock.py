@@ -44,7 +44,7 @@ class OwnerLock:
             refuse_no_file(Path(self._lock.lock_file), "lock")
             raise file_error(error, self._of) from error
         try:
-            self._note.write_text(json.dumps(note), encoding="utf-8")
+            self._write(json.dumps(note))
         except OSError as error:
             failure = file_error(error, self._of)
             if not isinstance(failure, StoreFull):  # without the note the lock counts as well
@@ -57,6 +57,11 @@ class OwnerLock:
             with contextlib.suppress(OSError):  # a note that stays behind is harmless: only the lock counts
                 self._note.unlink(missing_ok=True)
             self._lock.release()
+
+    def _write(self, note: str) -> None:
+        self._note.unlink(missing_ok=True)  # one that a killed holder left keeps the mode it had
+        with os.fdopen(os.open(self._note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(note)
 
     def _held(self) -> StoreHeld:
         note = read_owner(self._path)

@@ -10,7 +10,7 @@ from postroom.contracts.errors import StateError
 from postroom.stores.migrations import UNFINISHED, refuse_old
 from postroom.stores.moving import LEFT_OUT, Table
 from postroom.stores.sql_transaction import Row
-from postroom.stores.sqlite.connection import connect, translated
+from postroom.stores.sqlite.connection import connect, refuse_denied, translated
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
@@ -183,6 +183,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
                 yield side
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refuse_denied(path)
     lock = OwnerLock(path)
     lock.acquire(now=now, purpose="copy")
     try:

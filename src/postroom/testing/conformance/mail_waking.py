@@ -161,7 +161,10 @@ async def messages_that_have_woken_nobody_are_found(store: MailStore, clock: Man
         behind = (after[0], after[1]) if after else (0, 0)
         return await store.read(lambda tx: tx.unwoken(after=behind, limit=limit))
 
-    assert await found() == []
+    async def counted() -> list[int]:
+        return await store.read(lambda tx: [tx.unwoken_count(agent_id) for agent_id in (ada, ben)])
+
+    assert (await found(), await counted()) == ([], [3, 3])
     await store.write(lambda tx: tx.put_runner(ada, "{}", declared_by="file", now=5))
     await store.write(lambda tx: tx.put_chat_address(ben, chat, now=5))
     every = sorted((message_id, agent_id) for message_id in sent for agent_id in (ada, ben))
@@ -171,9 +174,9 @@ async def messages_that_have_woken_nobody_are_found(store: MailStore, clock: Man
     message_run = MessageRun(message_id=sent[1], agent_id=ada, run_id="r", delivered_at=6, ended_at=7)
     await store.write(lambda tx: tx.put_message_run(message_run))
     await store.write(lambda tx: tx.mark_recalled(sent[2], 6))
-    assert await found() == [(sent[1], ben)]
+    assert (await found(), await counted()) == ([(sent[1], ben)], [0, 1])
     await store.write(lambda tx: tx.set_agent_retired(ben, 7, now=7))
-    assert await found() == []
+    assert (await found(), await counted()) == ([], [0, 0])
 
 
 PROMISES = (

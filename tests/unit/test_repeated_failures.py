@@ -1,0 +1,80 @@
+"""Failures that come again and again: the log tells each as it comes, and then once a minute."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from postroom.app.config import Settings
+from postroom.app.logs import TOLD_AGAIN, Repeats, configure_logs
+
+
+class Seconds:
+    """A clock to move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """A log of JSON lines; whoever logged before goes on afterwards."""
+    root, before = logging.getLogger(), logging.getLogger().handlers
+    told = structlog.get_config()
+    lines = io.StringIO()
+    configure_logs(Settings(log_format="json"), stream=lines)
+    yield lines
+    structlog.configure(**told)
+    root.handlers = before
+
+
+def lines(written: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in written.getvalue().splitlines()]
+
+
+def test_a_failure_that_is_told_already_is_told_once(written: io.StringIO) -> None:
+    log = structlog.get_logger("postroom.relay")
+    for reason in ("gone", "gone", "another", "gone"):
+        log.warning("relay.store_failed", code="store_read_only", reason=reason)
+    assert [line["reason"] for line in lines(written)] == ["gone", "another"]
+
+
+def test_what_has_no_reason_is_told_each_time(written: io.StringIO) -> None:
+    """A log-in that is refused a hundred times is a hundred log-ins."""
+    for _ in range(3):
+        structlog.get_logger("postroom.http_api").warning("login.refused", address="192.0.2.1")
+        structlog.get_logger("postroom.http_api").info("store.gone_on", reason="it was asked to")
+    assert len(lines(written)) == 6
+
+
+def test_after_a_minute_it_is_told_again_with_how_often_it_came() -> None:
+    seconds, event = Seconds(), {"event": "leases.not_renewed", "reason": "gone"}
+    repeats = Repeats(seconds)
+
+    def told(**more: str) -> dict[str, Any] | None:
+        try:
+            return dict(repeats(None, "warning", {**event, **more}))
+        except structlog.DropEvent:
+            return None
+
+    assert told() == event
+    for _ in range(4):
+        seconds.now += TOLD_AGAIN.total_seconds() / 5
+        assert told(timestamp=str(seconds.now)) is None
+    seconds.now = TOLD_AGAIN.total_seconds()
+    assert told() == {**event, "times": 5}
+    assert told() is None
+
+
+def test_very_many_different_failures_take_no_more_and_more_room() -> None:
+    repeats = Repeats(Seconds())
+    for number in range(5_000):
+        repeats(None, "warning", {"event": "a", "reason": str(number)})
+    assert len(repeats) <= 1_000
