@@ -3,7 +3,8 @@
 It is told in lines: `+` and the marker of a program that is about to be started, `-` and that of one that
 has ended, or the instant until which all may go on, in seconds of the clock that goes on while the machine
 sleeps.
-The standard library alone, and nothing of ours: it is to start fast and to be small.
+The standard library alone, and nothing of ours: it is to start fast and to be small. Its last word is the
+server's pid: while it is there others on the machine see that programs of that server may be left.
 """
 
 import os

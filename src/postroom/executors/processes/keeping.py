@@ -14,11 +14,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from postroom.executors.processes.child_environment import INSTANCE
 
 PROGRAM: Final = Path(__file__).with_name("keeper_process.py")
 _GRACE: Final = 1.0
 """Seconds that the server itself has for ending its programs, of those that are left until its leases end."""
+
+
+def is_ending_programs_of(server: int) -> bool:
+    """Say whether the process beside a server, by its pid, is there; it outlives it until no program is left.
+
+    Blocks.
+    """
+    return any(
+        words[-3:-2] and Path(words[-3]).name == PROGRAM.name and words[-1] == str(server)
+        for one in psutil.process_iter(["cmdline"])
+        if (words := one.info["cmdline"] or [])
+    )
 
 
 class Keeper:
@@ -73,7 +87,7 @@ class Keeper:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
         self._process = subprocess.Popen(  # noqa: S603 - no shell; the words are ours
-            [sys.executable, "-I", "-S", str(PROGRAM), INSTANCE],
+            [sys.executable, "-I", "-S", str(PROGRAM), INSTANCE, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

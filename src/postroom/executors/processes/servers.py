@@ -8,6 +8,7 @@ from typing import Final
 import psutil
 
 from postroom.contracts.messages import Json
+from postroom.executors.processes.keeping import is_ending_programs_of
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE: Final = Path("/proc/self/ns/pid")
@@ -21,15 +22,18 @@ def own_process() -> dict[str, Json]:
 def is_gone(about: Mapping[str, Json]) -> bool:
     """Say whether the process that said so of itself is surely gone; of another machine's nobody knows.
 
-    One whose pid another process has by now counts as there. Blocks.
+    One whose pid another process has by now counts as there, and one whose programs are still being ended.
+    Blocks.
     """
     machine, pid = about.get("machine"), about.get("pid")
     if not machine or machine != _machine() or not isinstance(pid, int):
         return False
     try:
-        return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        if psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return False
     except psutil.NoSuchProcess:
-        return True
+        pass
+    return not is_ending_programs_of(pid)
 
 
 def _machine() -> str:
