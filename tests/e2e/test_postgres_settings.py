@@ -185,8 +185,14 @@ def test_a_pooler_with_fewer_sessions_than_a_server_keeps_is_told_as_that(
     environment = {**plain_environment(tmp_path), "POSTROOM_DATABASE_SCHEMA": schema}
     run = partial(run_here, environment={**environment, "PGCONNECT_TIMEOUT": "2"})
     PostgresStore.open(postgres_dsn, schema=schema).close()
-    with a_pooler(postgres_dsn, {"pool_mode": "session", "default_pool_size": 2}) as address:
-        refused(address, TEMPORARY, "eight sessions for each server", tmp_path, run)
+    for sessions in (2, 7):  # of 7 what a server opens first finds its own, and what it opens later does not
+        with a_pooler(postgres_dsn, {"pool_mode": "session", "default_pool_size": sessions}) as address:
+            refused(address, TEMPORARY, "eight sessions for each server", tmp_path, run)
+    short = {"pool_mode": "session", "default_pool_size": 2, "query_wait_timeout": 1}
+    with a_pooler(postgres_dsn, short) as address:
+        refused(
+            address, TEMPORARY, "no session was free within the pooler's query_wait_timeout", tmp_path, run
+        )
     with a_pooler(postgres_dsn, {"pool_mode": "session", "max_client_conn": 2}) as address:
         refused(address, TEMPORARY, "max_client_conn of a pooler", tmp_path, run)
     with a_pooler(postgres_dsn, {"pool_mode": "session", "default_pool_size": 8}) as address:

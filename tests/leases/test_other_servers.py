@@ -6,6 +6,7 @@ import pytest
 from starlette.requests import Request
 
 from conformance.run_backends import Prepared, prepared_stores, run_place
+from postroom.app.tokens import new_run_token
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ServerUnavailable
 from postroom.contracts.leases import SERVER, Lease
@@ -122,6 +123,16 @@ async def test_the_token_of_a_run_says_whose_it_is(store: Store) -> None:
     found = await others.of_run("prr_bbbbbbbb_" + "x" * 43)
     assert found is not None
     assert found.holder == THERE
-    for token in ("prr_aaaaaaaa_x", "prr_cccccccc_x", "prt_bbbbbbbb_x", "prm_x", "prr_x", "\udc80"):
-        assert await others.of_run(token) is None
-    assert server_of("prr_bbbbbbbb_x_y") == "bbbbbbbb"
+    for token in ("prr_aaaaaaaa_", "prr_cccccccc_", "prt_bbbbbbbb_", "prm_", "prr_"):
+        assert await others.of_run(token + "x" * 43) is None
+    assert server_of(new_run_token("bbbbbbbb")) == "bbbbbbbb"
+
+
+async def test_what_has_not_the_form_of_a_runs_token_costs_no_look(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = Leases(store, HERE, {})
+    monkeypatch.delattr(leases, "_store")
+    long = "prr_bbbbbbbb_" + "x" * 42
+    for token in ("prr_bbbbbbbb_x", long, f"{long}é", f"{long}xx", f"{long}x\n", "prr_bbbbbbbb", "\udc80"):
+        assert await OtherServers(leases, SystemClock()).of_run(token) is None

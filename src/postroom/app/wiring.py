@@ -357,10 +357,12 @@ def see_database(settings: Settings, *, new_store: bool) -> None:
         PostroomError: as of `Application.open`, where the database is refused.
     """
     may_begin = new_store or not Kept.of(settings).expects_a_store
-    _open_store(settings, None, "server", may_begin=may_begin).close()
+    _open_store(settings, None, "server", may_begin=may_begin, is_tried=True).close()
 
 
-def _open_store(settings: Settings, clock: Clock | None, purpose: str, *, may_begin: bool) -> Stores:
+def _open_store(
+    settings: Settings, clock: Clock | None, purpose: str, *, may_begin: bool, is_tried: bool = False
+) -> Stores:
     if settings.database_url:
         return PostgresStore.open(
             settings.database_url,
@@ -368,6 +370,7 @@ def _open_store(settings: Settings, clock: Clock | None, purpose: str, *, may_be
             schema=settings.database_schema,
             clock=clock,
             may_begin=may_begin,
+            is_tried=is_tried,
         )
     return SqliteStore.open(
         settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE, may_begin=may_begin

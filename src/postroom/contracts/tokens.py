@@ -15,6 +15,8 @@ UNBOUND: Final = "use a token that is bound to no project, or the server's own"
 TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
 RUN_PREFIX: Final = "prr_"
 """What the token of a run begins with."""
+RUN_FORM: Final = re.compile(rf"{RUN_PREFIX}([^_]+)_[A-Za-z0-9_-]{{43}}")
+"""What tells the server that gave it out, and 256 random bits, which that one alone knows."""
 TOKEN_ID: Final = re.compile(r"[a-z0-9]{12}")
 TOKEN_FORM: Final = re.compile(rf"{TOKEN_PREFIX}({TOKEN_ID.pattern})_[A-Za-z0-9_-]{{43}}")
 """A public id, by which the token is looked up, and 256 random bits, which are only ever compared."""

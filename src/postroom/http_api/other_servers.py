@@ -22,7 +22,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ServerUnavailable
 from postroom.contracts.leases import Lease
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, Proof, proof_of, signed
-from postroom.contracts.tokens import RUN_PREFIX
+from postroom.contracts.tokens import RUN_FORM
 from postroom.leases import Leases
 from postroom.log import get_logger
 
@@ -253,9 +253,9 @@ def tag_of(server: str) -> str:
 
 
 def server_of(token: str) -> str | None:
-    """Return the tag of the server that gave out a run's token; None where it is no such token."""
-    tag, mark, _ = token.removeprefix(RUN_PREFIX).partition("_")
-    return tag if mark and token.startswith(RUN_PREFIX) else None
+    """Return the tag of the server that gave out a run's token; None where it has not the form of one."""
+    found = RUN_FORM.fullmatch(token)
+    return None if found is None else found[1]
 
 
 def _caller(client: str, scheme: str) -> bytes:

@@ -140,6 +140,7 @@ class _Together(Answer):
 
 _MARK: Final = Answer()
 """Stands among what is waited for, where all that was sent before it has its end."""
+_UNDONE: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 _FAILURES: Final = (psycopg.Error, OSError, ValueError)
 """With which a step of the library fails, only when the connection does."""
 
@@ -413,8 +414,9 @@ class Connection:
         result = self._next_result(until)
         if result is None or expected is _MARK:
             return None
-        self._next_result(until)  # the end of the statement
         status = result.status
+        refusal = self._refusal(result) if status == pq.ExecStatus.FATAL_ERROR else None
+        self._next_result(until)  # the end of the statement
         if status == _ROWS:
             expected.rows = self._rows(expected.statement, result)
             expected.changed = len(expected.rows)
@@ -424,12 +426,9 @@ class Connection:
             self._types[expected.statement] = tuple(map(result.param_type, range(result.nparams)))
         elif status == _DONE:
             expected.changed = result.command_tuples or 0
-        elif status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):
-            if isinstance(expected, _Preparing):
-                self._prepared.pop(expected.statement, None)
-            if status == pq.ExecStatus.FATAL_ERROR:
-                return self._refusal(result)
-        return None
+        elif status in _UNDONE and isinstance(expected, _Preparing):
+            self._prepared.pop(expected.statement, None)
+        return refusal
 
     def _refusal(self, result: pq.abc.PGresult) -> Refusal:
         def told(which: pq.DiagnosticField) -> str:
@@ -438,9 +437,12 @@ class Connection:
         state = told(_DIAGNOSTIC.SQLSTATE)
         if not state:  # the library's own: the server is gone
             raise ConnectionLost(result.error_message.decode(errors="replace").strip())
-        return Refusal(
+        refusal = Refusal(
             state=state, text=told(_DIAGNOSTIC.MESSAGE_PRIMARY), rule=told(_DIAGNOSTIC.CONSTRAINT_NAME)
         )
+        if isinstance(lost := error_for(refusal), ConnectionLost):
+            raise lost  # it is closed behind this, and reading on would only find that
+        return refusal
 
     def _rows(self, name: str, result: pq.abc.PGresult) -> list[Row]:
         width = result.nfields

@@ -142,8 +142,11 @@ class PostgresEngine(Engine):
         readers: int,
         changes: ChangeNotifier,
         may_begin: bool = True,
+        is_tried: bool = False,
     ) -> "PostgresEngine":
         """Connect, bring the schema to the newest state and begin to hear other processes.
+
+        With `is_tried` every session that it will ever want is asked for now; else those to read come later.
 
         Raises:
             WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
@@ -152,7 +155,7 @@ class PostgresEngine(Engine):
                 is none.
             SchemaTooNew: a newer postroom wrote the schema.
             StoreReadOnly: the server takes no writes, or none of this user.
-            StoreUnavailable: it does not answer.
+            StoreUnavailable: it does not answer, or a pooler has too few sessions.
         """
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
             raise ConfigError(f"a schema's name has 1 to {_LONGEST_NAME} bytes", value=address.schema)
@@ -171,6 +174,8 @@ class PostgresEngine(Engine):
             first.wait()
             for number in range(1, _WRITERS):
                 writing.append(ownership.connect(number))  # noqa: PERF401 - what was opened before is closed
+            if is_tried:
+                _try_sessions(address, readers if address.direct_dsn else readers + 1)
         except ConnectionLost as error:
             _close_all(writing)
             raise unreachable(error) from error
@@ -326,6 +331,20 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
             )
     finally:
         other.close()
+
+
+def _try_sessions(address: Address, count: int) -> None:
+    """Have so many more sessions at once: a pooler that has fewer lets a server in, and its readers wait.
+
+    Raises:
+        StoreUnavailable: there are fewer.
+    """
+    opened: list[Connection] = []
+    try:
+        for _ in range(count):
+            opened.append(Connection(address))  # noqa: PERF401 - what was opened before is closed
+    finally:
+        _close_all(opened)
 
 
 def _close_all(connections: list[Connection]) -> None:

@@ -69,6 +69,8 @@ _NO_POSTGRES: Final = re.compile(
 _TOO_MANY: Final = re.compile(
     "too many (clients|connections)|connection slots are reserved|no more connections allowed"
 )
+_POOLERS_PATIENCE: Final = "query_wait_timeout"
+"""What PgBouncer says, and names a setting of its own by it, before it closes a connection that waits."""
 _NO_USE: Final = "no schema has been selected"
 """What is said of a schema that is there, and that the user may not use."""
 _PERMISSION: Final = re.compile("permission denied for (database|schema) (.+)")
@@ -125,7 +127,9 @@ def error_for(refusal: Refusal) -> Exception:
 
 
 def unreachable(error: object) -> StoreUnavailable:
-    """Return the error for a server that does not answer."""
+    """Return the error for a server that does not answer, or a pooler whose own patience ended first."""
+    if _POOLERS_PATIENCE in str(error):
+        return sessionless(f"the pooler's {_POOLERS_PATIENCE}")
     return StoreUnavailable(
         f"PostgreSQL cannot be reached: {_first_line(error)}", remedy=_REMEDIES[StoreUnavailable]
     )
@@ -140,10 +144,11 @@ def silent(place: str, within: timedelta) -> StoreUnavailable:
     )
 
 
-def sessionless() -> StoreUnavailable:
-    """Return the error for what lets us in, and answers no statement."""
+def sessionless(within: str = "") -> StoreUnavailable:
+    """Return the error for what lets us in, and answers no statement; `within` says whose time was over."""
     return StoreUnavailable(
-        "PostgreSQL cannot be reached: the connection was taken, and then no session was free in time",
+        "PostgreSQL cannot be reached: the connection was taken, and then no session was free "
+        + (f"within {within}" if within else "in time"),
         remedy="let a pooler have eight sessions for each server and some more (PgBouncer's "
         "default_pool_size); without one see that the PostgreSQL server is not held up",
     )

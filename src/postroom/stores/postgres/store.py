@@ -12,7 +12,7 @@ class PostgresStore(Stores):
     """Everything in one schema of a database, for many processes and machines."""
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - every choice by name
         cls,
         dsn: str,
         *,
@@ -21,12 +21,13 @@ class PostgresStore(Stores):
         readers: int = 4,
         direct_dsn: str = "",
         may_begin: bool = True,
+        is_tried: bool = False,
     ) -> "PostgresStore":
         """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
 
         The store goes by the database's clock, unless `clock` is given. Where `dsn` is that of a pooler which
         gives each transaction another session, `direct_dsn` is the database's own: other processes are heard
-        there.
+        there. With `is_tried` every session that it will ever want is asked for now.
 
         Raises:
             MissingExtra: the driver is not installed.
@@ -36,7 +37,7 @@ class PostgresStore(Stores):
             StoreHeld: it is being copied.
             SchemaTooNew: a newer postroom wrote the schema.
             StoreReadOnly: the server takes no writes, or none of this user.
-            StoreUnavailable: it does not answer.
+            StoreUnavailable: it does not answer, or a pooler has too few sessions.
         """
         if find_spec("psycopg") is None:
             raise MissingExtra(
@@ -51,6 +52,11 @@ class PostgresStore(Stores):
         changes = ChangeNotifier()
         address = Address(dsn=dsn, schema=schema, direct_dsn=direct_dsn)
         engine = PostgresEngine.open(
-            address, clock=clock, readers=readers, changes=changes, may_begin=may_begin
+            address,
+            clock=clock,
+            readers=readers,
+            changes=changes,
+            may_begin=may_begin,
+            is_tried=is_tried,
         )
         return cls(SqlStore(engine, changes), is_exclusive=False)
