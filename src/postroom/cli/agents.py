@@ -8,11 +8,10 @@ import typer
 
 from postroom.cli import runners, show
 from postroom.cli.client import Server
-from postroom.cli.data_dirs import DataDirCommands
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
 
-app = DataDirCommands(
+app = typer.Typer(
     help="See, register and retire agents.",
     no_args_is_help=True,
     rich_markup_mode=None,

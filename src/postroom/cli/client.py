@@ -7,8 +7,6 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -77,20 +75,6 @@ def _plain(token: str) -> str:
     return token
 
 
-_DATA_DIR: Final = ContextVar[Path | None]("data_dir", default=None)
-"""The data folder that the present command was given, where its group takes one for all its commands."""
-
-
-@contextmanager
-def looking_in(data_dir: Path | None) -> Iterator[None]:
-    """Have the server looked for by the note in this folder, in the block; None: by the environment."""
-    token = _DATA_DIR.set(data_dir)
-    try:
-        yield
-    finally:
-        _DATA_DIR.reset(token)
-
-
 class Server:
     """The running server, as commands use it."""
 
@@ -108,7 +92,7 @@ class Server:
             ServerUnavailable: nobody names one.
             ConfigError: the address, the note or the token file cannot be read.
         """
-        return cls(locate(places.environment(), data_dir=data_dir or _DATA_DIR.get()), timeout=timeout)
+        return cls(locate(places.environment(), data_dir=data_dir), timeout=timeout)
 
     def call_tool(self, name: str, arguments: Mapping[str, object]) -> object:
         """Call a tool and return its plain answer; arguments that are None are left away.

@@ -6,11 +6,10 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.data_dirs import DataDirCommands
 from postroom.cli.help_text import examples
-from postroom.cli.options import AsJson
+from postroom.cli.options import AsJson, DataDir
 
-app = DataDirCommands(
+app = typer.Typer(
     help="Say which people agents may write to.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -27,6 +26,7 @@ def add(
         str | None,
         typer.Option(metavar="PLATFORM/ID", help="The chat in which messages come, such as telegram/123456."),
     ] = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Let agents write to a person.
@@ -34,14 +34,14 @@ def add(
     Call it again with another chat, or none, to change that. Without a chat the messages are read on the
     pages.
     """
-    found = Server.find().admin("PUT", "/admin/people", {"name": name, "chat": chat})
+    found = Server.find(data_dir=data_dir).admin("PUT", "/admin/people", {"name": name, "chat": chat})
     show.answer(found, as_json=as_json, text=lambda: "\n".join(_added(found)))
 
 
 @app.command("list")
-def list_all(as_json: AsJson = False) -> None:
+def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List whom agents may write to."""
-    found = Server.find().admin("GET", "/admin/people")
+    found = Server.find(data_dir=data_dir).admin("GET", "/admin/people")
     rows = [
         (one["address"], one["chat"] or "-", _word(one["reached"]), str(one["unread"]))
         for one in show.items(found.get("people"))
@@ -55,9 +55,9 @@ def list_all(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def remove(name: Name, as_json: AsJson = False) -> None:
+def remove(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Let nobody write to a person any more. What was written is kept."""
-    found = Server.find().admin("DELETE", "/admin/people", {"name": name})
+    found = Server.find(data_dir=data_dir).admin("DELETE", "/admin/people", {"name": name})
     said = [f"{show.line(name)} {'is written to no more' if found.get('removed') else 'was not written to'}"]
     if found.get("answers"):
         said.append(

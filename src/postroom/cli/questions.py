@@ -7,13 +7,12 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.data_dirs import DataDirCommands
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, completed
 from postroom.contracts.errors import InvalidArgument, StaleDecision
 from postroom.services.cut_ids import whole_id
 
-app = DataDirCommands(
+app = typer.Typer(
     help="See and answer what agents ask.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -8,12 +8,11 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.data_dirs import DataDirCommands
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, AsJson, OneProject, Project, project_key, seconds
 from postroom.contracts.errors import InvalidArgument
 
-app = DataDirCommands(
+app = typer.Typer(
     help="Have messages sent again and again: every Monday at 9:00, a message to Ada.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -14,12 +14,11 @@ import typer
 from postroom.app.tokens import new_named_token
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.data_dirs import DataDirCommands
 from postroom.cli.help_text import examples
-from postroom.cli.options import AsJson, project_key, seconds
+from postroom.cli.options import AsJson, DataDir, project_key, seconds
 from postroom.contracts.errors import InvalidPath, PostroomError
 
-app = DataDirCommands(
+app = typer.Typer(
     help="Make, list, replace and revoke tokens for programs. For the operator alone.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -36,7 +35,7 @@ Out = Annotated[
 
 
 @app.command()
-def create(
+def create(  # noqa: PLR0913 - the options of the command
     name: Name,
     scope: Annotated[
         list[str], typer.Option(help="What it may: mail:read, mail:send, reserve, run or admin; repeatable.")
@@ -52,6 +51,7 @@ def create(
         typer.Option(metavar="TIME", help="When it ends, such as 90d or 12h.", show_default="never"),
     ] = None,
     out: Out = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token and print it. It is shown this once.
@@ -64,7 +64,7 @@ def create(
         "project": None if project is None else project_key(project),
         "life_seconds": None if expires is None else seconds(expires),
     }
-    _make("/admin/tokens", asked, out, as_json=as_json)
+    _make("/admin/tokens", asked, out, data_dir, as_json=as_json)
 
 
 @app.command()
@@ -74,17 +74,18 @@ def rotate(
         str, typer.Option(metavar="TIME", help="How long the old one is good, such as 24h; 0s for no more.")
     ] = "24h",
     out: Out = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Replace a token. The former one ends after the overlap; the new one may what that may."""
     asked = {"name": name, "overlap_seconds": seconds(overlap)}
-    _make("/admin/tokens/rotate", asked, out, as_json=as_json)
+    _make("/admin/tokens/rotate", asked, out, data_dir, as_json=as_json)
 
 
 @app.command()
-def revoke(name: Name, as_json: AsJson = False) -> None:
+def revoke(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """End every token of a name at once, an old one in its overlap too. Harmless when it has ended."""
-    found = Server.find().admin("DELETE", "/admin/tokens", {"name": name})
+    found = Server.find(data_dir=data_dir).admin("DELETE", "/admin/tokens", {"name": name})
     said = "is revoked" if found.get("revoked") else "was no good any more"
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} {said}")
 
@@ -92,15 +93,18 @@ def revoke(name: Name, as_json: AsJson = False) -> None:
 @app.command("list")
 def list_all(
     ended: Annotated[bool, typer.Option("--all", help="Expired and revoked ones too.")] = False,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """List tokens: what each may, until when, and when it was last used. Never the token."""
-    found = Server.find().admin("GET", f"/admin/tokens{'?all=yes' if ended else ''}")
+    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/tokens{'?all=yes' if ended else ''}")
     show.answer(found, as_json=as_json, text=lambda: _listed(found))
 
 
-def _make(path: str, asked: Mapping[str, object], out: Path | None, *, as_json: bool) -> None:
-    server, made = Server.find(), new_named_token()
+def _make(
+    path: str, asked: Mapping[str, object], out: Path | None, data_dir: Path | None, *, as_json: bool
+) -> None:
+    server, made = Server.find(data_dir=data_dir), new_named_token()
     if out is not None:
         _write_new(out, made.token)
     try:
