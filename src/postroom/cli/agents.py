@@ -9,7 +9,7 @@ import typer
 from postroom.cli import runners, show
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
-from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
+from postroom.cli.options import HERE, Acting, AsJson, DataDir, Key, Project, project_key
 
 app = typer.Typer(
     help="See, register and retire agents.",
@@ -35,11 +35,12 @@ def list_all(
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="At most so many.")] = 200,
     after: Annotated[int, typer.Option(metavar="N", min=0, help="`next` of the page before.")] = 0,
     project: Project = HERE,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """List the agents of a project."""
     asked = {"project_key": project_key(project), "include_retired": retired, "limit": limit, "after": after}
-    found = show.fields(Server.find().call_tool("list_agents", asked))
+    found = show.fields(Server.find(data_dir=data_dir).call_tool("list_agents", asked))
     show.answer(found, as_json=as_json, text=lambda: _listed(found))
 
 
@@ -51,11 +52,12 @@ def register(  # noqa: PLR0913 - the options of the command
     task: Annotated[str | None, typer.Option(help="What it works on.")] = None,
     project: Project = HERE,
     idempotency_key: Key = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Register or update an agent. Its folder becomes a project by it, or is of one that there is."""
     slug = key = project_key(project)
-    server = Server.find()
+    server = Server.find(data_dir=data_dir)
     if Path(key).is_absolute():
         slug = str(show.fields(server.call_tool("ensure_project", {"human_key": key}))["slug"])
     found = show.fields(
@@ -76,16 +78,18 @@ def register(  # noqa: PLR0913 - the options of the command
 
 
 @app.command("show")
-def show_one(name: Name, project: Project = HERE, as_json: AsJson = False) -> None:
+def show_one(name: Name, project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show an agent, what waits for it, what it holds, and by which way a message would reach it."""
     found = show.fields(
-        Server.find().call_tool("whois", {"project_key": project_key(project), "agent_name": name})
+        Server.find(data_dir=data_dir).call_tool(
+            "whois", {"project_key": project_key(project), "agent_name": name}
+        )
     )
     show.answer(found, as_json=as_json, text=lambda: show.outline(found))
 
 
 @app.command("request-contact")
-def request_contact(
+def request_contact(  # noqa: PLR0913 - the options of the command
     other: Annotated[
         str, typer.Argument(metavar="NAME", help="The agent that is asked; name@project in another one.")
     ],
@@ -93,12 +97,15 @@ def request_contact(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="What for.")] = "",
     project: Project = HERE,
     idempotency_key: Key = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask an agent to take another's mail, where sending was refused. Harmless when it was asked before."""
     asked = {"project_key": project_key(project), "agent_name": acting, "to": other, "reason": reason}
     found = show.fields(
-        Server.find().call_tool("request_contact", {**asked, "idempotency_key": idempotency_key})
+        Server.find(data_dir=data_dir).call_tool(
+            "request_contact", {**asked, "idempotency_key": idempotency_key}
+        )
     )
     show.answer(
         found, as_json=as_json, text=lambda: f"{show.line(other)} is asked: {show.line(found['status'])}"
@@ -106,9 +113,15 @@ def request_contact(
 
 
 @app.command()
-def retire(name: Name, project: Project = HERE, idempotency_key: Key = None, as_json: AsJson = False) -> None:
+def retire(
+    name: Name,
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Retire an agent. It neither sends nor receives, and its reservations end."""
-    found = _change("retire_agent", name, project, idempotency_key)
+    found = _change("retire_agent", name, project, idempotency_key, data_dir)
     show.answer(
         found, as_json=as_json, text=lambda: f"{show.line(name)} is retired since {found['retired_at']}"
     )
@@ -116,30 +129,36 @@ def retire(name: Name, project: Project = HERE, idempotency_key: Key = None, as_
 
 @app.command()
 def unretire(
-    name: Name, project: Project = HERE, idempotency_key: Key = None, as_json: AsJson = False
+    name: Name,
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Bring a retired agent back."""
-    found = _change("unretire_agent", name, project, idempotency_key)
+    found = _change("unretire_agent", name, project, idempotency_key, data_dir)
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is active")
 
 
 @app.command()
-def token(name: Name, project: Project = HERE, as_json: AsJson = False) -> None:
+def token(name: Name, project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Print a new token for an agent. It is shown once, and the one before ends."""
-    found = Server.find().admin("POST", "/admin/agent-token", _named(name, project))
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/agent-token", _named(name, project))
     show.answer(found, as_json=as_json, text=lambda: show.line(found["token"]))
 
 
 @app.command("revoke-token")
-def revoke_token(name: Name, project: Project = HERE, as_json: AsJson = False) -> None:
+def revoke_token(
+    name: Name, project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
     """End an agent's token. Harmless when it has none."""
-    found = Server.find().admin("DELETE", "/admin/agent-token", _named(name, project))
+    found = Server.find(data_dir=data_dir).admin("DELETE", "/admin/agent-token", _named(name, project))
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has no token any more")
 
 
-def _change(tool: str, name: str, project: str, key: str | None) -> dict[str, Any]:
+def _change(tool: str, name: str, project: str, key: str | None, data_dir: Path | None) -> dict[str, Any]:
     asked = {"project_key": project_key(project), "agent_name": name, "idempotency_key": key}
-    return show.fields(Server.find().call_tool(tool, asked))
+    return show.fields(Server.find(data_dir=data_dir).call_tool(tool, asked))
 
 
 def _named(name: str, project: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ import typer
 from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
-from postroom.cli.options import AsJson, completed
+from postroom.cli.options import AsJson, DataDir, completed
 from postroom.contracts.errors import InvalidArgument, StaleDecision
 from postroom.services.cut_ids import whole_id
 
@@ -25,9 +25,9 @@ _LISTED: Final = "see `postroom questions list`"
 
 
 @app.command("list")
-def list_all(as_json: AsJson = False) -> None:
+def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List what agents ask, what waits longest first."""
-    found = Server.find().admin("GET", "/admin/questions")
+    found = Server.find(data_dir=data_dir).admin("GET", "/admin/questions")
     rows = [
         (one["number"], one["question"], one["thread_id"], one["waiting_since"])
         for one in show.items(found.get("questions"))
@@ -51,6 +51,7 @@ def answer(
     ] = None,
     word: Annotated[str | None, typer.Argument(metavar="[yes|no]", help="The answer.")] = None,
     why: Annotated[str, typer.Option(help="What the agent is told with it.")] = "",
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer a question. The first answer counts, from wherever it comes.
@@ -58,19 +59,18 @@ def answer(
     At a terminal, what is not given is asked: without a number each open question in turn.
     """
     if word is None and not as_json and sys.stdin.isatty():
-        _ask_in_turn(number, why)
+        _ask_in_turn(Server.find(data_dir=data_dir), number, why)
         return
     if number is None or word not in ("yes", "no"):
         to_what = "" if number is None else f" to question {number}"
         said = f"no answer{to_what} was given" if word is None else f"{word!r} is no answer"
         raise InvalidArgument(said, value=word, remedy="say the question's number, and yes or no")
-    found = _give(Server.find(), number, word, why)
+    found = _give(Server.find(data_dir=data_dir), number, word, why)
     show.answer(found, as_json=as_json, text=lambda: _answered(found["number"], word))
 
 
-def _ask_in_turn(number: str | None, why: str) -> None:
+def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
     """Show open questions to the person at the terminal, one after the other, and give their answers."""
-    server = Server.find()
     found = show.items(server.admin("GET", "/admin/questions").get("questions"))
     if number is not None:
         numbers = {one["number"]: one for one in found}

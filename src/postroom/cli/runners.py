@@ -9,7 +9,7 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.options import HERE, AsJson, Project, completed, project_key
+from postroom.cli.options import HERE, AsJson, DataDir, Project, completed, project_key
 from postroom.contracts.errors import InvalidArgument
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -88,6 +88,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str | None, typer.Option(metavar="URL", help="http: this server's address as the other reaches it.")
     ] = None,
     project: Project = HERE,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Have the server run an agent when mail comes for it.
@@ -127,7 +128,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     }
     runner = {field: value for field, value in told.items() if value not in (None, [])}
     asked = {"project": project_key(project), "agent": name, "runner": runner}
-    found = Server.find().admin("PUT", "/admin/runners", asked)
+    found = Server.find(data_dir=data_dir).admin("PUT", "/admin/runners", asked)
     said = "another runner now" if found.get("replaced") else "a runner: mail to it starts it"
     woken = _woken(found.get("waking"))
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has {said}{woken}")
@@ -142,17 +143,21 @@ def _woken(waking: object) -> str:
     return f"; {show.line(waking)} unread messages that were there start it now"
 
 
-def unset_runner(name: Name, project: Project = HERE, as_json: AsJson = False) -> None:
+def unset_runner(
+    name: Name, project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
     """Have the server run an agent no more. Its mail waits in its inbox."""
-    found = Server.find().admin("DELETE", "/admin/runners", {"project": project_key(project), "agent": name})
+    found = Server.find(data_dir=data_dir).admin(
+        "DELETE", "/admin/runners", {"project": project_key(project), "agent": name}
+    )
     said = "no runner any more" if found.get("removed") else "no runner"
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has {said}")
 
 
-def runners(project: Project = HERE, as_json: AsJson = False) -> None:
+def runners(project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the agents that the server runs, and how."""
     asked = urlencode({"project": project_key(project)})
-    found = Server.find().admin("GET", f"/admin/runners?{asked}")
+    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runners?{asked}")
     show.answer(found, as_json=as_json, text=lambda: _listed(show.items(found.get("runners"))))
 
 

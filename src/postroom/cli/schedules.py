@@ -9,7 +9,7 @@ import typer
 from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
-from postroom.cli.options import HERE, AsJson, OneProject, Project, project_key, seconds
+from postroom.cli.options import HERE, AsJson, DataDir, OneProject, Project, project_key, seconds
 from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
@@ -27,10 +27,10 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="What the schedule is 
 
 
 @app.command("list")
-def list_all(project: OneProject = None, as_json: AsJson = False) -> None:
+def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the schedules, and when each is due."""
     asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
-    found = Server.find().admin("GET", f"/admin/schedules{asked}")
+    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/schedules{asked}")
     rows = [
         (
             one["name"],
@@ -82,6 +82,7 @@ def add(  # noqa: PLR0913 - an option an argument
     replaces: Annotated[
         bool, typer.Option("--replace", help="Take the place of another schedule of this name.")
     ] = False,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Have a message sent again and again. The same command again changes nothing.
@@ -110,42 +111,42 @@ def add(  # noqa: PLR0913 - an option an argument
         "jitter_seconds": 0 if jitter is None else seconds(jitter),
         "replaces": replaces,
     }
-    found = Server.find().admin("POST", "/admin/schedules", asked)
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules", asked)
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is sent next at {found['next_at']}")
 
 
 @app.command("show")
-def show_one(name: Name, as_json: AsJson = False) -> None:
+def show_one(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show a schedule: what it sends, when, and what became of the last time."""
-    found = Server.find().admin("GET", f"/admin/schedules/one?{urlencode({'name': name})}")
+    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/schedules/one?{urlencode({'name': name})}")
     show.answer(found, as_json=as_json, text=lambda: show.outline(found))
 
 
 @app.command()
-def pause(name: Name, as_json: AsJson = False) -> None:
+def pause(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Send nothing more until it is resumed."""
-    found = Server.find().admin("POST", "/admin/schedules/pause", {"name": name})
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules/pause", {"name": name})
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is paused")
 
 
 @app.command()
-def resume(name: Name, as_json: AsJson = False) -> None:
+def resume(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Go on with the next time. What the pause left out is not sent."""
-    found = Server.find().admin("POST", "/admin/schedules/resume", {"name": name})
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules/resume", {"name": name})
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is sent next at {found['next_at']}")
 
 
 @app.command()
-def trigger(name: Name, as_json: AsJson = False) -> None:
+def trigger(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Send the message now, paused or not. The times of the schedule stay where they are."""
-    found = Server.find().admin("POST", "/admin/schedules/trigger", {"name": name})
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules/trigger", {"name": name})
     show.answer(found, as_json=as_json, text=lambda: f"message {found['message']} is sent")
 
 
 @app.command()
-def remove(name: Name, as_json: AsJson = False) -> None:
+def remove(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Remove a schedule. What it has sent stays."""
-    found = Server.find().admin("DELETE", "/admin/schedules", {"name": name})
+    found = Server.find(data_dir=data_dir).admin("DELETE", "/admin/schedules", {"name": name})
     said = "is sent no more" if found.get("removed") else "was not there"
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} {said}")
 

@@ -140,6 +140,7 @@ class _Together(Answer):
 
 _MARK: Final = Answer()
 """Stands among what is waited for, where all that was sent before it has its end."""
+_UNDONE: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 _FAILURES: Final = (psycopg.Error, OSError, ValueError)
 """With which a step of the library fails, only when the connection does."""
 
@@ -425,9 +426,8 @@ class Connection:
             self._types[expected.statement] = tuple(map(result.param_type, range(result.nparams)))
         elif status == _DONE:
             expected.changed = result.command_tuples or 0
-        elif status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):
-            if isinstance(expected, _Preparing):
-                self._prepared.pop(expected.statement, None)
+        elif status in _UNDONE and isinstance(expected, _Preparing):
+            self._prepared.pop(expected.statement, None)
         return refusal
 
     def _refusal(self, result: pq.abc.PGresult) -> Refusal:
