@@ -454,8 +454,8 @@ async def test_a_run_that_is_being_woken_is_not_woken_by_the_recovery_of_another
     assert (executor.run_count, other.run_count) == (1, 0)
 
 
-async def test_a_sweep_takes_back_what_a_process_holds_that_has_surely_ended(room):
-    """Not when its lease ends. What another of that name claims later is its own."""
+async def test_a_look_for_due_work_takes_back_what_a_process_holds_that_has_surely_ended(room):
+    """Not when its lease ends, nor at the next sweep. What another of that name claims later is its own."""
     executor, ended = Counting(), set[str]()
     killed = room.mailbox(Noop(), consumer_id="killed")
     prepared = await killed.prepare_run_for_dispatch(RunActivation.new("a", [Message.user("x", id="m")]))
@@ -463,7 +463,6 @@ async def test_a_sweep_takes_back_what_a_process_holds_that_has_surely_ended(roo
     assert await room.stores.dispatches.claim("a", "killed", lease_ms=600_000) is not None
     heir = room.mailbox(executor, consumer_id="heir", config=MailboxConfig(gone=lambda: ended))
     for count in (0, 1):
-        await heir.run_sweep()
         await heir.poll()
         await heir.settled()
         assert executor.run_count == count

@@ -285,12 +285,16 @@ class Rounds:
         """Whether what was due could not be started: to ask again at once would not help."""
 
     async def poll(self) -> int:
-        """Start what is due on any thread, as far as there are slots; return how many were started."""
+        """Start what is due on any thread, as far as there are slots; return how many were started.
+
+        What processes hold that are known to have ended is due as well.
+        """
         slots = self._dispatcher.slots
         if self._core.budgets and self._dispatcher.accepting:
             await self._end_windows()
         if not slots.free or not self._dispatcher.accepting:
             return 0
+        await self._recovery.take_over_from_gone()
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
         due = await self._core.store.read(lambda tx: self._due(tx, limit))
@@ -386,7 +390,6 @@ class Rounds:
         What fails is logged; the next round tries again.
         """
         try:
-            await self._recovery.take_over_from_gone()
             reclaimed = await self._recovery.reclaim()
             await self._completion.reconcile_all()
             await self._recovery.repair.drain()
