@@ -20,7 +20,7 @@ from postroom.web.serving import NUMBER, choice
 from postroom.web.timeline import Window, window
 from postroom.web.timeline_axis import LONGEST, SHORTEST, Axis, lasts, spelled
 from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, RunBar, picture, took
-from postroom.web.timeline_rows import ROWS, listed, upright
+from postroom.web.timeline_rows import ROWS, Row, listed, upright
 from postroom.web.timeline_span import LENGTHS, span_of
 
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
@@ -121,6 +121,7 @@ class TimelinePages:
                 "rows": rows,
                 "about_runs": {run.run_id: one.message for one in seen.sent for run in one.runs.values()},
                 "tall": upright(drawn, rows),
+                "further": _further(asked, rows),
                 "day": Axis(seen.day),
                 "lengths": LENGTHS,
                 "kinds": KINDS,
@@ -166,6 +167,17 @@ class TimelinePages:
             questions = [one for one in asked if one.run_id == work.run_id]
         tail = "\n".join(output.text.rstrip().splitlines()[-TAIL:])
         return {"work": work, "tail": tail, "about": about, "questions": questions}
+
+
+def _further(asked: Asked, rows: Sequence[Row]) -> str:
+    """Return the address at which the list goes on, of a span with more than is listed; else ""."""
+    if len(rows) <= ROWS:
+        return ""
+    last = rows[ROWS - 1].at
+    # Others of the same instant may be behind it, unless nothing but this instant is listed.
+    end = last + (rows[0].at > last)
+    begin = max(min(asked.span.begin, end - SHORTEST), 0)
+    return asked.to(length="", span=Span(begin=begin, end=end))
 
 
 def _about(reads: MailReads, project: Project, ids: Sequence[int]) -> list[object]:
