@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import httpx2
 import pytest
@@ -14,7 +15,7 @@ from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web.pages import page_routes
-from web_samples import Writer
+from web_samples import HOUR, Writer
 
 
 @pytest_asyncio.fixture
@@ -142,3 +143,67 @@ async def test_what_people_wrote_to_a_project_is_counted_with_what_its_agents_wr
     many = (await browser.get("/p/orchard/timeline?span=1h")).text
     assert "405 messages" in many
     assert len(listed(many)) == 150
+
+
+def bounds(page: str) -> tuple[int, int]:
+    begin, end = map(int, re.findall(r'data-(?:begin|end)="(\d+)"', page)[:2])
+    return begin, end
+
+
+def leads(page: str, name: str) -> str:
+    found = re.search(
+        rf'<a (?:class="[^"]*" )?href="([^"]+)"[^>]*>{name}', page.replace(' aria-label="', ">")
+    )
+    assert found, name
+    return html.unescape(found[1])
+
+
+@pytest.mark.parametrize(
+    ("length", "nearest"),
+    [(200, "2s"), (3_900, "2s"), (20_000, "1m"), (600_000, "15m"), (2 * HOUR, "1h"), (90 * HOUR, "8h")],
+)
+async def test_to_follow_the_present_keeps_about_the_length_that_is_seen(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient, length: int, nearest: str
+) -> None:
+    await busy(store, clock, agents=2, messages=3)
+    address = f"/p/orchard/timeline?from={clock.now() - length - 9_000}&to={clock.now() - 9_000}"
+    assert leads((await browser.get(address)).text, "To now") == f"/p/orchard/timeline?span={nearest}"
+
+
+async def test_zoom_stays_within_what_can_be_chosen_and_ends_at_most_a_moment_after_now(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await busy(store, clock, agents=2, messages=3)
+    for name, length in (("Zoom in", 2_000), ("Zoom out", 8 * HOUR)):
+        page = (await browser.get("/p/orchard/timeline?span=15m")).text
+        for _ in range(12):
+            page = (await browser.get(leads(page, name))).text
+            begin, end = bounds(page)
+            assert 2_000 <= end - begin <= 8 * HOUR
+            assert end <= clock.now() + (end - begin) // 20
+        assert end - begin == length
+    for _ in range(3):
+        page = (await browser.get(leads(page, "Later"))).text
+        begin, end = bounds(page)
+        assert (end - begin, end) == (8 * HOUR, clock.now() + 8 * HOUR // 20)
+
+
+async def test_zoom_goes_out_to_all_there_is_where_that_is_longer(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await busy(store, clock, agents=2, messages=3)
+    began = clock.now() - 3_000
+    clock.advance(timedelta(days=3))
+    page = (await browser.get("/p/orchard/timeline?span=8h")).text
+    for _ in range(6):
+        page = (await browser.get(leads(page, "Zoom out"))).text
+    begin, end = bounds(page)
+    assert (begin <= began, end > clock.now(), end - begin < 120 * HOUR) == (True, True, True)
+
+
+async def test_a_span_that_is_none_is_told_with_those_there_are(
+    store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
+) -> None:
+    await busy(store, clock, agents=2, messages=3)
+    page = (await browser.get("/p/orchard/timeline?span=9h")).text
+    assert "span must be one of 2s, 1m, 15m, 1h, 8h, all, not &#39;9h&#39;" in page
