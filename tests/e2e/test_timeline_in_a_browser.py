@@ -54,6 +54,18 @@ HIT = """
 (one => { one.scrollIntoView({block: 'center', inline: 'center'}); const {x, y, width, height} = one.getClientRects()[0];
   return one.contains(document.elementFromPoint(x + width / 2, y + height / 2)); })(document.querySelector(%r))
 """
+NAMED = """
+((name, note) => {
+  const about = name.closest('.tl-name')?.querySelector('.soft');
+  if (about) about.textContent = note;
+  name.textContent = 'S';
+  const line = name.getBoundingClientRect().height;
+  name.textContent = 'Streamlining';
+  const link = name.parentElement;
+  return [name.getBoundingClientRect().height <= line, link.scrollWidth > link.clientWidth ? 'cut' : 'whole'];
+})(document.querySelector(%r), %r)
+"""
+"""A long name, beside a note where there may be one: whether it has one line, and is whole."""
 LOG = "document.querySelector('#log')"
 HOUR = 3_600_000
 
@@ -134,6 +146,24 @@ def test_wheel_drag_and_keys_move_the_picture_and_the_address_says_where(address
     soon(lambda: "span=all" in browser.see("location.search"))
     assert browser.see("window.untouched") is True
     assert not browser.complaints()
+
+
+@pytest.mark.parametrize("width", [1440, 1280])
+def test_a_name_of_twelve_letters_is_whole_on_one_line_where_there_is_room(address, browser, width):
+    browser.open(address, width=width)
+    assert browser.see(NAMED % (".crew-table .person bdi", "")) == [True, "whole"]
+    browser.open(f"{address}/timeline", width=width)
+    assert browser.see(NAMED % (".tl-name a bdi", "dead letter")) == [True, "whole"]
+
+
+def test_no_cell_of_who_is_on_what_reaches_into_the_next_where_they_are_narrow(address, browser):
+    browser.open(address, width=1000)
+    wide = "[...document.querySelectorAll('.crew-table :is(th, td)')].filter(one => one.scrollWidth > one.clientWidth + 1)"
+    assert browser.see(f"{wide}.map(one => one.dataset.label ?? one.textContent)") == []
+    assert browser.see(NAMED.replace("Streamlining", "Streamer") % (".crew-table .person bdi", "")) == [
+        True,
+        "whole",
+    ]
 
 
 def test_the_wheel_keeps_to_the_limits_of_the_buttons_and_ends_at_most_a_moment_after_now(address, browser):
