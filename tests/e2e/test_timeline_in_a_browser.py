@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvicorn
@@ -47,11 +47,25 @@ WIDEN = """
 })()
 """
 """A wheel widens the picture at the next frame, and what is fetched then has its own width again."""
+END = "Number(document.querySelector('.tl-picture').dataset.end)"
+NOW = "Number(document.querySelector('.tl-picture').dataset.now)"
 BEGIN = "Number(document.querySelector('.tl-picture')?.dataset.begin)"
 HIT = """
 (one => { one.scrollIntoView({block: 'center', inline: 'center'}); const {x, y, width, height} = one.getClientRects()[0];
   return one.contains(document.elementFromPoint(x + width / 2, y + height / 2)); })(document.querySelector(%r))
 """
+NAMED = """
+((name, note) => {
+  const about = name.closest('.tl-name')?.querySelector('.soft');
+  if (about) about.textContent = note;
+  name.textContent = 'S';
+  const line = name.getBoundingClientRect().height;
+  name.textContent = 'Streamlining';
+  const link = name.parentElement;
+  return [name.getBoundingClientRect().height <= line, link.scrollWidth > link.clientWidth ? 'cut' : 'whole'];
+})(document.querySelector(%r), %r)
+"""
+"""A long name, beside a note where there may be one: whether it has one line, and is whole."""
 LOG = "document.querySelector('#log')"
 HOUR = 3_600_000
 
@@ -131,6 +145,47 @@ def test_wheel_drag_and_keys_move_the_picture_and_the_address_says_where(address
     browser.press("0", 48)
     soon(lambda: "span=all" in browser.see("location.search"))
     assert browser.see("window.untouched") is True
+    assert not browser.complaints()
+
+
+@pytest.mark.parametrize("width", [1440, 1280])
+def test_a_name_of_twelve_letters_is_whole_on_one_line_where_there_is_room(address, browser, width):
+    browser.open(address, width=width)
+    assert browser.see(NAMED % (".crew-table .person bdi", "")) == [True, "whole"]
+    browser.open(f"{address}/timeline", width=width)
+    assert browser.see(NAMED % (".tl-name a bdi", "dead letter")) == [True, "whole"]
+
+
+def test_no_cell_of_who_is_on_what_reaches_into_the_next_where_they_are_narrow(address, browser):
+    browser.open(address, width=1000)
+    wide = "[...document.querySelectorAll('.crew-table :is(th, td)')].filter(one => one.scrollWidth > one.clientWidth + 1)"
+    assert browser.see(f"{wide}.map(one => one.dataset.label ?? one.textContent)") == []
+    assert browser.see(NAMED.replace("Streamlining", "Streamer") % (".crew-table .person bdi", "")) == [
+        True,
+        "whole",
+    ]
+
+
+def test_the_wheel_keeps_to_the_limits_of_the_buttons_and_ends_at_most_a_moment_after_now(address, browser):
+    browser.open(f"{address}/timeline?span=8h")
+    x, y = browser.see(PLOT)
+    longest = browser.see("Number(document.querySelector('.tl-picture').dataset.longest)")
+    browser.see("(window.changes = 0, document.addEventListener('postroom:changed', () => window.changes++))")
+
+    def moved(act: Callable[[], object]) -> None:
+        """Move the picture, and wait until what is fetched then is there."""
+        before = browser.see("window.changes")
+        act()
+        soon(lambda: browser.see("window.changes") > before)
+
+    wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "modifiers": 2}
+    for by, length in ((-5000, 2000), (5000, longest), (-5000, 2000), (5000, longest)):
+        moved(lambda by=by: browser.ask("Input.dispatchMouseEvent", **wheel, deltaY=by))
+        # What zooming out ends at grows with the project's age.
+        assert length - 2 <= browser.see(SPAN) <= length * 1.01
+    for _ in range(3):
+        moved(lambda: browser.press("ArrowRight", 39))
+        assert browser.see(f"{NOW} < {END} && {END} <= {NOW} + {longest} / 19")
     assert not browser.complaints()
 
 

@@ -101,6 +101,18 @@ class TimelineReads(Protocol):
         """Return messages of a project, the newest ones, in order; of a thread, or from and to an agent."""
         ...
 
+    def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
+        """Return messages of a project that agents of another were openly sent, the newest ones, in order."""
+        ...
+
+    def written_count(self, project_id: int, span: Span, *, most: int, to: int | None = None) -> int:
+        """Return how many messages a project wrote, up to `most`; or of those to agents of another."""
+        ...
+
+    def took_part(self, project_id: int, span: Span, *, newest: int) -> list[int]:
+        """Return who wrote the newest messages of a project, and whom they were openly sent to, by id."""
+        ...
+
     def written_counts(self, project_id: int, span: Span, *, parts: int, most: int) -> list[int]:
         """Return how many messages a project wrote in each of so many equal parts of a span.
 

@@ -232,7 +232,9 @@ def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str:
     given = request.query_params.get(name, allowed[0])
     if given not in allowed:
         raise InvalidArgument(
-            f"{name} must be one of {', '.join(allowed)}, not {given[:40]!r}", value=given, remedy="go back"
+            f"{name} must be one of {', '.join(filter(None, allowed))}, not {given[:40]!r}",
+            value=given,
+            remedy="go back",
         )
     return given
 

@@ -1,12 +1,12 @@
 """What happened in a project within a span of time, gathered in one view of the store, within bounds.
 
 Runs that ended well and are closer than three pixels come as one bar with their number; what failed, asks or
-is in conflict always stands alone. Messages come one by one up to a number, and counted beyond it. Hidden
-copies are left out here.
+is in conflict always stands alone. Messages are drawn one by one up to a number, and counted beyond it; the
+newest of them come in any case. Hidden copies are left out here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from postroom.contracts.errors import UnknownThread
@@ -37,6 +37,8 @@ HELD: Final = 150
 PARTS: Final = 100
 COUNTED: Final = 250
 """Messages of one part of a span are counted up to here."""
+TOTAL: Final = 10_000
+"""Messages of a span are counted up to here, however long it is; who wrote more of them is not looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,18 @@ class Sent:
         return f"{unread} not read" if unread else "read"
 
 
+@dataclass(frozen=True, slots=True)
+class _Mail:
+    """The messages of a window."""
+
+    sent: Sequence[Sent]
+    total: int
+    _: KW_ONLY
+    is_counted_out: bool
+    took_part: frozenset[int]
+    counts: Sequence[int] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """What a project did within a span."""
@@ -80,7 +94,13 @@ class Window:
     alone: Sequence[Attempt]
     sent: Sequence[Sent]
     counts: Sequence[int]
-    """How many messages there were in each part, where there are too many to come one by one."""
+    """How many messages there were in each part, where `sent` has only the newest, and none is drawn."""
+    total: int
+    """How many messages there were."""
+    is_counted_out: bool
+    """Whether there were more than are counted."""
+    took_part: frozenset[int]
+    """Who wrote, or was openly written to, by id."""
     held: Sequence[Reservation]
     is_cut: bool
     """Whether there was more that stands alone than is told."""
@@ -102,14 +122,13 @@ def window(reads: MailReads, slug: str, span: Span, *, agent: str = "", thread_i
     """
     project = known_project(reads, slug)
     whose = known_agent(reads, project, agent) if agent else None
-    if thread_id and not reads.thread(project.id, thread_id, limit=1):
-        home = reads.project(PEOPLE_KEY)
-        if home is None or not reads.thread(home.id, thread_id, limit=1):
-            raise UnknownThread(f"{project.slug} has no thread {thread_id!r}", value=thread_id)
     agents = [whose] if whose else reads.agents(project.id, include_retired=True, limit=AGENTS)
     people_home = reads.project(PEOPLE_KEY)
     homes = [project] if people_home is None or people_home.id == project.id else [project, people_home]
-    sent, counts = _messages(reads, project, homes, span, whose, thread_id)
+    if thread_id and not any(reads.thread(home.id, thread_id, limit=1) for home in homes):
+        raise UnknownThread(f"{project.slug} has no thread {thread_id!r}", value=thread_id)
+    mail = _messages(reads, project, homes, span, whose, thread_id)
+    sent = mail.sent
     if thread_id:
         bars, alone = _of_thread(reads, sent, {one.id for one in agents}, span)
     else:
@@ -132,7 +151,10 @@ def window(reads: MailReads, slug: str, span: Span, *, agent: str = "", thread_i
         bars=bars,
         alone=alone,
         sent=sent,
-        counts=counts,
+        counts=mail.counts,
+        total=mail.total,
+        is_counted_out=mail.is_counted_out,
+        took_part=mail.took_part,
         held=held,
         is_cut=len(alone) >= ALONE or len(held) >= HELD or len(agents) >= AGENTS,
         day=day,
@@ -247,23 +269,38 @@ def _messages(
     span: Span,
     whose: Agent | None,
     thread_id: str,
-) -> tuple[list[Sent], list[int]]:
-    """Return messages one by one, or how many there were."""
+) -> _Mail:
+    """Return the newest messages, and of them all how many there were and who took part."""
+    is_whole = whose is None and not thread_id
     agent_id = None if whose is None else whose.id
     found: list[Written] = []
     for home in homes:
-        found += reads.written(home.id, span, limit=ARROWS + 1, thread_id=thread_id, agent_id=agent_id)
-    if len(found) > ARROWS and whose is None and not thread_id:
-        return [], reads.written_counts(project.id, span, parts=PARTS, most=COUNTED)
-    found = sorted(found, key=lambda one: (one.created_at, one.id))[-ARROWS:]
+        if is_whole and home.id != project.id:
+            found += reads.written_into(home.id, span, to=project.id, limit=ARROWS + 1)
+        else:
+            found += reads.written(home.id, span, limit=ARROWS + 1, thread_id=thread_id, agent_id=agent_id)
     ids = [one.id for one in found]
     readers, runs = reads.recipients(ids), reads.message_runs(ids)
     sent = []
-    for one in found:
+    for one in sorted(found, key=lambda one: (one.created_at, one.id)):
         seen = [reader for reader in readers[one.id] if reader.kind != "bcc"]
         if one.project_id == project.id or any(reader.project_slug == project.slug for reader in seen):
             sent.append(Sent(message=one, readers=seen, runs=runs[one.id]))
-    return sent, []
+    newest = sent[-ARROWS:]
+    part = {one.message.sender_id for one in newest} | {to.agent_id for one in newest for to in one.readers}
+    if len(sent) <= ARROWS or not is_whole:
+        return _Mail(newest, len(newest), is_counted_out=len(sent) > ARROWS, took_part=frozenset(part))
+    total = sum(
+        reads.written_count(home.id, span, most=TOTAL + 1, to=None if home.id == project.id else project.id)
+        for home in homes
+    )
+    return _Mail(
+        newest,
+        min(total, TOTAL),
+        is_counted_out=total > TOTAL,
+        took_part=frozenset(part.union(reads.took_part(project.id, span, newest=TOTAL))),
+        counts=reads.written_counts(project.id, span, parts=PARTS, most=COUNTED),
+    )
 
 
 def _of_thread(

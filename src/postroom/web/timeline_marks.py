@@ -8,7 +8,7 @@ from postroom.contracts.mail import Agent, Reservation
 from postroom.contracts.timeline import Attempt, AttemptGroup
 from postroom.contracts.work import QueueState
 from postroom.mail.conflicts import conflicts
-from postroom.web.timeline import COUNTED, Sent, Window, joined, nearness, reaches
+from postroom.web.timeline import Sent, Window, joined, nearness, reaches
 from postroom.web.timeline_axis import Axis, lasts
 from postroom.web.wording import one_line
 
@@ -106,7 +106,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """A message; without a leg and at 0 where nobody of it has a lane that is drawn."""
+    """A message; without a leg and at 0 where it is counted, or nobody of it has a lane that is drawn."""
 
     sent: Sent
     x: float
@@ -139,10 +139,6 @@ class Picture:
     counts: Sequence[float]
     now: float | None
     """Where the present is, when it is in the span."""
-    total: int = 0
-    """How many messages were counted."""
-    is_counted_out: bool = False
-    """Whether there were more than are counted."""
 
     @property
     def tracks(self) -> Iterator[Track]:
@@ -177,8 +173,6 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
         bands=list(_bands(seen, lanes, axis)),
         counts=[one / highest for one in seen.counts] if highest else [],
         now=axis.at(now) if seen.span.begin <= now < seen.span.end else None,
-        total=sum(seen.counts) or len(seen.sent),
-        is_counted_out=highest >= COUNTED,
     )
 
 
@@ -186,10 +180,7 @@ def _people(seen: Window) -> list[Agent]:
     """Return people who wrote or were written to; all while messages are only counted."""
     if seen.counts:
         return list(seen.people)
-    ids = {one.message.sender_id for one in seen.sent} | {
-        to.agent_id for one in seen.sent for to in one.readers
-    }
-    return [one for one in seen.people if one.id in ids]
+    return [one for one in seen.people if one.id in seen.took_part]
 
 
 def _groups(
@@ -231,9 +222,8 @@ def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[
     found: dict[int, tuple[str, str]] = {}
     for bar in seen.bars:
         found[bar.agent_id] = ("quiet", "")
-    for one in seen.sent:
-        for agent_id in (one.message.sender_id, *(to.agent_id for to in one.readers)):
-            found.setdefault(agent_id, ("quiet", ""))
+    for agent_id in seen.took_part:
+        found.setdefault(agent_id, ("quiet", ""))
     for held in seen.held:
         found.setdefault(held.agent_id, ("quiet", ""))
     for pair in conflicts([one for one in seen.held if _end(one) > now]):
@@ -375,8 +365,9 @@ def _arrows(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Ar
         readers = [lanes[to.agent_id] for to in one.readers if to.agent_id in lanes]
         if sender is None and not readers:
             continue
-        legs = [Leg(y1=to.y, wake=_wake(one, to.agent.id, axis)) for to in readers if to.y]
-        y0 = sender.y if sender is not None else 0
+        is_drawn = not seen.counts  # else it is listed, and drawn among those that are counted
+        legs = [Leg(y1=to.y, wake=_wake(one, to.agent.id, axis)) for to in readers if to.y and is_drawn]
+        y0 = sender.y if sender is not None and is_drawn else 0
         yield Arrow(sent=one, x=axis.at(one.message.created_at), y0=y0, legs=legs)
 
 

@@ -18,10 +18,10 @@ from postroom.web import links, reading
 from postroom.web.forms import PageServices, Site, project_page
 from postroom.web.serving import NUMBER, choice
 from postroom.web.timeline import Window, window
-from postroom.web.timeline_axis import LONGEST, SHORTEST, Axis, lasts, spelled
+from postroom.web.timeline_axis import PRESETS, SHORTEST, Axis, lasts, spelled
 from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, RunBar, picture, took
-from postroom.web.timeline_rows import ROWS, listed, upright
-from postroom.web.timeline_span import LENGTHS, span_of
+from postroom.web.timeline_rows import ROWS, Row, listed, upright
+from postroom.web.timeline_span import DEFAULT, LENGTHS, SHORTEST_ZOOM, ends_by, longest_of, span_of
 
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
 """What may be shown alone, and what of a picture that is."""
@@ -40,6 +40,8 @@ class Asked:
     length: str = ""
     """By what name the span follows the present; "" when it stands still."""
     span: Span
+    longest: int = PRESETS[DEFAULT]
+    """To what length it can be zoomed out."""
     agent: str = ""
     thread: str = ""
     kind: str = ""
@@ -69,14 +71,28 @@ class Asked:
         address = self.to(chosen="")
         return f"{address}{'&' if '?' in address else '?'}sel="
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The lengths between which it is zoomed; what a link made shorter or longer stays so."""
+        length = self.span.end - self.span.begin
+        return min(SHORTEST_ZOOM, length), max(self.longest, length)
+
+    @property
+    def nearest(self) -> str:
+        """The length that is most like what is seen, by its name."""
+        length = self.span.end - self.span.begin
+        return min(PRESETS, key=lambda one: max(PRESETS[one] / length, length / PRESETS[one]))
+
     def at(self, begin: int, end: int) -> str:
-        """Return the address of another span."""
-        middle, half = (begin + end) // 2, max(end - begin, SHORTEST) // 2
+        """Return the address of another span, or of one as long that ends a moment after now."""
+        half = max(end - begin, SHORTEST) // 2
+        middle = min((begin + end) // 2, ends_by(self.now, 2 * half) - half)
         return self.to(length="", span=Span(begin=max(middle - half, 0), end=middle + half))
 
     def zoomed(self, by: float) -> str:
         """Return the address of a span so many times as long, around the same middle."""
-        half = int(min((self.span.end - self.span.begin) * by, LONGEST) / 2)
+        shortest, longest = self.limits
+        half = int(min(max((self.span.end - self.span.begin) * by, shortest), longest) / 2)
         middle = (self.span.begin + self.span.end) // 2
         return self.at(middle - half, middle + half)
 
@@ -121,6 +137,7 @@ class TimelinePages:
                 "rows": rows,
                 "about_runs": {run.run_id: one.message for one in seen.sent for run in one.runs.values()},
                 "tall": upright(drawn, rows),
+                "further": _further(asked, rows),
                 "day": Axis(seen.day),
                 "lengths": LENGTHS,
                 "kinds": KINDS,
@@ -168,6 +185,17 @@ class TimelinePages:
         return {"work": work, "tail": tail, "about": about, "questions": questions}
 
 
+def _further(asked: Asked, rows: Sequence[Row]) -> str:
+    """Return the address at which the list goes on, of a span with more than is listed; else ""."""
+    if len(rows) <= ROWS:
+        return ""
+    last = rows[ROWS - 1].at
+    # Others of the same instant may be behind it, unless nothing but this instant is listed.
+    end = last + (rows[0].at > last)
+    begin = max(min(asked.span.begin, end - SHORTEST), 0)
+    return asked.to(length="", span=Span(begin=begin, end=end))
+
+
 def _about(reads: MailReads, project: Project, ids: Sequence[int]) -> list[object]:
     return list(conversation.here(reads, project, list(reads.messages(list(ids)).values())))
 
@@ -186,4 +214,5 @@ def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Wind
     )
     length, span = span_of(reads, request, slug, now)
     asked = replace(asked, length=length, span=span)
-    return window(reads, slug, span, agent=asked.agent, thread_id=asked.thread), asked
+    seen = window(reads, slug, span, agent=asked.agent, thread_id=asked.thread)
+    return seen, replace(asked, longest=longest_of(reads, seen.project, now))

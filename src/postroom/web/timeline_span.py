@@ -17,6 +17,8 @@ from postroom.web.timeline_axis import DAY, LONGEST, PRESETS, SECOND, SHORTEST
 
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
+SHORTEST_ZOOM: Final = min(PRESETS.values())
+"""What zooming in ends at; a link to runs that are closer may lead to a shorter span."""
 GROWING: Final = ("1m", "15m", "1h")
 """Lengths of what is shown at first of a project in which nothing has happened, by its age."""
 _MARGIN: Final = 50
@@ -67,8 +69,21 @@ def _fitting(project: Project, there: Span | None, now: int) -> str:
     return "all" if there.end - there.begin <= PRESETS[DEFAULT] * 9 // 10 else DEFAULT
 
 
+def longest_of(reads: MailReads, project: Project, now: int) -> int:
+    """Return to what length a picture is zoomed out: the longest to choose, or all there is if longer."""
+    first = reads.begin_of(project.id)
+    age = now - min(project.created_at, now if first is None else first)
+    return min(max(PRESETS[DEFAULT], age + age // 10), LONGEST)
+
+
+def ends_by(now: int, size: int) -> int:
+    """Return where a span of a length ends that shows the present: a moment after it."""
+    return now + size // 20
+
+
 def _up_to(now: int, size: int) -> Span:
-    return Span(begin=now - size + size // 20, end=now + size // 20)
+    end = ends_by(now, size)
+    return Span(begin=end - size, end=end)
 
 
 def _around(there: Span, now: int) -> Span:

@@ -66,6 +66,23 @@ class Timeline(TimelineReads):
         return [one for one in found if thread_id in ("", one.thread_id)]
 
     @override
+    def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
+        values = {"project_id": project_id, **_span(span), "to": to, "limit": limit}
+        return self._written("written_into", values)[::-1]
+
+    @override
+    def written_count(self, project_id: int, span: Span, *, most: int, to: int | None = None) -> int:
+        values = {"project_id": project_id, **_span(span), "most": most}
+        if to is None:
+            return int(self._tx.all("timeline.written_count", values)[0][0])
+        return int(self._tx.all("timeline.written_into_count", values | {"to": to})[0][0])
+
+    @override
+    def took_part(self, project_id: int, span: Span, *, newest: int) -> list[int]:
+        values = {"project_id": project_id, **_span(span), "newest": newest}
+        return [row[0] for row in self._tx.all("timeline.took_part", values)]
+
+    @override
     def written_counts(self, project_id: int, span: Span, *, parts: int, most: int) -> list[int]:
         values = {"project_id": project_id, **_span(span), "parts": parts, "most": most}
         return [row[1] for row in self._tx.all("timeline.written_counts", values)]

@@ -77,6 +77,33 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 -- openly_to
 SELECT message_id FROM recipients WHERE agent_id = :agent_id AND kind <> 'bcc' AND message_id IN {ints :ids};
 
+-- written_into
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, importance, created_ts, recalled_at
+  FROM messages m WHERE project_id = :project_id AND created_ts >= :begin AND created_ts < :end
+   AND EXISTS (SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
+                WHERE r.message_id = m.id AND r.kind <> 'bcc' AND a.project_id = :to)
+ ORDER BY created_ts DESC, id DESC LIMIT :limit;
+
+-- written_count
+SELECT count(*) FROM (
+  SELECT 1 FROM messages WHERE project_id = :project_id AND created_ts >= :begin AND created_ts < :end LIMIT :most) AS counted;
+
+-- written_into_count
+SELECT count(*) FROM (
+  SELECT 1 FROM messages m WHERE project_id = :project_id AND created_ts >= :begin AND created_ts < :end
+     AND EXISTS (SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
+                  WHERE r.message_id = m.id AND r.kind <> 'bcc' AND a.project_id = :to)
+   LIMIT :most) AS counted;
+
+-- took_part
+WITH newest AS (
+  SELECT id, sender_id FROM messages WHERE project_id = :project_id AND created_ts >= :begin AND created_ts < :end
+   ORDER BY created_ts DESC, id DESC LIMIT :newest)
+SELECT sender_id FROM newest
+ UNION
+SELECT r.agent_id FROM newest n {cross} recipients r ON r.message_id = n.id WHERE r.kind <> 'bcc'
+ ORDER BY 1;
+
 -- written_counts
 WITH RECURSIVE part (number) AS (
   SELECT CAST(0 AS bigint)

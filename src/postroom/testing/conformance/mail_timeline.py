@@ -114,6 +114,44 @@ async def messages_of_a_span_are_found_and_counted(store: MailStore, clock: Manu
     assert await store.read(lambda tx: (tx.begin_of(project), tx.begin_of(99))) == (99, None)
 
 
+async def messages_into_another_project_are_found_and_counted(store: MailStore, clock: ManualClock) -> None:
+    """Those that its agents were openly sent; and who took part in a project's newest messages."""
+    here = await an_office(store)
+    home, ids = here.project.id, (here.ada.id, here.ben.id, here.cyd.id)
+
+    def happened(tx: MailWrites) -> tuple[int, int, list[int]]:
+        other = tx.insert_project(
+            slug="other", human_key="/other", spelling="/other", git_identity="", owner="", now=1
+        ).id
+        zoe = tx.insert_agent(other, name="Zoe", program="p", model="m", task_description="", now=1)
+        sent = (
+            put_message(tx, here.ada, [zoe], now=99),
+            put_message(tx, here.ada, [zoe, here.ben], now=100),
+            put_message(tx, here.ben, [here.cyd], now=150),
+            put_message(tx, here.cyd, [zoe], now=160, kind="bcc"),
+            put_message(tx, here.ada, [zoe], now=199),
+        )
+        return other, zoe.id, [one.id for one in sent]
+
+    other, zoe, sent = await store.write(happened)
+    into = await store.read(lambda tx: tx.written_into(home, DAY, to=other, limit=9))
+    assert [one.id for one in into] == [sent[1], sent[4]]
+    newest = await store.read(lambda tx: tx.written_into(home, DAY, to=other, limit=1))
+    assert [one.id for one in newest] == [sent[4]]
+    counted = await store.read(
+        lambda tx: (
+            tx.written_count(home, DAY, most=9),
+            tx.written_count(home, DAY, most=3),
+            tx.written_count(home, DAY, most=9, to=other),
+            tx.written_count(home, DAY, most=1, to=other),
+            tx.written_count(other, DAY, most=9),
+        )
+    )
+    assert counted == (4, 3, 2, 1, 0)
+    part = await store.read(lambda tx: [tx.took_part(home, DAY, newest=newest) for newest in (9, 2, 1)])
+    assert part == [sorted({*ids, zoe}), sorted({here.ada.id, here.cyd.id, zoe}), sorted({here.ada.id, zoe})]
+
+
 async def reservations_of_a_span_are_those_held_in_it(store: MailStore, clock: ManualClock) -> None:
     """Given back before it, or made behind it, one was not."""
     here, now = await an_office(store), clock.now()
@@ -145,5 +183,6 @@ PROMISES = (
     every_execution_of_a_run_is_an_attempt,
     attempts_of_a_span_are_grouped_but_for_those_to_be_seen,
     messages_of_a_span_are_found_and_counted,
+    messages_into_another_project_are_found_and_counted,
     reservations_of_a_span_are_those_held_in_it,
 )

@@ -16,8 +16,7 @@ const kept = (name, value) => {
 // What did not change stays the same node, with its focus and scroll.
 
 const keyOf = (node) => (node.nodeType === 1 ? node.id || node.dataset.key || "" : "");
-const fits = (old, fresh) =>
-  old.nodeType === fresh.nodeType && old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
+const fits = (old, fresh) => old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
 
 function changeText(old, fresh) {
   if (old.data === fresh.data) return;
@@ -47,7 +46,7 @@ function changeChildren(old, fresh) {
   for (const node of [...fresh.childNodes]) {
     while (place && keyOf(place) && !stay.has(keyOf(place))) next().remove();
     const known = keyed.get(keyOf(node));
-    if (known && known.nodeName === node.nodeName) {
+    if (known?.nodeName === node.nodeName) {
       if (known === place) next();
       else old.insertBefore(known, place);
       change(known, node);
@@ -66,9 +65,8 @@ const differs = (field) =>
 
 function isHeld(part) {
   const at = document.activeElement, chosen = getSelection();
-  if (at && at !== part && part.contains(at) && at.matches("input, textarea, select")) return true;
-  const from = chosen.isCollapsed ? null : chosen.anchorNode;
-  if (from && part.contains(from)) return true;
+  if (part.contains(at) && at.matches("input, textarea, select")) return true;
+  if (!chosen.isCollapsed && part.contains(chosen.anchorNode)) return true;
   return all("input, textarea, select", part).some(differs);
 }
 
@@ -84,11 +82,9 @@ news.className = "news";
 news.onclick = () => letGo(true);
 
 function put(part, fresh) {
-  if (isHeld(part) && plain(part) !== plain(fresh)) held.set(part, fresh);
-  else {
-    held.delete(part);
-    if (!isHeld(part)) changeChildren(part, fresh);
-  }
+  held.delete(part);
+  if (!isHeld(part)) changeChildren(part, fresh);
+  else if (plain(part) !== plain(fresh)) held.set(part, fresh);
 }
 
 function tellHeld() {
@@ -115,7 +111,7 @@ addEventListener("focusout", () => setTimeout(letGo));
 document.addEventListener("selectionchange", () => held.size && letGo());
 
 const stale = new Set();
-let fetching = false, timer = 0, pause = PATIENCE, after = Number(body.dataset.after), needed = null, toldAt = 0;
+let fetching = false, timer = 0, pause = PATIENCE, after = +body.dataset.after, needed = null, toldAt = 0;
 
 function settled() {
   tick();
@@ -150,10 +146,10 @@ async function renew() {
     const answer = await fetch(address, { headers: { Accept: "text/html" } });
     one("#out").hidden = !answer.redirected;
     if (answer.redirected) return;
-    if (answer.status >= 500) throw new Error(String(answer.status));
+    if (answer.status >= 500) throw new Error(answer.status);
     if (answer.ok) {
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-      cursor = Number(answer.headers.get("Postroom-After"));
+      cursor = +answer.headers.get("Postroom-After");
       for (const name of names) {
         const [part, change] = [document, fresh].map((where) => one(`[data-part="${name}"]`, where));
         if (part && change) put(part, change);
@@ -188,14 +184,14 @@ for (const part of all("[data-every]"))
   setInterval(() => {
     stale.add(part.dataset.part);
     plan();
-  }, Number(part.dataset.every));
+  }, part.dataset.every);
 
 // One stream for all tabs: the one that holds the lock reads it and tells the others.
 
 const project = body.dataset.project;
 const name = `postroom/${project}`;
 const channel = project === undefined ? null : new BroadcastChannel(name);
-let source = null, wanted = null, release = null, heardAt = Date.now(), backoff = RETRY, sleepy = 0;
+let source, wanted, release, heardAt = Date.now(), backoff = RETRY, sleepy = 0;
 
 function show(words, isBad) {
   const place = one("#following");
@@ -219,7 +215,7 @@ function listen() {
   source = new EventSource(`/v1/events?${new URLSearchParams({ project_key: project, after })}`);
   const take = (event) => {
     backoff = RETRY;
-    tell({ kind: event.type === "beat" ? "" : event.type, seq: Number(event.lastEventId) });
+    tell({ kind: event.type === "beat" ? "" : event.type, seq: +event.lastEventId });
   };
   for (const kind of [...body.dataset.kinds.split(" "), "beat"]) source.addEventListener(kind, take);
   source.addEventListener("refused", again);
@@ -256,18 +252,15 @@ function come() {
   if (!navigator.locks) return listen(); // not a secure context
   navigator.locks.request(name, { signal: wanted.signal }, () => {
     listen();
-    return new Promise((done) => {
-      release = done;
-    });
+    return new Promise((done) => (release = done));
   }).catch(() => {}); // not wanted any more
 }
 
 function leave() {
   wanted?.abort();
-  wanted = null;
   stop();
   release?.();
-  release = null;
+  wanted = release = null;
 }
 
 if (channel) {
@@ -286,7 +279,7 @@ if (channel) {
 
 // Times, by the server's clock.
 
-const skew = Number(body.dataset.now) - Date.now();
+const skew = body.dataset.now - Date.now();
 const UNITS = [[864e5, "day"], [36e5, "hour"], [6e4, "minute"]];
 
 function ago(instant) {
@@ -364,7 +357,7 @@ addEventListener("keydown", (event) => {
   const at = document.activeElement, isTyping = at.matches("input:not([type=checkbox]), textarea, select");
   if (event.key === "Escape") {
     if (one(".menu").open) one(".menu").open = false;
-    return isTyping ? at.blur() : undefined;
+    return isTyping && at.blur();
   }
   if (isTyping || !switched.checked || event.key.length > 1) return;
   if (press(event.key)) event.preventDefault();

@@ -2,7 +2,8 @@
 const one = (selector, within = document) => within.querySelector(selector);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const page = one(".tl-page");
-const bounds = () => ["begin", "end"].map((edge) => Number(one(".tl-picture").dataset[edge]));
+const told = (...names) => names.map((name) => +one(".tl-picture").dataset[name]);
+const bounds = () => told("begin", "end");
 let view = bounds(), timer = 0, fetched = Date.now(), held, dragged;
 
 function renew() {
@@ -46,7 +47,8 @@ function draw() {
 }
 
 function show(begin, end) {
-  view = [Math.max(begin, 0), Math.max(end, begin + 200)];
+  const [now] = told("now"), over = Math.max(end - now - (end - begin) / 20, 0);
+  view = [begin - over, end - over];
   clearTimeout(timer);
   timer = setTimeout(() => {
     const query = new URLSearchParams(location.search), [from, to] = view.map(Math.round);
@@ -64,8 +66,10 @@ page.addEventListener("wheel", (event) => {
   const plot = event.target.closest(".tl-plot"), box = plot?.getBoundingClientRect();
   if (!plot || !event.ctrlKey) return;
   event.preventDefault();
-  const middle = view[0] + ((event.clientX - box.left) / box.width) * (view[1] - view[0]);
-  show(...view.map((edge) => middle + (edge - middle) * Math.exp(event.deltaY / 300)));
+  const length = view[1] - view[0], middle = view[0] + ((event.clientX - box.left) / box.width) * length;
+  const [least, most] = told("shortest", "longest");
+  const by = Math.min(Math.max(length * Math.exp(event.deltaY / 300), least), most) / length;
+  show(...view.map((edge) => middle + (edge - middle) * by));
 }, { passive: false });
 page.addEventListener("pointerdown", (event) => {
   const plot = event.target.closest(".tl-plot, .tl-day"), day = one(".tl-view").dataset;
