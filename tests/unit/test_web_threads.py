@@ -133,6 +133,24 @@ async def test_a_thread_is_answered_at_its_end_and_the_answer_is_shown_there(roo
     assert (strange.status_code, "Not sent." in strange.text, "A word." in strange.text) == (404, True, True)
 
 
+async def test_every_page_of_a_thread_leads_to_its_answer_at_the_top_and_at_the_end(
+    room: WorkRoom, monkeypatch
+):
+    browser, fields = await message_form(room, subject="The quay")
+    await post(browser, f"/p/{SLUG}/write", *fields)
+    await room.turn()
+    thread_id = (await room.messages())[0].thread_id
+    address = f"/p/{SLUG}/t/{thread_id}"
+    form = 'id="reply"'
+    shown = (await browser.get(address)).text
+    assert (shown.count(form), shown.count('href="#reply"')) == (1, 1)
+    monkeypatch.setattr(threads, "MESSAGES", 1)
+    shown = (await browser.get(address)).text
+    assert (shown.count(form), shown.count(f'href="{address}?newest=1#reply"')) == (0, 3)
+    last = (await browser.get(f"{address}?newest=1")).text
+    assert (last.count(form), last.count('href="#reply"')) == (1, 1)
+
+
 async def test_a_message_to_a_person_is_marked_in_its_thread(room: WorkRoom):
     browser, _ = await message_form(room)
     asked = {
