@@ -38,6 +38,8 @@ ADDRESSES = (
     "/p/orchard/threads?show=unread&agent=BlueFox",
     "/p/orchard/t/hostile",
     "/p/orchard/t/plain",
+    "/p/orchard/t/long",
+    "/p/orchard/t/long?newest=1",
     "/p/orchard/agents",
     "/p/orchard/agents/GreenLake",
     "/p/orchard/reservations",
@@ -119,6 +121,8 @@ def fill(writes) -> tuple[int, int]:
     )
     write.send(agents[1], "Diff", DIFF, to=(lake,), thread="diff", at=now)
     write.send(agents[1], "مراجعة", "مرحبا بالبحيرة\n\n- واحد", to=(lake,), thread="plain", at=now)
+    for number in range(60):
+        write.send(agents[number % 2], "Long", f"Message {number}", to=(agents[2],), thread="long", at=now)
     for agent in agents:
         write.reserve(agent, "src/" + "deep/" * 30 + agent.name + "/**", reason="because " * 30, at=now)
     return hostile.id, message.id
@@ -207,6 +211,25 @@ def test_long_code_and_wide_tables_scroll_within_their_message(site, browser):
             browser.see(f"(one => one.scrollWidth > one.clientWidth)(document.querySelector('{part}'))")
             is True
         )
+
+
+@pytest.mark.parametrize(
+    "address", ["agents", "reservations", "schedules", "questions", "t/plain", "threads", "runs"]
+)
+def test_j_and_k_go_from_row_to_row(site, browser, address):
+    browser.open(f"{site.address}/p/orchard/{address}")
+    at = "[...document.querySelectorAll('main [data-item]')].indexOf(document.activeElement.closest('[data-item]'))"
+    assert browser.see("document.querySelectorAll('main [data-item]').length") > 1
+    for key, code, place in (("j", 74, 0), ("j", 74, 1), ("k", 75, 0)):
+        browser.press(key, code)
+        assert browser.see(at) == place, key
+
+
+def test_a_page_of_an_error_leaves_a_name_as_it_is(site, browser):
+    browser.open(f"{site.address}/p/orchard/m/99999")
+    said = "document.querySelector('.error h1 + p')"
+    assert browser.see(f"{said}.textContent") == "orchard has no message 99999"
+    assert browser.see(f"getComputedStyle({said}, '::first-letter').textTransform") == "none"
 
 
 def test_a_diff_has_a_line_for_each_of_its_lines(site, browser):

@@ -344,6 +344,13 @@ looks = (
     | step("thread", project_id=st.integers(1, 2), thread_id=thread_names, limit=limits, after=places)
     | step("thread_tail", project_id=st.integers(1, 2), thread_id=thread_names, limit=limits)
     | step("thread_size", project_id=st.integers(1, 2), thread_id=thread_names)
+    | step(
+        "thread_participants",
+        project_id=st.integers(1, 2),
+        thread_id=thread_names,
+        home_id=st.integers(1, 2),
+        among=limits,
+    )
     | step("reservations", project_id=st.integers(1, 2), limit=limits, after=places)
     | step("reservation", reservation_id=ids)
     | step("contact", from_id=ids, to_id=ids)

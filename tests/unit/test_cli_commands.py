@@ -665,6 +665,62 @@ def test_a_narrow_screen_breaks_no_id_and_puts_the_reason_below(monkeypatch: pyt
     assert drawn.splitlines()[2].startswith("  2026-11-22 16:38  it said no it said no")
 
 
+@pytest.mark.parametrize(
+    "heads",
+    [
+        ("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"),
+        ("NAME", "WHEN", "NEXT", "TO", "SUBJECT", "FAILED"),
+        ("NAME", "SCOPES", "PROJECT", "STATE", "EXPIRES", "LAST USED", "ID"),
+        ("ID", "FROM", "SUBJECT", "IMPORTANCE", "STATE", "AT"),
+        ("ADDRESS", "CHAT", "CONNECTED", "UNREAD"),
+        ("PLATFORM", "USER", "ROLE", "NAME", "FROM"),
+        ("CHANNEL", "STATE", "SINCE", "RECEIVED", "SENT", "WHY"),
+        ("SERVER", "ADDRESS", "IS", "VERSION", "SINCE"),
+        ("WORK", "DONE BY", "SINCE", "UNTIL"),
+        ("SETTING", "VALUE", "FROM"),
+    ],
+)
+def test_names_and_ids_are_whole_on_a_narrow_screen(
+    monkeypatch: pytest.MonkeyPatch, heads: Sequence[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    names = {
+        "NAME",
+        "PROJECT",
+        "ID",
+        "FROM",
+        "ADDRESS",
+        "CHAT",
+        "USER",
+        "CHANNEL",
+        "SERVER",
+        "DONE BY",
+        "SETTING",
+    }
+    long = "Agent-with-a-rather-long-name-number"
+    rows = [tuple(f"{long}-{head}-{number}".lower() for head in heads) for number in (1, 2)]
+    drawn = show.table(heads, rows, none="")
+    for row in rows:
+        assert [
+            cell for head, cell in zip(heads, row, strict=True) if head in names and cell not in drawn
+        ] == []
+    longer = "n" * 100
+    assert longer in show.table(("NAME", *heads), [[longer, *heads]], none=""), "wider than the screen, too"
+
+
+def test_a_moment_has_one_form_on_a_screen_and_is_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, moment = ("ID", "SUBJECT", "AT"), "2026-11-22T16:38:08.123Z"
+    short, long = (1, "lights", moment), (2, "lights " * 20, moment)
+    assert moment in show.table(heads, [short], none="")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    for rows in ([short], [short, long]):
+        assert show.table(heads, rows, none="").splitlines()[1].endswith(" 2026-11-22 16:38")
+
+
 def test_a_row_is_one_line_and_what_must_be_whole_goes_below(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")

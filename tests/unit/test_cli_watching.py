@@ -269,6 +269,49 @@ def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
     assert set(json.loads(capsys.readouterr().out)) == {"server", "questions", "runs", "waiting"}
 
 
+@pytest.mark.parametrize("lines", [24, 30, 60])
+def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    from postroom.cli.show import rendered
+
+    monkeypatch.setenv("COLUMNS", "80")
+    at_work = {**RUN, "last_line": "reading the plan"}
+    failed = {**RUN, "state": "failed", "why": "it said no", "finished_at": RUN["created_at"]}
+    done = {**failed, "state": "done", "run_id": "d" * 36, "agent": "Last"}
+    waiting = {
+        "message": 7,
+        "agent": "Bo",
+        "project": "p",
+        "since_at": RUN["created_at"],
+        "why": "behind a run",
+    }
+    found: dict[str, Any] = {
+        "server": STATUS,
+        "questions": [QUESTION] * 3,
+        "runs": [*[at_work] * 9, *[{**RUN, "state": "queued"}] * 2, *[failed] * 12, *[done] * 4],
+        "waiting": [waiting] * 2,
+    }
+    shown = rendered(top.drawn(found, lines=lines))
+    assert len(shown.splitlines()) <= lines
+    lists = re.split(r"\n+(?=[A-Z ]+ \(\d+\)\n)", shown)[1:]
+    assert [one.split(" (")[0] for one in lists] == [
+        "QUESTIONS",
+        "AT WORK",
+        "QUEUED",
+        "MAIL THAT WAITS FOR ITS READER",
+        "FAILED",
+        "LATELY",
+    ]
+    for one in lists:
+        head, *rows = one.splitlines()
+        more = re.fullmatch(r"  and (\d+) more", rows[-1])
+        told = sum(not row.startswith(" ") for row in rows)
+        assert told >= 1, head
+        assert f"({told + (int(more[1]) if more else 0)})" in head
+    assert "d" * 36 in lists[-1]
+
+
 def test_top_says_when_there_is_nothing() -> None:
     from postroom.cli.show import rendered
 

@@ -119,6 +119,15 @@ def test_a_frequent_statement_reads_no_table_from_end_to_end(empty: sqlite3.Conn
     assert scanned <= MAY_BE_SCANNED, plan(empty, name)
 
 
+def test_participants_are_counted_in_what_was_found_of_a_thread(empty: sqlite3.Connection) -> None:
+    steps = plan(empty, "thread_participants")
+    scanned = {match[1] for step in steps if (match := re.match(r"SCAN (\w+)", step))}
+    assert scanned <= {"n", "s", "standing", "t", "each_way"}, (
+        "these are at most so many messages, and their readers"
+    )
+    assert any("messages_thread" in step for step in steps)
+
+
 IN_ORDER = (
     "inbox_newest",
     "inbox_after",

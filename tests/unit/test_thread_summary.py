@@ -38,6 +38,10 @@ def test_questions_are_found_in_prose_and_not_in_code(subtests: pytest.Subtests)
         ("Ist es blau?\r\nJa.", ["Ist es blau?"]),
         ("x" * 400 + "?", ["x" * 300]),
         ("First line\nsecond line?", ["second line?"]),
+        ("May I <b>delete</b> `prod.db`?", ["May I <b>delete</b> `prod.db`?"]),
+        ("Done. Run `a? b.` or ```c! d``` now? Yes.", ["Run `a? b.` or ```c! d``` now?"]),
+        ("Is it so\n```\nx = 1? 2\n```\nor `not`?", ["or `not`?"]),
+        ("**Is it `*`?**", ["Is it `*`?"]),
     ]:
         with subtests.test(body=body, questions=questions):
             assert _questions(body) == questions

@@ -94,6 +94,33 @@ async def test_what_was_read_is_folded_and_the_last_message_never_is(client, sto
     assert "reads, 1 unread" in seen.text
 
 
+async def test_participants_are_counted_over_all_pages_of_a_thread(client, store, world, monkeypatch):
+    def put(writes):
+        write, home = Writer(writes), writes.project("orchard").id
+        away = write.project("elsewhere", "/home/ana/elsewhere")
+        lake, fox, hidden_one = (write.agent(home, name) for name in ("x", "y", "z"))
+        far = write.agent(away, "far")
+        sent = [write.send(lake, "S", "x", to=(fox, far), bcc=(hidden_one,), thread="wide") for _ in range(7)]
+        for one in sent[:3]:
+            writes.mark_read(one.id, fox.id, NOW)
+        writes.mark_recalled(sent[6].id, NOW)
+        for to in ((lake,), (lake,), (far,)):
+            write.send(far, "S", "x", to=to, thread="wide")
+
+    await store.write(put)
+    monkeypatch.setattr(threads, "MESSAGES", 2)
+    for address in ("/p/orchard/t/wide", "/p/orchard/t/wide?newest=1"):
+        seen = await page(client, address)
+        for words in ("x wrote 6, 2 unread", "far wrote 2, 6 unread", "y reads, 3 unread"):
+            assert words in " ".join(seen.text.split()), (address, words)
+        assert "z reads" not in seen.text
+        assert "Counted" not in seen.text
+    monkeypatch.setattr(threads, "PARTICIPANTS_AMONG", 4)
+    seen = await page(client, "/p/orchard/t/wide")
+    assert "x wrote 3" in " ".join(seen.text.split())
+    assert "Counted among the newest 4 messages of a project." in seen.text
+
+
 async def test_pictures_of_a_message_are_in_their_place_and_others_are_links(client, store, world):
     def put(writes):
         write = Writer(writes)
@@ -131,6 +158,24 @@ async def test_a_thread_is_answered_at_its_end_and_the_answer_is_shown_there(roo
     assert again.headers["location"] == sent.headers["location"]
     strange = await post(browser, f"/p/{SLUG}/write", *form, ("name", "Zoe"), ("body", "A word."))
     assert (strange.status_code, "Not sent." in strange.text, "A word." in strange.text) == (404, True, True)
+
+
+async def test_every_page_of_a_thread_leads_to_its_answer_at_the_top_and_at_the_end(
+    room: WorkRoom, monkeypatch
+):
+    browser, fields = await message_form(room, subject="The quay")
+    await post(browser, f"/p/{SLUG}/write", *fields)
+    await room.turn()
+    thread_id = (await room.messages())[0].thread_id
+    address = f"/p/{SLUG}/t/{thread_id}"
+    form = 'id="reply"'
+    shown = (await browser.get(address)).text
+    assert (shown.count(form), shown.count('href="#reply"')) == (1, 1)
+    monkeypatch.setattr(threads, "MESSAGES", 1)
+    shown = (await browser.get(address)).text
+    assert (shown.count(form), shown.count(f'href="{address}?newest=1#reply"')) == (0, 3)
+    last = (await browser.get(f"{address}?newest=1")).text
+    assert (last.count(form), last.count('href="#reply"')) == (1, 1)
 
 
 async def test_a_message_to_a_person_is_marked_in_its_thread(room: WorkRoom):

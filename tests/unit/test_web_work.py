@@ -137,6 +137,18 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     assert [one.parent_run_id for one in again] == [dict(dead_letter)["run"]]
 
 
+async def test_a_question_in_the_control_room_has_the_beginning_of_the_message_that_caused_it(room):
+    await room.send(
+        "Ada", "Ash", body="**Empty** the [old cellar](http://a.b)\n\nof `prod.db`. " + "word " * 99
+    )
+    await room.turn()
+    page = (await room.browser().get(f"/p/{SLUG}")).text
+    begin = page.index("Because of")
+    cause = page[begin : page.index("</dd>", begin)]
+    assert "<bdi>Empty the old cellar of prod.db. word" in " ".join(cause.split())
+    assert cause.count("word") < 40
+
+
 async def test_just_before_a_question_stand_lines_that_a_person_can_read(room):
     colours = [
         "\x1b[1mI look at the plan\x1b[0m\n",

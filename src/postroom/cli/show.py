@@ -24,8 +24,25 @@ if TYPE_CHECKING:
 
 RULE = "-" * 40
 """Between two messages that are printed after each other."""
-_WHOLE = {"ID", "NUMBER", "THREAD", "AGENT", "TO", "PATH", "FOLDER", "VALUE", "QUESTION", "WHY"}
-"""Columns that people copy from or that say why: never cut, and below the row where there is no room."""
+_NAMES = {
+    "ADDRESS",
+    "AGENT",
+    "CHANNEL",
+    "CHAT",
+    "CLIENT",
+    "DONE BY",
+    "FROM",
+    "NAME",
+    "PROJECT",
+    "SERVER",
+    "SETTING",
+    "TO",
+    "USER",
+    "WORK",
+}
+_WHOLE = _NAMES | {"ID", "NUMBER", "THREAD", "PATH", "FOLDER", "VALUE", "QUESTION", "WHY"}
+"""Columns that people copy from, tell rows apart by, or that say why: never cut, and below the row where
+there is no room."""
 _NARROW = 16
 """Characters that a column keeps: those of a moment to the minute."""
 _STYLES = {
@@ -42,7 +59,7 @@ _STYLES = {
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """What Rich writes for those styles."""
 _MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)[\d:.]*(?:Z|[+-]\d\d:\d\d)")
-"""A moment; on a narrow screen it is shown to the minute."""
+"""A moment; on a screen it is shown to the minute, whether there is room for more or not."""
 
 
 def plain(text: object) -> str:
@@ -163,11 +180,10 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     from rich.console import Console
 
     room = Console().width
+    cells = [[_MOMENT.sub(r"\1 \2", cell) for cell in row] for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
     if _with_gaps(widths) <= room:
         return _grid(heads, cells)
-    cells = [[_MOMENT.sub(r"\1 \2", cell) for cell in row] for row in cells]
-    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
     narrow = [
         width if head in _WHOLE else min(width, _NARROW) for head, width in zip(heads, widths, strict=True)
     ]
@@ -176,7 +192,7 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     )
     kept = _shared(widths[:fitting], narrow[:fitting], room)
     shown = [[_cut(*one) for one in zip(row[:fitting], kept, strict=True)] for row in cells]
-    drawn = _grid(heads[:fitting], shown, one_line=True)
+    drawn = _grid(heads[:fitting], shown, at_least=_with_gaps(kept) + 2)
     return drawn if fitting == len(heads) else "\n".join(_with_the_rest_below(drawn, cells, fitting))
 
 
@@ -208,20 +224,25 @@ def _with_gaps(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
-def rendered(found: "RenderableType") -> str:
-    """Return what Rich draws as text: as wide as the terminal, without colours where there is none."""
+def rendered(found: "RenderableType", *, at_least: int = 0) -> str:
+    """Return what Rich draws as text: as wide as the terminal, without colours where there is none.
+
+    It is `at_least` so many characters wide: what is wider than the terminal is not cut, but goes on below.
+    """
     from rich.console import Console
 
     console = Console(highlight=False)
+    console.width = max(console.width, at_least)
     with console.capture() as captured:
         console.print(found)
     return "\n".join(text.rstrip() for text in captured.get().rstrip("\n").split("\n"))
 
 
-def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, one_line: bool = False) -> str:
+def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, at_least: int = 0) -> str:
     from rich.table import Table
     from rich.text import Text
 
+    one_line = at_least > 0
     drawn = Table(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
     for head, *column in zip(heads, *cells, strict=True):
         whole = head in _WHOLE or max(map(len, column)) <= _NARROW
@@ -230,7 +251,7 @@ def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, one_line: boo
         )
     for row in cells:
         drawn.add_row(*(Text(cell, style=_STYLES.get(cell.partition(",")[0], "")) for cell in row))
-    return rendered(drawn)
+    return rendered(drawn, at_least=at_least)
 
 
 def accept_any_text() -> None:

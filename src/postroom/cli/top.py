@@ -4,6 +4,7 @@ import select
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,6 +20,7 @@ from postroom.contracts.quoting import without_escapes
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
+    from rich.text import Text
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -74,7 +76,7 @@ def _live(server: Server) -> None:
     with _keys() as pressed, Live(screen=True, auto_refresh=False) as live:
         while True:
             try:
-                shown: RenderableType = drawn(look(server))
+                shown: RenderableType = drawn(look(server), lines=live.console.height)
             except ServerUnavailable as error:  # it may be started again: the screen goes on
                 shown = Text(f"{show.line(error.message)}\nq ends this; it goes on when the server is back")
             live.update(shown, refresh=True)
@@ -101,9 +103,9 @@ def _keys() -> Iterator[Callable[[], bool]]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def drawn(found: Mapping[str, Any]) -> "Group":
-    """Return the screen: each list under its head, and nothing wider than the terminal."""
-    from rich.console import Group
+def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
+    """Return the screen: each list under its head, no wider than the terminal, and of at most `lines`."""
+    from rich.console import Console, Group
     from rich.text import Text
 
     now = SystemClock().now()
@@ -117,21 +119,66 @@ def drawn(found: Mapping[str, Any]) -> "Group":
         ("FAILED", "red", [_run(one, now, one["why"]) for one in states["failed"]]),
         ("LATELY", "cyan", [_ended(one, now) for one in ended]),
     ]
-    parts: list[RenderableType] = [_head(found, states)]
-    for head, colour, rows in lists:
-        if rows:
-            parts += [Text(f"\n{head} ({len(rows)})", style=colour), _rows(rows[:_FEW])]
-        if len(rows) > _FEW:
-            parts.append(Text(f"  and {len(rows) - _FEW} more"))
+    console = Console()
+    head = _head(found, states)
+    shown = [_List(name, colour, _rows(rows, console.width)) for name, colour, rows in lists if rows]
+    if lines is not None:
+        _fit(shown, lines - len(head.wrap(console, console.width)))
+    parts: list[RenderableType] = [head]
+    for one in shown:
+        parts += [Text(f"{one.gap}{one.name} ({len(one.rows)})", style=one.colour), one.drawn()]
     if len(parts) == 1:
         parts.append(Text("\nNobody works, waits or asks."))
     return Group(*parts)
 
 
+@dataclass(slots=True)
+class _List:
+    """A list as far as there is room for it: its rows are lines each, of which the first says whose it is."""
+
+    name: str
+    colour: str
+    rows: Sequence[Sequence[str]]
+    few: int = _FEW
+    gap: str = "\n"
+    """What sets it off from the list above."""
+
+    def shown(self) -> list[str]:
+        lines = [text for row in self.rows[: self.few] for text in row]
+        left_out = len(self.rows) - self.few
+        return [*lines, f"  and {left_out} more"] if left_out > 0 else lines
+
+    def height(self) -> int:
+        return len(self.gap) + 1 + len(self.shown())
+
+    def drawn(self) -> "RenderableType":
+        from rich.text import Text
+
+        return Text("\n".join(self.shown()), no_wrap=True, overflow="ellipsis")
+
+
+def _fit(lists: Sequence[_List], room: int) -> None:
+    """Shorten lists to so many lines: the longest first, to a row each; then rows to a line; then gaps."""
+    for one in lists:
+        one.few = min(_FEW, len(one.rows))
+    while sum(one.height() for one in lists) > room:
+        longest = max(lists, key=lambda one: one.few, default=None)
+        if longest is None:
+            return
+        if longest.few > 1:
+            longest.few -= 1
+        elif tall := next((one for one in reversed(lists) if len(one.rows[0]) > 1), None):
+            tall.rows = [row[:1] for row in tall.rows]
+        elif set_off := next((one for one in reversed(lists) if one.gap), None):
+            set_off.gap = ""
+        else:
+            return
+
+
 _STATES: Final = ("at work", "queued", "asks", "failed")
 
 
-def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "RenderableType":
+def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "Text":
     from rich.text import Text
 
     server = found["server"]
@@ -165,20 +212,18 @@ def _mail(one: Mapping[str, Any], now: int) -> Row:
     return f"message {one['message']}", since(one["since_at"], now), "", f"{one['agent']}: {one['why']}", ""
 
 
-def _rows(rows: Sequence[Row]) -> "RenderableType":
-    """Return a line for each row, whose id is whole whatever the width; what it says ends at the edge.
+def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:
+    """Return the lines of each row, whose id is whole whatever the width; what it says ends at the edge.
 
     Whose or what it is has a line below where it is whole there and would not be in the row.
     """
     from rich.cells import cell_len
-    from rich.console import Console
-    from rich.text import Text
 
-    room, width, lines = Console().width, max(len(name) for name, *_ in rows), []
+    width, found = max(len(name) for name, *_ in rows), []
     for name, moment, state, what, said in rows:
         head, text = f"{show.line(name):<{width}} {moment:>4}{state}", show.line(what)
         beside, below = f"{head}  {text}", f"    {text}"
         fits_below = cell_len(beside) > room >= cell_len(below)
-        lines += [head.rstrip(), below] if fits_below else [beside]
-        lines += [f"    {show.line(said)}"] if said else []
-    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+        lines = [head.rstrip(), below] if fits_below else [beside]
+        found.append([*lines, f"    {show.line(said)}"] if said else lines)
+    return found

@@ -171,6 +171,17 @@ class ProjectTally(Record, frozen=True, kw_only=True):
     """When its last message was written."""
 
 
+class ThreadParticipant(Record, frozen=True, kw_only=True):
+    """Who wrote or got some messages of a thread."""
+
+    agent_id: int
+    name: str
+    project_slug: str
+    """Empty where a sender is not known any more."""
+    wrote: int
+    unread: int
+
+
 class ThreadFilter(Record, frozen=True, kw_only=True):
     """Which threads are wanted: those with a message that is all of this. Recalled messages are none."""
 

@@ -28,6 +28,7 @@ from postroom.contracts.mail import (
     StoredAnswer,
     ThreadFilter,
     ThreadHead,
+    ThreadParticipant,
 )
 from postroom.contracts.merging import MergingReads, MergingWrites
 from postroom.contracts.outbox import OutboxTables
@@ -181,6 +182,15 @@ class RecordReads(
 
     def thread_size(self, project_id: int, thread_id: str) -> int:
         """Return how many messages a thread holds."""
+        ...
+
+    def thread_participants(
+        self, project_id: int, thread_id: str, *, home_id: int, among: int
+    ) -> list[ThreadParticipant]:
+        """Count who wrote and who got the newest `among` messages that a project wrote on a thread, by id.
+
+        Recalled ones do not count, nor hidden copies, nor what did not come to the project `home_id`.
+        """
         ...
 
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:

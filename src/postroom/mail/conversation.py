@@ -5,7 +5,8 @@ A message is kept in the project of whoever wrote it. Hidden copies bring no mes
 
 from collections.abc import Callable, Sequence
 
-from postroom.contracts.mail import Message, Project
+from postroom.contracts.mail import Message, Project, ThreadParticipant
+from postroom.contracts.records import replace
 from postroom.contracts.store import MailReads, ProjectReads, RecordReads
 from postroom.mail.projects import PEOPLE_KEY
 
@@ -52,6 +53,22 @@ class Conversation:
         own = self._reads.thread_size(self._project.id, self._thread_id)
         theirs = [one for other in self._others for one in self._tail_of(other, COUNTED)]
         return own + len(self._here(theirs))
+
+    def participants(self, *, among: int) -> list[ThreadParticipant]:
+        """Return who wrote or got the newest `among` messages of each project, who wrote most first."""
+        found: dict[int, ThreadParticipant] = {}
+        for project in (self._project, *self._others):
+            counted = self._reads.thread_participants(
+                project.id, self._thread_id, home_id=self._project.id, among=among
+            )
+            for one in counted:
+                known = found.get(one.agent_id)
+                found[one.agent_id] = (
+                    replace(one, wrote=one.wrote + known.wrote, unread=one.unread + known.unread)
+                    if known
+                    else one
+                )
+        return sorted(found.values(), key=lambda one: -one.wrote)
 
     def messages(self, *, limit: int, after: int = 0) -> list[Message]:
         """Return its messages in order, those after message `after`."""

@@ -27,6 +27,10 @@ from postroom.mail.views import (
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n")
 _QUESTION_END = re.compile(r"\?[?!\"')\]*_]*$")
 _CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
+"""Code, whole: a question mark in it asks nothing, and no sentence ends there."""
+
+_AROUND = " \t\r>*-#"
+"""Marks of Markdown around a sentence."""
 
 SUMMARY_MESSAGES = 1_000
 """A longer thread is summarised by its newest messages, and the answer says how many were left out."""
@@ -250,10 +254,21 @@ def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
 
 
 def _questions(body: str) -> list[str]:
-    sentences = (text.strip(" \t\r>*-#") for text in _SENTENCE_END.split(_CODE.sub(" ", body)))
-    return [
-        text[:MAX_QUESTION_CHARS] for text in sentences if len(text) > 2 and _QUESTION_END.search(text[-20:])
-    ]
+    """Return the questions of a text as they were asked, each with the code that its sentence names."""
+    prose = _CODE.sub(_blanked, body)
+    found, begin = [], 0
+    for end in (*_SENTENCE_END.finditer(prose), None):
+        stop = end.start() if end else len(prose)
+        sentence, text = prose[begin:stop].rstrip(_AROUND), body[begin:stop].strip(_AROUND)
+        if len(text) > 2 and _QUESTION_END.search(sentence[-20:]):
+            found.append(text[:MAX_QUESTION_CHARS])
+        begin = end.end() if end else stop
+    return found
+
+
+def _blanked(code: re.Match[str]) -> str:
+    """Return as many characters as code has, in which nothing is asked; a block of lines ends a sentence."""
+    return ("\n" if "\n" in code[0] else "x") * len(code[0])
 
 
 def _unacknowledged(messages: Sequence[Message], recipients: dict[int, list[Recipient]]) -> list[UnackedView]:

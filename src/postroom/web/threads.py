@@ -11,7 +11,7 @@ from postroom.contracts.store import MailReads
 from postroom.mail import conversation
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.web.reading import awaited, cut, known_project, shown_messages, thread_rows
-from postroom.web.views import Page, Participant, ShownMessage, ThreadListPage, ThreadPage
+from postroom.web.views import Page, ShownMessage, ThreadListPage, ThreadPage
 
 THREADS: Final = 30
 AMONG: Final = 2_000
@@ -21,6 +21,8 @@ PAGE_TEXT: Final = 256 * 1024
 """Characters of message bodies on one page of a thread; a longer message has a page of its own."""
 OFFERED: Final = 200
 """Agents, and people, that the filter names."""
+PARTICIPANTS_AMONG: Final = 1_000
+"""Newest messages of each project on a thread whose writers and readers are counted."""
 NOBODY: Final = -1
 """No agent has this id: what a name finds that nobody has."""
 LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
@@ -105,7 +107,8 @@ def thread(reads: MailReads, slug: str, thread_id: str, *, me: str, after: int, 
         after=after,
         newest=newest,
         folded=_folded(standing, me, first=rows[0].message.id if after and rows else 0),
-        participants=_participants(standing),
+        participants=talk.participants(among=PARTICIPANTS_AMONG),
+        participants_among=PARTICIPANTS_AMONG,
         answers=standing[-1] if standing and page.next is None else None,
     )
 
@@ -125,26 +128,6 @@ def _was_read(one: ShownMessage, me: str) -> bool:
     mine = [reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)]
     readers = mine or one.recipients
     return all(reader.read_at is not None for reader in readers) and not awaited(one.message, readers)
-
-
-def _participants(messages: Sequence[ShownMessage]) -> list[Participant]:
-    """Return who wrote or got some messages, those who wrote first."""
-    wrote: dict[tuple[str, str], int] = {}
-    unread: dict[tuple[str, str], int] = {}
-    for one in messages:
-        sender = (one.message.sender_name, one.home or "")
-        wrote[sender] = wrote.get(sender, 0) + 1
-    for one in messages:
-        for reader in one.recipients:
-            key = (reader.name, reader.project_slug)
-            unread[key] = unread.get(key, 0) + (reader.read_at is None)
-    everybody = dict.fromkeys([*sorted(wrote, key=lambda one: -wrote[one]), *unread])
-    return [
-        Participant(
-            name=name, slug=slug, wrote=wrote.get((name, slug), 0), unread=unread.get((name, slug), 0)
-        )
-        for name, slug in everybody
-    ]
 
 
 def _id_of(reads: MailReads, project: Project | None, name: str) -> int:

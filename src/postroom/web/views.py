@@ -14,6 +14,7 @@ from postroom.contracts.mail import (
     Recipient,
     Reservation,
     ThreadHead,
+    ThreadParticipant,
 )
 
 T = TypeVar("T")
@@ -100,16 +101,6 @@ class ThreadListPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Participant:
-    """Who wrote or got some messages of a thread."""
-
-    name: str
-    slug: str
-    wrote: int
-    unread: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPage:
     """Some messages of a thread, in order."""
 
@@ -122,7 +113,9 @@ class ThreadPage:
     newest: bool
     folded: frozenset[int]
     """Messages that were read."""
-    participants: Sequence[Participant]
+    participants: Sequence[ThreadParticipant]
+    """Those of the whole thread, as far as its newest `participants_among` messages of each project."""
+    participants_among: int
     answers: ShownMessage | None
     """The last message of the thread, which an answer at its end is to; None on a page before it."""
 

@@ -38,6 +38,7 @@ from postroom.contracts.mail import (
     StoredAnswer,
     ThreadFilter,
     ThreadHead,
+    ThreadParticipant,
 )
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
@@ -371,6 +372,13 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
     def thread_size(self, project_id: int, thread_id: str) -> int:
         [[size]] = self._tx.all("mail.thread_size", {"project_id": project_id, "thread_id": thread_id})
         return int(size)
+
+    @override
+    def thread_participants(
+        self, project_id: int, thread_id: str, *, home_id: int, among: int
+    ) -> list[ThreadParticipant]:
+        values = {"project_id": project_id, "thread_id": thread_id, "home_id": home_id, "among": among}
+        return self._all(ThreadParticipant, "mail.thread_participants", **values)
 
     @override
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:

@@ -259,6 +259,29 @@ SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, impo
 -- thread_size
 SELECT count(*) FROM messages WHERE project_id = :project_id AND thread_id = :thread_id;
 
+-- thread_participants
+WITH newest AS (
+  SELECT id, sender_id, sender_name, recalled_at FROM messages
+   WHERE project_id = :project_id AND thread_id = :thread_id ORDER BY id DESC LIMIT :among),
+standing AS (
+  SELECT n.id, n.sender_id, n.sender_name FROM newest n
+   WHERE n.recalled_at IS NULL
+     AND (CAST(:home_id AS bigint) = CAST(:project_id AS bigint) OR EXISTS (
+       SELECT 1 FROM recipients r JOIN agents a ON a.id = r.agent_id
+        WHERE r.message_id = n.id AND r.kind <> 'bcc' AND a.project_id = :home_id)))
+SELECT t.agent_id, coalesce(a.name, t.name), coalesce(p.slug, ''), t.wrote, t.unread
+  FROM (SELECT agent_id, max(name) AS name, CAST(sum(wrote) AS bigint) AS wrote,
+               CAST(sum(unread) AS bigint) AS unread
+          FROM (SELECT sender_id AS agent_id, max(sender_name) AS name, count(*) AS wrote, 0 AS unread
+                  FROM standing GROUP BY sender_id
+                 UNION ALL
+                SELECT r.agent_id, '', 0, count(*) - count(r.read_at)
+                  FROM standing s {cross} recipients r ON r.message_id = s.id WHERE r.kind <> 'bcc'
+                 GROUP BY r.agent_id) AS each_way
+         GROUP BY agent_id) t
+  LEFT JOIN agents a ON a.id = t.agent_id LEFT JOIN projects p ON p.id = a.project_id
+ ORDER BY t.agent_id;
+
 -- threads
 SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, l.sender_name
   FROM threads t JOIN messages f ON f.id = t.first_id JOIN messages l ON l.id = t.last_id

@@ -300,6 +300,40 @@ async def a_thread_is_read_in_order(store: MailStore, clock: ManualClock) -> Non
     assert sizes == [4, 1, 0]
 
 
+async def participants_of_a_thread_are_counted(store: MailStore, clock: ManualClock) -> None:
+    """Who wrote and got a thread's newest messages is counted, without recalled ones and hidden copies."""
+    here, there = await an_office(store), await an_office(store, "elsewhere")
+    home = here.project.id
+
+    def send(tx: MailWrites) -> None:
+        sent = [put_message(tx, here.ada, [here.ben, there.ada], thread="plan") for _ in range(4)]
+        put_message(tx, here.ben, [here.cyd], thread="plan", kind="bcc")
+        put_message(tx, there.ada, [here.ada], thread="plan")
+        put_message(tx, there.ben, [there.ada], thread="plan")
+        tx.mark_read(sent[0].id, here.ben.id, clock.now())
+        tx.mark_recalled(sent[3].id, clock.now())
+
+    await store.write(send)
+
+    async def counted(project_id: int, among: int) -> list[tuple[str, str, int, int]]:
+        found = await store.read(
+            lambda tx: tx.thread_participants(project_id, "plan", home_id=home, among=among)
+        )
+        return [(one.project_slug, one.name, one.wrote, one.unread) for one in found]
+
+    assert await counted(home, 9) == [
+        ("harbor", "Ada", 3, 0),
+        ("harbor", "Ben", 1, 2),
+        ("elsewhere", "Ada", 0, 3),
+    ]
+    assert await counted(home, 3) == [
+        ("harbor", "Ada", 1, 0),
+        ("harbor", "Ben", 1, 1),
+        ("elsewhere", "Ada", 0, 1),
+    ]
+    assert await counted(there.project.id, 9) == [("harbor", "Ada", 0, 1), ("elsewhere", "Ada", 1, 0)]
+
+
 async def threads_come_by_their_newest_message(store: MailStore, clock: ManualClock) -> None:
     """An answer brings its thread to the front; a head tells of the first and the newest message."""
     here, there = await an_office(store), await an_office(store, "elsewhere")
@@ -457,6 +491,7 @@ async def what_an_agent_sent_comes_newest_first(store: MailStore, clock: ManualC
 
 
 PROMISES = (
+    participants_of_a_thread_are_counted,
     the_newest_messages_of_a_project_come_by_id,
     what_an_agent_sent_comes_newest_first,
     a_message_reads_back_as_it_was_sent,

@@ -317,7 +317,7 @@ one("#keys").hidden = false;
 one("#keys").addEventListener("click", () => help.showModal());
 
 const isShown = (node) => node.checkVisibility();
-const handle = (item) => (item.hasAttribute("tabindex") ? item : one("h3 a, th a, a", item) ?? item);
+const handle = (row) => row.matches("[tabindex]") ? row : one(".opens", row) ?? one("a", row) ?? row;
 
 function step(by) {
   const items = all("main [data-item]").filter(isShown).map(handle);
