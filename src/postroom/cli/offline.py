@@ -171,13 +171,16 @@ def _postgres(settings: Settings, *, may_begin: bool = True) -> PostgresStore:
 def _look_at_store(settings: Settings, now: int) -> None:
     kept = Kept.of(settings)
     if settings.database_url:
-        with closing(_postgres(settings, may_begin=False)) as store:
+        with kept.telling_where():
+            opened = _postgres(settings, may_begin=False)
+        with closing(opened) as store:
             asyncio.run(store.probe())
             refuse_wrong(asyncio.run(store.identity(kept.projects)), kept, settings)
         return
     if kept.expects_a_store:
         refuse_no_file(settings.database)
-        refuse_missing(settings.database)
+        with kept.telling_where():
+            refuse_missing(settings.database)
     _require(settings.database)
     with _owned(settings.database, now, "doctor"):
         checked_schema(settings.database, settings.database)
