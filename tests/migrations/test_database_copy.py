@@ -30,6 +30,8 @@ from postroom.contracts.errors import (
     StoreHeld,
     WrongStore,
 )
+from postroom.contracts.leases import SERVER
+from postroom.leases import Leases
 from postroom.stores import moving
 from postroom.stores.mail import search_index
 from postroom.stores.postgres.connection import quoted
@@ -310,6 +312,28 @@ def test_a_text_that_postgresql_cannot_hold_is_named_and_the_copy_goes_on_once_i
                 copied(file, schema)
         else:
             assert copied(file, schema)["went_on"]
+
+
+def test_a_source_on_which_a_server_is_up_is_refused_whoever_holds_its_locks(
+    file: Path, schema: Postgres, tmp_path: Path
+) -> None:
+    """As on a standby, where the locks of the primary's servers are not seen."""
+    back = tmp_path / "back.db"
+    copied(file, schema)
+    with closing(PostgresStore.open(schema[0], schema=schema[1])) as store:
+        asyncio.run(Leases(store.store, "mill/1", {"version": "0.9"}).renew())
+    with pytest.raises(StoreHeld, match=r"is in use by servers that are up: mill/1 \(0.9\)$"):
+        copied(schema, back)
+    assert not back.exists()
+    with closing(PostgresStore.open(schema[0], schema=schema[1])) as store:
+        asyncio.run(_given_back(store))
+    copied(schema, back)
+
+
+async def _given_back(store: Stores) -> None:
+    leases = Leases(store.store, "mill/1", {})
+    await leases.renew()
+    await leases.give_back(SERVER + leases.holder)
 
 
 def test_what_cannot_be_a_side_of_a_copy_is_refused_and_nothing_is_changed(

@@ -374,6 +374,7 @@ def _open_store(
             clock=clock,
             may_begin=may_begin,
             is_tried=is_tried,
+            is_gone=is_gone,
         )
     return SqliteStore.open(
         settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE, may_begin=may_begin
