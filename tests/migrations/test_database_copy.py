@@ -21,6 +21,7 @@ from e2e.running import plain_environment
 from mail_room import Room, a_room, furnish
 from migrations.copying import tables_of
 from postroom.cli import moving as sides
+from postroom.cli.exit_codes import REFUSED, exit_code
 from postroom.contracts import progress
 from postroom.contracts.errors import (
     InvalidRecord,
@@ -334,6 +335,19 @@ async def _given_back(store: Stores) -> None:
     leases = Leases(store.store, "mill/1", {})
     await leases.renew()
     await leases.give_back(SERVER + leases.holder)
+
+
+@pytest.mark.parametrize("is_target", [False, True])
+def test_a_file_that_is_no_database_is_a_mistaken_name(
+    file: Path, schema: Postgres, tmp_path: Path, is_target: bool
+) -> None:
+    notes = tmp_path / "notes.db"
+    notes.write_text("Dear diary, " * 500)
+    copied(file, schema)
+    with pytest.raises(StateError, match=r"notes.db is no SQLite database$") as refused:
+        copied(*((schema, notes) if is_target else (notes, schema)))
+    assert (exit_code(refused.value), refused.value.remedy) == (REFUSED, "name the right file")
+    assert [one.name for one in tmp_path.glob("notes*")] == ["notes.db"], "nothing was made beside it"
 
 
 def test_what_cannot_be_a_side_of_a_copy_is_refused_and_nothing_is_changed(
