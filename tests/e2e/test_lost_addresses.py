@@ -78,6 +78,21 @@ def test_a_data_folder_of_a_store_on_postgresql_starts_on_no_new_store(dsn: str,
         assert (folder / "postroom.db").exists()
 
 
+def test_whoever_looks_at_a_database_that_is_not_the_right_one_makes_nothing_there(
+    dsn: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "config" / "postroom" / "config.toml"
+    config.parent.mkdir(parents=True)
+    with a_database(dsn) as empty:
+        config.write_text(f'database_url = "{empty}"\n')
+        postroom(tmp_path / "data", "support-bundle", "--output", str(tmp_path / "bundle.tar.gz"))
+        assert (tmp_path / "bundle.tar.gz").exists()
+        postroom(tmp_path / "data", "doctor")
+        with psycopg.connect(empty) as session:
+            [[made]] = session.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'postroom'")
+        assert made == 0
+
+
 def test_a_store_that_is_reached_under_another_name_is_the_same(dsn: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with a_database(dsn) as mail:

@@ -159,12 +159,12 @@ def _look_at_token(settings: Settings) -> None:
         load_or_make_token(places.token_file(settings.data_dir))
 
 
-def _postgres(settings: Settings, *, may_begin: bool = True) -> PostgresStore:
+def _postgres(settings: Settings) -> PostgresStore:
     return PostgresStore.open(
         settings.database_url,
         direct_dsn=settings.database_direct_url,
         schema=settings.database_schema,
-        may_begin=may_begin,
+        may_begin=False,
     )
 
 
@@ -172,7 +172,7 @@ def _look_at_store(settings: Settings, now: int) -> None:
     kept = Kept.of(settings)
     if settings.database_url:
         with kept.telling_where():
-            opened = _postgres(settings, may_begin=False)
+            opened = _postgres(settings)
         with closing(opened) as store:
             asyncio.run(store.probe())
             refuse_wrong(asyncio.run(store.identity(kept.projects)), kept, settings)
