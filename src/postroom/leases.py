@@ -17,7 +17,15 @@ from typing import Final, TypeVar
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import StaleClaim, StoreError
-from postroom.contracts.leases import LEASES, SERVER, Lease, named_places, servers
+from postroom.contracts.leases import (
+    LEASES,
+    SERVER,
+    IsGone,
+    Lease,
+    named_places,
+    nobody_is_gone,
+    servers,
+)
 from postroom.contracts.messages import Json
 from postroom.contracts.transactions import Store, Transaction
 from postroom.log import get_logger
@@ -41,7 +49,7 @@ class Leases:
         holder: str,
         about: Mapping[str, Json],
         *,
-        is_gone: Callable[[Mapping[str, Json]], bool] = lambda _: False,
+        is_gone: IsGone = nobody_is_gone,
         length: timedelta = LENGTH,
     ) -> None:
         """`holder` names this server, for this start, and `about` is what it says of itself.

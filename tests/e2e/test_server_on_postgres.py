@@ -338,8 +338,8 @@ def test_what_is_wrong_with_the_address_is_one_sentence(
         ("no_such_mail", "createdb no_such_mail"),
         ("postgres?sslmode=require", "sslmode=disable"),
         ("read_only", "may be written"),
-        ("guarded", "GRANT CREATE ON DATABASE guarded TO"),
-        ("anothers", "GRANT USAGE, CREATE ON SCHEMA of database_schema"),
+        ("guarded", 'GRANT CREATE ON DATABASE guarded TO "guest"'),
+        ("anothers", 'GRANT USAGE, CREATE ON SCHEMA "postroom" TO "stranger"'),
     ],
 )
 def test_what_the_server_does_not_offer_is_told_with_what_to_do(

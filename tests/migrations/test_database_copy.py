@@ -21,6 +21,7 @@ from e2e.running import plain_environment
 from mail_room import Room, a_room, furnish
 from migrations.copying import tables_of
 from postroom.cli import moving as sides
+from postroom.cli.exit_codes import REFUSED, exit_code
 from postroom.contracts import progress
 from postroom.contracts.errors import (
     InvalidRecord,
@@ -30,6 +31,8 @@ from postroom.contracts.errors import (
     StoreHeld,
     WrongStore,
 )
+from postroom.contracts.leases import SERVER
+from postroom.leases import Leases
 from postroom.stores import moving
 from postroom.stores.mail import search_index
 from postroom.stores.postgres.connection import quoted
@@ -310,6 +313,41 @@ def test_a_text_that_postgresql_cannot_hold_is_named_and_the_copy_goes_on_once_i
                 copied(file, schema)
         else:
             assert copied(file, schema)["went_on"]
+
+
+def test_a_source_on_which_a_server_is_up_is_refused_whoever_holds_its_locks(
+    file: Path, schema: Postgres, tmp_path: Path
+) -> None:
+    """As on a standby, where the locks of the primary's servers are not seen."""
+    back = tmp_path / "back.db"
+    copied(file, schema)
+    with closing(PostgresStore.open(schema[0], schema=schema[1])) as store:
+        asyncio.run(Leases(store.store, "mill/1", {"version": "0.9"}).renew())
+    with pytest.raises(StoreHeld, match=r"is in use by servers that are up: mill/1 \(0.9\)$"):
+        copied(schema, back)
+    assert not back.exists()
+    with closing(PostgresStore.open(schema[0], schema=schema[1])) as store:
+        asyncio.run(_given_back(store))
+    copied(schema, back)
+
+
+async def _given_back(store: Stores) -> None:
+    leases = Leases(store.store, "mill/1", {})
+    await leases.renew()
+    await leases.give_back(SERVER + leases.holder)
+
+
+@pytest.mark.parametrize("is_target", [False, True])
+def test_a_file_that_is_no_database_is_a_mistaken_name(
+    file: Path, schema: Postgres, tmp_path: Path, is_target: bool
+) -> None:
+    notes = tmp_path / "notes.db"
+    notes.write_text("Dear diary, " * 500)
+    copied(file, schema)
+    with pytest.raises(StateError, match=r"notes.db is no SQLite database$") as refused:
+        copied(*((schema, notes) if is_target else (notes, schema)))
+    assert (exit_code(refused.value), refused.value.remedy) == (REFUSED, "name the right file")
+    assert [one.name for one in tmp_path.glob("notes*")] == ["notes.db"], "nothing was made beside it"
 
 
 def test_what_cannot_be_a_side_of_a_copy_is_refused_and_nothing_is_changed(

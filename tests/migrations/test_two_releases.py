@@ -5,9 +5,12 @@ The release before is the code of today; the steps of releases to come are made 
 
 import asyncio
 import re
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 
 import psycopg
 import pytest
@@ -15,6 +18,9 @@ from psycopg import pq, sql
 
 from mail_room import a_room, furnish
 from postroom.contracts.errors import SchemaTooNew, StoreHeld
+from postroom.contracts.leases import IsGone, nobody_is_gone
+from postroom.contracts.messages import Json
+from postroom.executors.processes.servers import is_gone, own_process
 from postroom.leases import Leases
 from postroom.stores.migrations import Migration, newest_of, shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection
@@ -47,10 +53,10 @@ def connected(dsn: str, schema: str) -> Iterator[Connection]:
         yield connection
 
 
-def upgrade(dsn: str, schema: str, *steps: Migration) -> list[int]:
+def upgrade(dsn: str, schema: str, *steps: Migration, is_gone: IsGone = nobody_is_gone) -> list[int]:
     """Do what the start of a release does that knows these steps besides those of today."""
     with connected(dsn, schema) as connection:
-        return migrate(connection, Address(dsn=dsn, schema=schema), steps=[*TODAY, *steps])
+        return migrate(connection, Address(dsn=dsn, schema=schema), steps=[*TODAY, *steps], is_gone=is_gone)
 
 
 @pytest.fixture
@@ -109,6 +115,34 @@ async def _waits_for_servers(store: PostgresStore, dsn: str, schema: str) -> Non
                 await asyncio.to_thread(upgrade, dsn, schema, ADDS, TAKES_AWAY)
             assert await asyncio.to_thread(upgrade, dsn, schema, ADDS) == [ADDS.version]
         assert await asyncio.to_thread(upgrade, dsn, schema, ADDS, TAKES_AWAY) == [TAKES_AWAY.version]
+
+
+def test_a_server_whose_process_is_gone_holds_up_no_step(postgres_dsn: str, a_schema: str) -> None:
+    """One that was killed: its lease goes on for half a minute, and the next release is started meanwhile."""
+    there: dict[str, Json] = {**own_process(), "schema": NEWEST}
+    gone = {**there, "pid": ended_process()}
+    with closing(PostgresStore.open(postgres_dsn, schema=a_schema)) as store:
+        asyncio.run(_counts_for_a_step(store, postgres_dsn, a_schema, there=there, gone=gone))
+
+
+async def _counts_for_a_step(
+    store: PostgresStore, dsn: str, schema: str, *, there: Mapping[str, Json], gone: Mapping[str, Json]
+) -> None:
+    upgraded = partial(asyncio.to_thread, upgrade, dsn, schema, ADDS, TAKES_AWAY)
+    await Leases(store.store, "mill/gone", gone).renew()
+    with pytest.raises(StoreHeld, match=r"mill/gone$"):
+        await upgraded()
+    async with Leases(store.store, "mill/there", there).serving():
+        with pytest.raises(StoreHeld, match=f"lacks schema step {ADDS.version}: mill/there$"):
+            await upgraded(is_gone=is_gone)
+    assert await upgraded(is_gone=is_gone) == [ADDS.version, TAKES_AWAY.version]
+
+
+def ended_process() -> int:
+    """Return the id of a process that was there a moment ago."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
 
 
 def test_a_ledger_that_does_not_say_for_whom_its_steps_are_is_for_who_knows_all(

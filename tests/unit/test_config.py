@@ -424,3 +424,21 @@ def test_of_a_file_and_an_address_the_one_said_later_counts(home: dict[str, str]
     error = refusal(given | {"POSTROOM_DATABASE": "/srv/post.db"})
     assert "database and database_url are both set" in error.message
     assert "hunter2" not in str(error.as_dict())
+
+
+def test_an_address_that_is_empty_is_refused_unless_a_file_is_said_as_well(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    """An unset variable of a compose file would start a server on SQLite without a word."""
+    empty = home | {"POSTROOM_DATABASE_URL": ""}
+    from_file = home | {"POSTROOM_CONFIG": str(write_config(dict(home), "database = 'x.db'\n"))}
+    for error, origin in (
+        (refusal(empty), "env POSTROOM_DATABASE_URL"),
+        (refusal(home, database_url=""), "flag"),
+        (refusal(from_file | {"POSTROOM_DATABASE_URL": ""}), "env POSTROOM_DATABASE_URL"),
+    ):
+        assert error.message == f"database_url is empty (from {origin})"
+        assert "leave it out for SQLite" in error.remedy
+    file = tmp_path / "a.db"
+    assert load_settings(environment=empty, overrides={"database": file}).database == file
+    assert load_settings(environment=empty, overrides={"database_url": ELEPHANT}).database_url == ELEPHANT

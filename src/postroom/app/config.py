@@ -519,7 +519,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
     found = {
         known[name]: _Found(value, f"env {name}", here)
         for name, value in environment.items()
-        if name in known and value
+        if name in known and (value or known[name] == "database_url")
     }
     for name in environment:
         if name.startswith(places.PREFIX):
@@ -543,12 +543,23 @@ def _choose_database(found: dict[str, _Found]) -> None:
     """Of a file and an address the one counts that was said in the later place.
 
     Raises:
-        ConfigError: both were said in the same place.
+        ConfigError: both were said in the same place; or the address is empty, which a variable that is not
+            set leaves behind, and no file was said there or later.
     """
     file, url = found.get("database"), found.get("database_url")
-    if file is None or url is None or not url.value:
+    if url is None:
         return
-    places_of = [_SOURCES.index(one.origin.partition(" ")[0]) for one in (file, url)]
+    places_of = [-1 if one is None else _SOURCES.index(one.origin.partition(" ")[0]) for one in (file, url)]
+    if url.value == "":
+        if places_of[0] < places_of[1]:
+            raise ConfigError(
+                f"database_url is empty (from {url.origin})",
+                remedy="leave it out for SQLite, or give it the address of a PostgreSQL database",
+            )
+        del found["database_url"]
+        return
+    if file is None:
+        return
     if places_of[0] == places_of[1]:
         raise ConfigError(
             f"database and database_url are both set (from {file.origin} and {url.origin})",

@@ -6,16 +6,18 @@
     empty, older than the archive
     or another one              ─▶ WrongStore, nothing changed; `new_store` goes on with what is there
 
-A data folder of a release that knew no ids has none in any of the places, and gets one here.
+A data folder of a release that knew no ids has none in any of the places, and gets one here. One whose store
+is on PostgreSQL belongs to it also where the settings name another database: the address is lost, or wrong.
 """
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from postroom.app.backups import backups_in, folder_of
 from postroom.app.config import Settings
@@ -31,6 +33,11 @@ from postroom.stores.store import Stores
 
 _LOG = get_logger(__name__)
 T = TypeVar("T")
+_POSTGRES: Final = "postgresql://"
+_ELSEWHERE: Final = (
+    "set database_url, and database_schema where it has another name, to where that store is; or begin a new "
+    "one: `postroom up --new-store` sets the archive aside"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +53,15 @@ class Kept:
     """When each project was made, as its repository says; looked up where no mark says which store it was."""
     has_backups: bool = False
     """Whether there are backups of it, which the server makes on SQLite alone."""
+    elsewhere: str = ""
+    """Where the store on PostgreSQL is that the data folder belongs to, if the settings name another."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Kept":
         """Look into the folders; an archive without repositories, or that is switched off, says nothing.
 
-        What is kept beside the token is of one database: it says nothing of another that the settings name.
+        What is kept beside the token of a file says nothing of another database that the settings name: the
+        file is still there. An address of PostgreSQL that is not named any more may be lost.
 
         Raises:
             ConfigError: a mark does not read.
@@ -60,9 +70,12 @@ class Kept:
             StoreError: the folder of backups cannot be read.
         """
         slugs = repositories(settings.storage_root) if settings.archive_enabled else []
-        beside = read_mark(settings.data_dir)
+        beside, elsewhere = read_mark(settings.data_dir), ""
         if beside and beside.database != settings.shown_database:
-            beside = None
+            if beside.database.startswith(_POSTGRES):
+                elsewhere = beside.database
+            else:
+                beside = None
         archive = read_mark(settings.storage_root) if slugs else None
         author = (settings.git_author_name, settings.git_author_email)
         return cls(
@@ -71,6 +84,7 @@ class Kept:
             slugs=slugs,
             made={} if beside or archive else projects_made(settings.storage_root, slugs, author=author),
             has_backups=not settings.database_url and bool(backups_in(folder_of(settings))),
+            elsewhere=elsewhere,
         )
 
     @property
@@ -88,6 +102,26 @@ class Kept:
         """The id that the store had."""
         mark = self.beside or self.archive
         return None if mark is None else mark.store_id
+
+    @contextmanager
+    def telling_where(self, found: str | None = None) -> Iterator[None]:
+        """Have a refusal say where the store is, if it is elsewhere: nothing needs to be restored then.
+
+        `found` is the id of the store that is refused; the one that belongs here may be in a new place.
+
+        Raises:
+            WrongStore: what the block raised.
+        """
+        try:
+            yield
+        except WrongStore as error:
+            if not self.elsewhere or found == self.store_id:
+                raise
+            raise WrongStore(
+                f"this data folder belongs to the store of {self.elsewhere}, and {error.message}",
+                value=error.value,
+                remedy=_ELSEWHERE,
+            ) from error
 
 
 def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> None:
@@ -141,9 +175,10 @@ def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
     """
     if reason := _what_is_wrong(found, kept):
         remedy = WrongStore.on_postgres if settings.database_url else WrongStore.default_remedy
-        raise WrongStore(
-            f"the database {settings.shown_database} {reason}", value=found.store_id, remedy=remedy
-        )
+        with kept.telling_where(found.store_id):
+            raise WrongStore(
+                f"the database {settings.shown_database} {reason}", value=found.store_id, remedy=remedy
+            )
 
 
 def _set_aside(root: Path, now: int) -> None:

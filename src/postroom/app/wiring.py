@@ -157,7 +157,8 @@ class Application:
             kept = Kept.of(settings)
             if new_store:
                 give_up_damaged_log(settings, clock or SystemClock())
-            store = _open_store(settings, clock, purpose, may_begin=new_store or not kept.expects_a_store)
+            with kept.telling_where():
+                store = _open_store(settings, clock, purpose, may_begin=new_store or not kept.expects_a_store)
             try:
                 settle_identity(store, settings, kept, new_store=new_store)
                 return cls(settings, store, store.clock, declared, tracing, address=address)
@@ -356,8 +357,10 @@ def see_database(settings: Settings, *, new_store: bool) -> None:
     Raises:
         PostroomError: as of `Application.open`, where the database is refused.
     """
-    may_begin = new_store or not Kept.of(settings).expects_a_store
-    _open_store(settings, None, "server", may_begin=may_begin, is_tried=True).close()
+    kept = Kept.of(settings)
+    may_begin = new_store or not kept.expects_a_store
+    with kept.telling_where():
+        _open_store(settings, None, "server", may_begin=may_begin, is_tried=True).close()
 
 
 def _open_store(
@@ -371,6 +374,7 @@ def _open_store(
             clock=clock,
             may_begin=may_begin,
             is_tried=is_tried,
+            is_gone=is_gone,
         )
     return SqliteStore.open(
         settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE, may_begin=may_begin

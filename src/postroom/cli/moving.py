@@ -8,6 +8,7 @@ from typing import NamedTuple
 from postroom.app.config import shown_address
 from postroom.contracts import progress
 from postroom.contracts.errors import InvalidArgument, MissingExtra
+from postroom.executors.processes.servers import is_gone
 from postroom.stores.moving import Side, Table, copy, is_continued
 from postroom.stores.sqlite import moving as sqlite
 
@@ -83,7 +84,7 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator
     name = shown_address(dsn, schema)
     file: AbstractContextManager[Side] = sqlite.opened(path, now=now, is_target=is_target, writes=writes)
     server: AbstractContextManager[Side] = postgres.opened(
-        dsn, schema=schema, name=name, is_target=not is_target
+        dsn, schema=schema, name=name, is_target=not is_target, is_gone=is_gone
     )
     # The source first: where it is refused, nothing is made for the target.
     first, second = (server, file) if is_target else (file, server)

@@ -159,25 +159,28 @@ def _look_at_token(settings: Settings) -> None:
         load_or_make_token(places.token_file(settings.data_dir))
 
 
-def _postgres(settings: Settings, *, may_begin: bool = True) -> PostgresStore:
+def _postgres(settings: Settings) -> PostgresStore:
     return PostgresStore.open(
         settings.database_url,
         direct_dsn=settings.database_direct_url,
         schema=settings.database_schema,
-        may_begin=may_begin,
+        may_begin=False,
     )
 
 
 def _look_at_store(settings: Settings, now: int) -> None:
     kept = Kept.of(settings)
     if settings.database_url:
-        with closing(_postgres(settings, may_begin=False)) as store:
+        with kept.telling_where():
+            opened = _postgres(settings)
+        with closing(opened) as store:
             asyncio.run(store.probe())
             refuse_wrong(asyncio.run(store.identity(kept.projects)), kept, settings)
         return
     if kept.expects_a_store:
         refuse_no_file(settings.database)
-        refuse_missing(settings.database)
+        with kept.telling_where():
+            refuse_missing(settings.database)
     _require(settings.database)
     with _owned(settings.database, now, "doctor"):
         checked_schema(settings.database, settings.database)

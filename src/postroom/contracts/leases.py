@@ -9,7 +9,7 @@ the same transaction, so that a server that stood still, or was cut off, writes 
 has.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,6 +19,8 @@ LEASES: Final = "leases"
 """The topic on which hints come that a lease is free; also what is locked where leases change hands."""
 SERVER: Final = "server "
 """How the name of the lease begins that says that a server is up; its own name follows."""
+IsGone = Callable[[Mapping[str, Json]], bool]
+"""Says of what a server said of itself whether it has surely ended; it may block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,11 @@ class LeaseTables(Protocol):
     def holds(self, name: str, holder: str, fence: int) -> bool:
         """Say whether a lease is held so, and keep it from changing hands until this transaction ends."""
         ...
+
+
+def nobody_is_gone(_about: Mapping[str, Json]) -> bool:
+    """Say that nothing is known of another server: its leases end by themselves."""
+    return False
 
 
 def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:

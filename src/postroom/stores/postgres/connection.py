@@ -438,7 +438,11 @@ class Connection:
         if not state:  # the library's own: the server is gone
             raise ConnectionLost(result.error_message.decode(errors="replace").strip())
         refusal = Refusal(
-            state=state, text=told(_DIAGNOSTIC.MESSAGE_PRIMARY), rule=told(_DIAGNOSTIC.CONSTRAINT_NAME)
+            state=state,
+            text=told(_DIAGNOSTIC.MESSAGE_PRIMARY),
+            rule=told(_DIAGNOSTIC.CONSTRAINT_NAME),
+            schema=quoted(self._address.schema),
+            user=quoted((self._pg.user or b"").decode(errors="replace")),
         )
         if isinstance(lost := error_for(refusal), ConnectionLost):
             raise lost  # it is closed behind this, and reading on would only find that

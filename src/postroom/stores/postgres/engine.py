@@ -18,6 +18,7 @@ from postroom.contracts.errors import (
     StoreReadOnly,
     WrongStore,
 )
+from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.contracts.transactions import Outline
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine
@@ -134,7 +135,7 @@ class PostgresEngine(Engine):
         self.notifications = Notifications(address, changes, self.look_around)
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - every choice by name
         cls,
         address: Address,
         *,
@@ -143,14 +144,16 @@ class PostgresEngine(Engine):
         changes: ChangeNotifier,
         may_begin: bool = True,
         is_tried: bool = False,
+        is_gone: IsGone = nobody_is_gone,
     ) -> "PostgresEngine":
         """Connect, bring the schema to the newest state and begin to hear other processes.
 
         With `is_tried` every session that it will ever want is asked for now; else those to read come later.
+        A server that `is_gone` says of that it has surely ended is in the way of no step of the schema.
 
         Raises:
             WrongStore: the schema is missing or empty, and not `may_begin`; nothing was made.
-            StoreHeld: it is being copied.
+            StoreHeld: it is being copied; or a server is up that could not go on after a step of the schema.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none.
             SchemaTooNew: a newer postroom wrote the schema.
@@ -167,7 +170,7 @@ class PostgresEngine(Engine):
             _refuse_read_only(first)
             _refuse_pooler(first, address)
             refuse_without_rights(first, shipped_migrations("postgres"))
-            migrate(first, address, may_begin=may_begin)
+            migrate(first, address, may_begin=may_begin, is_gone=is_gone)
             own_clock = DatabaseClock()
             own_clock.measure(first)
             place, checksums = first.send(_PLACE), first.send("SHOW data_checksums")

@@ -87,6 +87,9 @@ class Refusal:
     """Without the details, which show whole rows."""
     rule: str = ""
     """The rule of the schema that stands against it, where it is one."""
+    schema: str = ""
+    user: str = ""
+    """Where it was asked, and by whom: both in quotes, as statements have them."""
 
 
 class ConnectionLost(Exception):
@@ -119,7 +122,7 @@ def error_for(refusal: Refusal) -> Exception:
     if state.startswith(_MISTAKEN):
         return ConfigError(f"PostgreSQL refuses the connection: {text}")
     if state == _NO_RIGHT or _NO_USE in text:
-        return StoreReadOnly(f"the user may not do this: {text}", remedy=_granting(text))
+        return StoreReadOnly(f"the user may not do this: {text}", remedy=_granting(refusal))
     for states, kind, saying in _KINDS:
         if state.startswith(states):
             return kind(f"{saying}: {text}", remedy=_REMEDIES[kind])
@@ -199,14 +202,15 @@ def unreadable(text: str) -> ConfigError:
     return ConfigError("the address of PostgreSQL cannot be read", remedy=_CORRECT)
 
 
-def _granting(text: str) -> str:
+def _granting(refusal: Refusal) -> str:
     """Return who has to allow what."""
-    if denied := _PERMISSION.search(text):
+    if denied := _PERMISSION.search(refusal.text):
         what, name = denied.groups()
         rights = f"GRANT {_RIGHTS[what]} ON {what.upper()} {name}"
-        return f"have an administrator run {rights} TO the user of database_url"
-    if _NO_USE in text:
-        return "have an administrator GRANT USAGE, CREATE ON SCHEMA of database_schema TO its user"
+        return f"have an administrator run {rights} TO {refusal.user}"
+    if _NO_USE in refusal.text:
+        rights = f"GRANT {_RIGHTS['schema']} ON SCHEMA {refusal.schema}"
+        return f"have an administrator run {rights} TO {refusal.user}"
     return "make the user of database_url the owner of the schema and of what is in it"
 
 

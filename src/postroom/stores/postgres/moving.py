@@ -7,12 +7,13 @@ from typing import Final
 
 from postroom.contracts import progress
 from postroom.contracts.errors import InvalidRecord, StateError
+from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.stores.mail import search_index
 from postroom.stores.migrations import UNFINISHED, Migration, refuse_old, shipped_migrations
 from postroom.stores.moving import Table
 from postroom.stores.postgres.connection import Address, Connection, quoted
 from postroom.stores.postgres.ownership import Ownership
-from postroom.stores.postgres.schema import applied_steps, migrate
+from postroom.stores.postgres.schema import applied_steps, migrate, refuse_servers
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.values import encoded
 from postroom.stores.sql_transaction import Row
@@ -138,10 +139,13 @@ class PostgresSide:
 
 
 @contextmanager
-def opened(dsn: str, *, schema: str, name: str, is_target: bool) -> Iterator[PostgresSide]:
+def opened(
+    dsn: str, *, schema: str, name: str, is_target: bool, is_gone: IsGone = nobody_is_gone
+) -> Iterator[PostgresSide]:
     """Open a schema for a copy, and keep every server from it meanwhile.
 
-    A target that is not there is made by its `mark`.
+    A target that is not there is made by its `mark`. Servers hold their locks on the primary of a standby, or
+    behind a pooler none: that one is up is seen by its lease, unless `is_gone` says that it has surely ended.
 
     Raises:
         StoreHeld: a server, or another process, uses it.
@@ -153,6 +157,8 @@ def opened(dsn: str, *, schema: str, name: str, is_target: bool) -> Iterator[Pos
         applied = applied_steps(connection)
         if not is_target and not applied:
             raise StateError(f"there is no store in {name}", value=schema, remedy="name the right schema")
+        if not is_target:
+            refuse_servers(connection, name, is_gone)
         if applied and not (is_target and UNFINISHED in applied):
             refuse_old(applied, "postgres")
         yield PostgresSide(connection, address, name, is_made=bool(applied))

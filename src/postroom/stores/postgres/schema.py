@@ -4,17 +4,18 @@ Servers of this release and of the one before may use it meanwhile. So a step th
 gives way: who uses the table waits behind it for half a second, not for as long as it would have to wait.
 """
 
+import json
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from postroom.contracts import progress
 from postroom.contracts.clock import elapsed_ms, milliseconds
 from postroom.contracts.errors import StoreHeld, StoreReadOnly, StoreUnavailable, WrongStore
-from postroom.contracts.leases import SERVER
+from postroom.contracts.leases import SERVER, IsGone, nobody_is_gone
 from postroom.log import get_logger
 from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection, quoted
@@ -57,10 +58,9 @@ _RECORD: Final = """
 INSERT INTO schema_migrations (version, name, checksum, applied_at, after)
 VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $4)
 """
-_WITHOUT: Final = """
-SELECT substr(name, length($1::text) + 1), coalesce(CAST(about AS jsonb) ->> 'version', '') FROM leases
+_UP: Final = """
+SELECT substr(name, length($1::text) + 1), CAST(about AS text) FROM leases
  WHERE starts_with(name, $1::text) AND until > extract(epoch FROM clock_timestamp()) * 1000
-   AND coalesce(CAST(CAST(about AS jsonb) ->> 'schema' AS bigint), 0) < $2::bigint
  ORDER BY name
 """
 _NAMES: Final = re.compile(r"(?:CREATE TABLE|RENAME TO) (?:IF NOT EXISTS )?(\w+)")
@@ -114,8 +114,11 @@ def migrate(
     *,
     steps: Sequence[Migration] | None = None,
     may_begin: bool = True,
+    is_gone: IsGone = nobody_is_gone,
 ) -> list[int]:
     """Apply the missing steps, all or none, and return their numbers; others who do it at once wait.
+
+    `is_gone` says of what a server said of itself whether it has surely ended: its lease counts no more.
 
     Raises:
         WrongStore: there is no schema, or nothing in it, and not `may_begin`; nothing was changed.
@@ -138,17 +141,17 @@ def migrate(
         return []
     patient = Connection(replace(address, answer_within=_WITHIN, settings={**address.settings, **_SETTINGS}))
     try:
-        return _migrated(patient, address.schema, steps)
+        return _migrated(patient, address.schema, steps, is_gone)
     finally:
         patient.close()
 
 
-def _migrated(connection: Connection, schema: str, steps: Sequence[Migration]) -> list[int]:
+def _migrated(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:
     """Apply the missing steps, as soon as nobody else keeps a table that they change."""
     until, pause = elapsed_ms() + milliseconds(_WITHIN), _FIRST_PAUSE
     while True:
         try:
-            return _applied(connection, schema, steps)
+            return _applied(connection, schema, steps, is_gone)
         except (StoreUnavailable, Contended) as error:
             if elapsed_ms() > until or getattr(error, "details", HELD_UP) != HELD_UP:
                 raise
@@ -158,7 +161,7 @@ def _migrated(connection: Connection, schema: str, steps: Sequence[Migration]) -
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def _applied(connection: Connection, schema: str, steps: Sequence[Migration]) -> list[int]:
+def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:
     connection.begin()
     # Held until the transaction ends, also when that is by the end of the process.
     connection.send(_LOCK, (f"postroom migrates {schema}",))
@@ -171,7 +174,7 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration]) ->
     if _is_true(connection, _OF_OLD):  # asked, for others who start are to read it meanwhile
         connection.send(_LEDGER_AFTER)
     missing = missing_migrations(applied_steps(connection), steps, needed=needed_step(connection))
-    _refuse_servers_without(connection, max((step.after for step in missing), default=0))
+    _refuse_servers_without(connection, max((step.after for step in missing), default=0), is_gone)
     for done, step in enumerate(missing):
         progress.tell(f"changing the schema, {step.name}: steps", done, len(missing))
         connection.run_script(step.sql)
@@ -181,7 +184,7 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration]) ->
     return [step.version for step in missing]
 
 
-def _refuse_servers_without(connection: Connection, step: int) -> None:
+def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) -> None:
     """Refuse to go on while a server is up that does not know a step.
 
     One that starts at this moment, or stands still, finds out by itself (`refuse_unfit`).
@@ -189,17 +192,46 @@ def _refuse_servers_without(connection: Connection, step: int) -> None:
     Raises:
         StoreHeld: there is one.
     """
-    if not (step and _is_true(connection, _HAS_TABLE, "leases")):
-        return
-    found = connection.send(_WITHOUT, (SERVER, step))
-    connection.wait()
-    if found.rows:
-        names = ", ".join(f"{name} ({release})" if release else name for name, release in found.rows)
+    up = servers_up(connection, is_gone) if step else {}
+    if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:
         raise StoreHeld(
-            f"the schema is upgraded when no server is up that lacks schema step {step}: {names}",
-            value=[name for name, _ in found.rows],
+            f"the schema is upgraded when no server is up that lacks schema step {step}: {_named(without)}",
+            value=list(without),
             remedy="replace each by a release that has this step, or stop them all, and start this one again",
         )
+
+
+def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
+    """Refuse a schema on which a server is up, by its lease: on a standby no server holds a lock.
+
+    Raises:
+        StoreHeld: there is one.
+    """
+    connection.begin()
+    up = servers_up(connection, is_gone)
+    connection.undo()
+    if up:
+        raise StoreHeld(
+            f"{name} is in use by servers that are up: {_named(up)}",
+            value=list(up),
+            remedy="stop them all and give the command again; on a standby, when it has what the primary has",
+        )
+
+
+def servers_up(connection: Connection, is_gone: IsGone) -> dict[str, dict[str, Any]]:
+    """Return what each server that is up says of itself, by its name, as its lease has it."""
+    if not _is_true(connection, _HAS_TABLE, "leases"):
+        return {}
+    found = connection.send(_UP, (SERVER,))
+    connection.wait()
+    up = {name: json.loads(about) for name, about in found.rows}
+    return {name: about for name, about in up.items() if not is_gone(about)}
+
+
+def _named(up: Mapping[str, Mapping[str, object]]) -> str:
+    return ", ".join(
+        f"{name} ({about['version']})" if about.get("version") else name for name, about in up.items()
+    )
 
 
 def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:

@@ -10,7 +10,7 @@ from postroom.contracts.errors import StateError
 from postroom.stores.migrations import UNFINISHED, refuse_old
 from postroom.stores.moving import LEFT_OUT, Table
 from postroom.stores.sql_transaction import Row
-from postroom.stores.sqlite.connection import connect, refuse_denied, translated
+from postroom.stores.sqlite.connection import connect, file_error, refuse_denied, translated
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
@@ -19,6 +19,7 @@ from postroom.stores.statements import statements
 
 _MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES (?, ?, '', 0)"
 
+_BEGINS: Final = b"SQLite format 3\0"
 _LOG_PAGES: Final = 10_000
 """After how many pages the log is merged into the file, which a server's own thread does elsewhere."""
 
@@ -171,7 +172,8 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
 
     Raises:
         StoreHeld: a server uses it.
-        StateError: there is no such source, one is older than this release, or is another program's.
+        StateError: there is no such source, one is older than this release, or is another program's; or the
+            file is no database.
         SchemaTooNew: a newer postroom wrote it.
         WrongStore: its log is damaged.
     """
@@ -184,6 +186,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_denied(path)
+    _refuse_other_file(path)
     lock = OwnerLock(path)
     lock.acquire(now=now, purpose="copy")
     try:
@@ -192,6 +195,24 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
             yield side
     finally:
         lock.release()
+
+
+def _refuse_other_file(path: Path) -> None:
+    """Refuse a file that is no database: a name that was mistaken, and nothing to restore.
+
+    Raises:
+        StateError: it is none.
+        StoreError: it cannot be read.
+    """
+    if not path.exists():
+        return
+    try:
+        with path.open("rb") as file:
+            begins = file.read(len(_BEGINS))
+    except OSError as error:
+        raise file_error(error, path, is_read=True) from error
+    if begins not in (_BEGINS, b""):
+        raise StateError(f"{path} is no SQLite database", value=str(path), remedy="name the right file")
 
 
 def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:
