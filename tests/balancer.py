@@ -4,16 +4,15 @@ It is Debian's package `caddy`, or whatever program of that name is found.
 """
 
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
+from addresses import Address, free_address
 from e2e.running import Cut, Line, plain_environment
 
-Address = tuple[str, int]
 CADDYFILE = Path(__file__).parents[1] / "deploy" / "Caddyfile"
 PATIENCE = 60.0
 
@@ -21,14 +20,6 @@ PATIENCE = 60.0
 def missing_balancer() -> str | None:
     """Say why there is no balancer to test with, or None."""
     return None if shutil.which("caddy") else "no Caddy: install Debian's package `caddy`"
-
-
-def free_address(host: str = "127.0.0.1") -> Address:
-    """Return an address that nobody listens on at this moment."""
-    with closing(socket.socket()) as asked:
-        asked.bind((host, 0))
-        port: int = asked.getsockname()[1]
-    return host, port
 
 
 @contextmanager

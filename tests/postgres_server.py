@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
@@ -20,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+
+from addresses import free_address
 
 READY = "database system is ready to accept"
 STARTED_WITHIN = 30
@@ -89,7 +90,7 @@ class PostgresServer:
         self._process: subprocess.Popen[str] | None = None
         self._reader: Thread | None = None
         self._said: deque[str] = deque(maxlen=50)
-        self.port = _free_port()
+        _, self.port = free_address()
 
     def __enter__(self) -> "PostgresServer":
         return self
@@ -205,9 +206,3 @@ def _unprivileged() -> dict[str, Any]:
 def _readable_by_all(path: Path) -> bool:
     """Say whether any user may run a program: it and each folder above it must let others in."""
     return all(one.stat().st_mode & stat.S_IXOTH for one in (path, *path.resolve().parents))
-
-
-def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])

@@ -6,7 +6,6 @@
 import asyncio
 import os
 import random
-import socket
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -17,6 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from addresses import free_address
 from channels.fake_telegram import SILENCE, FakeTelegram, message, shown_text, update
 from postgres_server import running_postgres
 from postroom.contracts.chat import InboundStatus
@@ -228,7 +228,7 @@ def dsn() -> Iterator[str]:
 async def test_two_processes_on_one_server_run_a_session_once_at_a_time(dsn: str, tmp_path: Path) -> None:
     fake = FakeTelegram()
     async with fake.serving():
-        ports = tuple(_free_port() for _ in range(2))
+        ports = tuple(free_address()[1] for _ in range(2))
         processes = await asyncio.to_thread(
             lambda: Processes(dsn, tmp_path, fake.url, turn_ms=30, ports=ports)
         )
@@ -260,9 +260,3 @@ async def _delivered(client: Any, port: int, told: dict[str, Any], headers: dict
                 continue
             if answer.status_code == 200:
                 return
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from balancer import free_address
+from addresses import free_address
 from faults.cutting_proxy import a_proxy
 from networks import Network, found_from_everywhere, missing_networks, networks
 from soak.lines import Line

@@ -264,3 +264,15 @@ def test_who_asks_for_one_conversations_queue_reads_its_own_entries_and_not_all_
             for one in (statement, *for_several(filled, statement)):
                 [[[plan]]] = filled.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {one.text}").fetchall()
                 assert set(indexes(plan["Plan"], "run_dispatches")) <= of_one, name
+
+
+def test_who_asks_for_messages_by_their_ids_reads_those_and_not_the_whole_conversation(
+    empty: Session, filled: Session
+) -> None:
+    """Each run does; on the thread of a long conversation it took longer with each message."""
+    for session in (empty, filled):
+        for name in ("named_messages", "committed"):
+            statement = statements("postgres")[f"threads.{name}"]
+            for one in (statement, *for_several(session, statement)):
+                [[[plan]]] = session.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {one.text}").fetchall()
+                assert set(indexes(plan["Plan"], "run_messages")) == {"run_messages_id"}, name

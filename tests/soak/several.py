@@ -14,7 +14,8 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from balancer import balanced, free_address
+from addresses import free_address
+from balancer import balanced
 from networks import Network, found_from_everywhere, networks
 from postgres_server import PostgresServer
 from postroom import testing

@@ -1,5 +1,6 @@
 -- Threads, runs, and messages committed and pending. `:low` and `:beyond` bound ids. What is listed leaves out rows
--- that are set aside. `seq + 0` sorts what was found; by `seq` SQLite would walk the whole thread in that order.
+-- that are set aside. `seq + 0` sorts what was found; by `seq` SQLite would walk the whole thread in that order. PostgreSQL
+-- would, too, for a list of ids: it looks for each id apart.
 
 -- thread
 SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
@@ -221,6 +222,11 @@ VALUES (:thread_id, :seq, :message_id, :run_id, :visibility, :created_at, :body)
 SELECT message_id FROM run_messages
  WHERE thread_id = :thread_id AND message_id IN {texts :message_ids} LIMIT 1;
 
+-- committed @postgres
+SELECT asked.id FROM unnest(CAST(:message_ids AS text[])) AS asked (id)
+ WHERE EXISTS (SELECT 1 FROM run_messages WHERE thread_id = :thread_id AND message_id = asked.id LIMIT 1 OFFSET 0)
+ LIMIT 1;
+
 -- all_messages
 SELECT thread_id, seq, created_at, body FROM run_messages WHERE thread_id = :thread_id ORDER BY seq;
 
@@ -266,6 +272,12 @@ DELETE FROM run_summaries WHERE thread_id IN {texts :thread_ids};
 -- named_messages
 SELECT thread_id, seq, created_at, body FROM run_messages
  WHERE thread_id = :thread_id AND message_id IN {texts :message_ids} ORDER BY seq + 0;
+
+-- named_messages @postgres
+SELECT found.* FROM (SELECT DISTINCT unnest(CAST(:message_ids AS text[])) AS id) AS asked
+ CROSS JOIN LATERAL (SELECT thread_id, seq, created_at, body FROM run_messages
+                      WHERE thread_id = :thread_id AND message_id = asked.id OFFSET 0) AS found
+ ORDER BY seq;
 
 -- messages
 SELECT thread_id, seq, created_at, body FROM run_messages
