@@ -38,7 +38,9 @@ PARTS: Final = 100
 COUNTED: Final = 250
 """Messages of one part of a span are counted up to here."""
 TOTAL: Final = 10_000
-"""Messages of a span are counted up to here, however long it is; who wrote more of them is not looked for."""
+"""Messages of a span are counted up to here, however long it is."""
+PARTAKERS_OF: Final = 2_000
+"""Messages of which senders and readers are looked up: the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +300,7 @@ def _messages(
         newest,
         min(total, TOTAL),
         is_counted_out=total > TOTAL,
-        took_part=frozenset(part.union(reads.took_part(project.id, span, newest=TOTAL))),
+        took_part=frozenset(part.union(reads.took_part(project.id, span, newest=PARTAKERS_OF))),
         counts=reads.written_counts(project.id, span, parts=PARTS, most=COUNTED),
     )
 
