@@ -338,6 +338,22 @@ async def test_the_cause_of_each_failed_attempt_is_kept_with_its_place(room):
         assert f"ConnectionError: no route, time {number}" in one["traceback"]
 
 
+async def test_a_failure_of_ours_that_says_more_of_another_is_told_without_a_place_in_our_code(room):
+    """Such as a program's exit, with advice about it."""
+
+    class Failing(Blocking):
+        async def execute(self, activation, sink):
+            raise Overloaded("the provider is away: try another") from Overloaded("the provider is away")
+
+    mailbox = room.mailbox(Failing())
+    submitted = RunActivation.new("t", ["go"]).delivered(max_attempts=1)
+    result = await mailbox.submit_background(submitted)
+    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    page = await room.stores.events.list(EventScope.run(result.run_id))
+    [failed] = [event.payload for event in page.events if event.event_kind == "RunAttemptFailed"]
+    assert failed.keys() == {"attempt", "error"}
+
+
 async def test_a_store_that_was_away_while_a_run_asked_it_is_told_without_a_place_in_our_code(room):
     class Failing(Blocking):
         async def execute(self, activation, sink):

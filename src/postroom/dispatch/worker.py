@@ -855,7 +855,8 @@ def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> Canonical
     A store that was away is no fault of a place.
     """
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
-    is_ours = isinstance(error, PostroomError) and error.__cause__ is None
+    causes = error, error.__cause__
+    is_ours = all(one is None or isinstance(one, PostroomError) for one in causes)
     was_away = isinstance(error, StoreError) and error.retryable
     if not is_ours and not was_away:
         facts["traceback"] = storable("".join(format_exception(error))[-_TRACEBACK_KEPT:])
