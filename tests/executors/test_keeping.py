@@ -32,9 +32,11 @@ def test_a_killed_server_is_gone_once_its_programs_were_ended() -> None:
         assert not is_gone(about)
         (keeper,) = psutil.Process(server.pid).children()
         keeper.suspend()  # as on a machine that is too busy for it
-        server.send_signal(signal.SIGKILL)
-        server.wait(PATIENCE)
-        assert not is_gone(about)
-        keeper.resume()
+        try:
+            server.send_signal(signal.SIGKILL)
+            server.wait(PATIENCE)
+            assert not is_gone(about)
+        finally:
+            keeper.resume()
         psutil.wait_procs([keeper], timeout=PATIENCE)
     assert is_gone(about)
