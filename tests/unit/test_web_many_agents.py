@@ -246,16 +246,9 @@ async def test_everything_begins_with_what_a_person_wrote_before_anybody_of_the_
     store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
 ) -> None:
     def asked(tx: MailWrites) -> None:
-        people = tx.insert_project(
-            slug=PEOPLE_SLUG,
-            human_key=PEOPLE_KEY,
-            spelling=PEOPLE_KEY,
-            git_identity="",
-            owner="",
-            now=clock.now(),
-        )
         write = Writer(tx)
-        mira, ada = write.agent(people.id, "Mira"), tx.agents(1, include_retired=False, limit=1)[0]
+        people = write.project(PEOPLE_SLUG, PEOPLE_KEY)
+        mira, ada = write.agent(people, "Mira"), tx.agents(1, include_retired=False, limit=1)[0]
         write.send(mira, "Please", "x", to=(ada,), at=clock.now())
         write.send(mira, "To nobody here", "x", to=(mira,), at=clock.now() + HOUR)
         write.send(ada, "Done", "x", to=(mira,), at=clock.now() + 10 * MINUTE)

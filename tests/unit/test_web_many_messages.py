@@ -112,16 +112,9 @@ async def test_what_people_wrote_to_a_project_is_counted_with_what_its_agents_wr
     store: SqliteStore, clock: ManualClock, browser: httpx2.AsyncClient
 ) -> None:
     def asked(tx: MailWrites) -> None:
-        people = tx.insert_project(
-            slug=PEOPLE_SLUG,
-            human_key=PEOPLE_KEY,
-            spelling=PEOPLE_KEY,
-            git_identity="",
-            owner="",
-            now=clock.now(),
-        )
         write = Writer(tx)
-        mira, other = write.agent(people.id, "Mira"), write.agent(write.project("shed", "/shed"), "Zoe")
+        people = write.project(PEOPLE_SLUG, PEOPLE_KEY)
+        mira, other = write.agent(people, "Mira"), write.agent(write.project("shed", "/shed"), "Zoe")
         ada = tx.agents(1, include_retired=False, limit=1)[0]
         for number in range(310):
             write.send(mira, "Elsewhere", "x", to=(other,), at=clock.now() - 2_000 - number)

@@ -39,7 +39,7 @@ COUNTED: Final = 250
 """Messages of one part of a span are counted up to here."""
 TOTAL: Final = 10_000
 """Messages of a span are counted up to here, however long it is."""
-PARTAKERS_OF: Final = 2_000
+LOOKED_THROUGH: Final = 2_000
 """Messages of which senders and readers are looked up: the newest."""
 
 
@@ -300,7 +300,7 @@ def _messages(
         newest,
         min(total, TOTAL),
         is_counted_out=total > TOTAL,
-        took_part=frozenset(part.union(reads.took_part(project.id, span, newest=PARTAKERS_OF))),
+        took_part=frozenset(part.union(reads.took_part(project.id, span, newest=LOOKED_THROUGH))),
         counts=reads.written_counts(project.id, span, parts=PARTS, most=COUNTED),
     )
 
