@@ -87,8 +87,7 @@ seeds: $(DEV) ## run the acceptance tests beside the project, unchanged
 	fi
 
 seeds-postgres: $(DEV) ## run them on a PostgreSQL that is started for it
-	@data=$$(mktemp -d) && trap 'rm -rf "$$data"' EXIT && \
-	  POSTROOM_DATA_DIR="$$data" PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -p seeds_on_postgres \
+	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -p seeds_on_postgres \
 	  -c pyproject.toml --rootdir . $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py \
 	  $(SEEDS)/test_session_race_guard.py
 

@@ -1,7 +1,7 @@
 """Runs the acceptance tests beside the project on PostgreSQL, unchanged: `pytest -p seeds_on_postgres <files>`.
 
 Their own fixture names a SQLite file in an older variable; ours names a schema of a real server in the newer
-one, which wins. Each test gets a schema of its own.
+one, which wins. Each test gets a schema of its own, and a data folder: a folder belongs to one store.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,17 @@ def seeds_dsn() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def on_postgres(
-    seeds_dsn: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    seeds_dsn: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[None]:
     """Come before the fixture of the tests, which reads the settings anew."""
     schema = f"seeds_{blake2b(request.node.nodeid.encode(), digest_size=8).hexdigest()}"
     with psycopg.connect(seeds_dsn, autocommit=True) as session:
         monkeypatch.setenv("POSTROOM_DATABASE_URL", seeds_dsn)
         monkeypatch.setenv("POSTROOM_DATABASE_SCHEMA", schema)
+        monkeypatch.setenv("POSTROOM_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         yield
         used = session.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchall()
         session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
