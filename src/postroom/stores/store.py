@@ -75,6 +75,13 @@ class OpenTransaction(Transaction):
         self._seed = seed
         self._ids = 0
 
+    def __enter__(self) -> "OpenTransaction":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the parts, which hold this: else only the garbage collector frees either."""
+        vars(self).clear()
+
     @_Part
     def mail(self) -> MailTables:
         """Projects, agents, messages, reservations and what belongs to them."""
@@ -168,9 +175,14 @@ class SqlStore(Store):
     @override
     async def read(self, look: Callable[[Transaction], T]) -> T:
         aside: set[tuple[object, object]] = set()
+
+        def run(sql: SqlTransaction) -> T:
+            with OpenTransaction(sql, self.clock) as tx:
+                return look(tx)
+
         while True:
             try:
-                return await self.engine.read(lambda sql: look(OpenTransaction(sql, self.clock)))
+                return await self.engine.read(run)
             except StoreCorrupt as error:
                 await self._set_aside(error, aside)
 
@@ -185,12 +197,12 @@ class SqlStore(Store):
         aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> "T | StaleClaim":
-            tx = OpenTransaction(sql, clock, seed, performer)
-            done = change(tx)
-            topics.clear()  # what an earlier run of it told was undone with it
-            topics.update(tx.topics)
-            effects[:] = tx.claimed_effects
-            return done
+            with OpenTransaction(sql, clock, seed, performer) as tx:
+                done = change(tx)
+                topics.clear()  # what an earlier run of it told was undone with it
+                topics.update(tx.topics)
+                effects[:] = tx.claimed_effects
+                return done
 
         def committed() -> None:
             self._tell(topics)
