@@ -297,13 +297,13 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
     ("typed", "status", "said"),
     [
         ({"to": "", "others": "Nobody-here"}, 404, "no agent &#39;Nobody-here&#39;"),
-        ({"to": ""}, 400, "the message has no recipient"),
+        ({"to": ""}, 400, "The message has no recipient"),
         ({"to": "Bo", "others": "Nix, Nox"}, 400, "Nix"),
         ({"subject": "s" * 513}, 413, "the limit is 512"),
         ({"subject": "two\nlines"}, 400, "line breaks"),
         ({"body": "b" * (1 << 20) + "é"}, 413, "the limit is 1048576"),
-        ({"name": "Bo"}, 404, "nobody is known as"),
-        ({"name": ""}, 404, "nobody is known as"),
+        ({"name": "Bo"}, 404, "Nobody is known as"),
+        ({"name": ""}, 404, "Nobody is known as"),
         ({"importance": "loud"}, 400, "importance"),
         ({"body": "nul\0"}, 400, "NUL"),
     ],
@@ -628,6 +628,14 @@ async def test_a_run_whose_output_says_more_than_its_answer_shows_both(room):
     assert page.count("Bo did it") == 2
     assert "step 1\nBo did it\n</pre>" in page
     assert "and nothing else" not in page
+
+
+async def test_a_run_that_is_not_there_leads_to_the_list_of_runs(room):
+    browser = room.browser()
+    for address in (f"{RUNS}/none", f"{RUNS}?live=no"):
+        page = (await browser.get(address)).text
+        assert f'<a class="button" href="{RUNS}">Runs</a>' in page
+        assert f'href="/p/{SLUG}">Control room</a>' in page
 
 
 async def test_a_run_at_work_that_has_put_nothing_out_says_so(room):
