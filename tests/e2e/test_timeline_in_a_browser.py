@@ -148,10 +148,15 @@ def test_wheel_drag_and_keys_move_the_picture_and_the_address_says_where(address
     assert not browser.complaints()
 
 
-@pytest.mark.parametrize("width", [1440, 1280])
-def test_a_name_of_twelve_letters_is_whole_on_one_line_where_there_is_room(address, browser, width):
+@pytest.mark.parametrize("width", [1440, 1280, 1200, 1080, 961])
+def test_a_name_of_twelve_letters_is_whole_on_one_line_in_who_is_on_what(address, browser, width):
     browser.open(address, width=width)
-    assert browser.see(NAMED % (".crew-table .person bdi", "")) == [True, "whole"]
+    for name in (".crew-table .person bdi", ".crew-table .under bdi"):
+        assert browser.see(NAMED % (name, "")) == [True, "whole"]
+
+
+@pytest.mark.parametrize("width", [1440, 1280])
+def test_a_name_of_twelve_letters_is_whole_on_one_line_of_the_timeline(address, browser, width):
     browser.open(f"{address}/timeline", width=width)
     assert browser.see(NAMED % (".tl-name a bdi", "dead letter")) == [True, "whole"]
 
@@ -160,10 +165,6 @@ def test_no_cell_of_who_is_on_what_reaches_into_the_next_where_they_are_narrow(a
     browser.open(address, width=1000)
     wide = "[...document.querySelectorAll('.crew-table :is(th, td)')].filter(one => one.scrollWidth > one.clientWidth + 1)"
     assert browser.see(f"{wide}.map(one => one.dataset.label ?? one.textContent)") == []
-    assert browser.see(NAMED.replace("Streamlining", "Streamer") % (".crew-table .person bdi", "")) == [
-        True,
-        "whole",
-    ]
 
 
 def test_the_wheel_keeps_to_the_limits_of_the_buttons_and_ends_at_most_a_moment_after_now(address, browser):

@@ -3,7 +3,16 @@
 import unicodedata
 
 from injections import FIELDS, forged
-from postroom.contracts.quoting import between, end_of, in_code_fence, one_line, quoted, readable, said_by
+from postroom.contracts.quoting import (
+    between,
+    end_of,
+    in_code_fence,
+    one_line,
+    quoted,
+    readable,
+    said_by,
+    sentence,
+)
 
 JOINERS = {"\u200c", "\u200d"}
 
@@ -98,3 +107,17 @@ def test_the_end_of_a_text_begins_where_a_line_does():
         assert end_of(text, most) == end, (text, most)
     assert end_of("ne\ntwo\n", 9, begins_within=True) == "two\n"
     assert end_of("ne", 9, begins_within=True) == "ne"
+
+
+def test_what_an_error_says_begins_big_unless_that_is_a_name():
+    assert sentence("no project is called 'x'") == "No project is called 'x'"
+    assert sentence("busy") == "Busy"
+    for text in (
+        "orchard has no message 9",
+        "deploy-bot is retired",
+        "total.py is held",
+        "'x' is no name",
+        "",
+        "Ada",
+    ):
+        assert sentence(text, "orchard") == text

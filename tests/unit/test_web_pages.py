@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 
 from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
+from postroom.contracts.quoting import sentence
 from postroom.contracts.records import replace
 from postroom.contracts.waking import MessageRun
 from postroom.mail.operations import ALL_OPERATIONS
@@ -883,7 +884,7 @@ async def test_no_page_names_a_tool_as_the_remedy_of_a_wrong_address(client, wor
         seen = await page(client, address, status=404)
         named = [one.name for one in ALL_OPERATIONS if one.name in seen.text]
         assert not named, address
-        assert "look " in seen.text, address
+        assert re.search("[Ll]ook ", seen.text), address
 
 
 async def test_what_is_not_there_is_told_within_its_project_from_where_one_can_go_on(client, world):
@@ -931,13 +932,13 @@ async def test_an_error_that_postroom_does_not_know_is_left_to_the_edge():
 
 
 async def test_a_failure_of_the_server_becomes_a_page_with_its_remedy(subtests: pytest.Subtests) -> None:
-    for error, status in [(StoreUnavailable("busy"), 503), (InvalidName("no"), 400)]:
+    for error, status in [(StoreUnavailable("Busy"), 503), (InvalidName("No"), 400)]:
         with subtests.test(error=error, status=status):
             app = Starlette(routes=page_routes(Failing(error), clock=Noon()))
             async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
                 seen = await page(client, "/p/a/search?q=b", status=status)
             assert error.message in seen.text
-            assert error.remedy in seen.text
+            assert sentence(error.remedy) in seen.text
 
 
 async def test_pages_are_kept_by_nobody_and_assets_for_good(client, world):
@@ -972,4 +973,37 @@ def test_an_error_page_can_be_made_for_any_edge():
     answer = error_page(404, "there is no <page>", remedy="look & see")
     assert answer.status_code == 404
     seen = Page(bytes(answer.body).decode())
-    assert "404 Not Found there is no <page> look & see" in seen.text
+    assert "404 Not Found There is no <page> Look & see" in seen.text
+
+
+async def test_what_an_error_says_begins_like_a_sentence_and_a_name_stays_as_it_is(client, world):
+    for address, status, said in (
+        ("/p/none", 404, "No project is called 'none' Look for it in the list of projects"),
+        ("/p/orchard/nothing/here", 404, "There is no page at /p/orchard/nothing/here"),
+        ("/p/orchard/m/99999", 404, "orchard has no message 99999"),
+        ("/p/orchard/m/x", 404, "'x' is no message's number"),
+        ("/p/orchard/timeline?span=9h", 400, "Span must be one of "),
+    ):
+        seen = await page(client, address, status=status)
+        assert said in seen.text, address
+    assert " Go back " in (await page(client, "/p/orchard/timeline?span=9h", status=400)).text
+
+
+async def test_what_is_not_there_leads_to_the_list_where_it_would_be_and_to_the_projects_first_page(
+    client, world
+):
+    for address, where in (
+        ("/p/orchard/t/none", "threads"),
+        ("/p/orchard/m/99", "threads"),
+        ("/p/orchard/m/99/source", "threads"),
+        ("/p/orchard/agents/Nobody", "agents"),
+        ("/p/orchard/timeline?agent=Nobody", "timeline"),
+        ("/p/orchard/nothing/here", None),
+        ("/p/orchard/runs/none", None),  # these pages cannot be worked on: there are no runs
+    ):
+        seen = await page(client, address, status=404)
+        ways = [one["href"] for one in seen.all("a") if "button" in one.get("class", "")]
+        first = [f"/p/orchard/{where}"] if where else []
+        assert ways == [*first, "/p/orchard", "/"], address
+    seen = await page(client, "/p/none/t/none", status=404)
+    assert [one["href"] for one in seen.all("a") if "button" in one.get("class", "")] == ["/"]

@@ -1,6 +1,7 @@
 """People work on the pages: they answer, write, end runs and have them tried again, each once and only they."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from urllib.parse import quote, urlencode
@@ -296,13 +297,13 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
     ("typed", "status", "said"),
     [
         ({"to": "", "others": "Nobody-here"}, 404, "no agent &#39;Nobody-here&#39;"),
-        ({"to": ""}, 400, "the message has no recipient"),
+        ({"to": ""}, 400, "The message has no recipient"),
         ({"to": "Bo", "others": "Nix, Nox"}, 400, "Nix"),
         ({"subject": "s" * 513}, 413, "the limit is 512"),
         ({"subject": "two\nlines"}, 400, "line breaks"),
         ({"body": "b" * (1 << 20) + "é"}, 413, "the limit is 1048576"),
-        ({"name": "Bo"}, 404, "nobody is known as"),
-        ({"name": ""}, 404, "nobody is known as"),
+        ({"name": "Bo"}, 404, "Nobody is known as"),
+        ({"name": ""}, 404, "Nobody is known as"),
         ({"importance": "loud"}, 400, "importance"),
         ({"body": "nul\0"}, 400, "NUL"),
     ],
@@ -600,6 +601,41 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
     assert "step 1" in page
     assert "Bo did it" in page
     assert "This runner tells no steps" in page
+
+
+async def test_a_run_that_put_out_its_answer_and_nothing_else_tells_it_once(room):
+    room.agents.output = ["Bo did it\n"]
+    await room.send("Ada", "Bo")
+    await room.turn()
+    [work] = await room.operator.works(SLUG)
+    browser = room.browser()
+    page = (await browser.get(f"{RUNS}/{work.run_id}")).text
+    assert page.count("Bo did it") == 1
+    assert "<h3>Says</h3>" not in page
+    assert re.search(r"Answered <a href=\"/p/[^/]+/m/2\">", page)
+    assert re.search(r"Its answer</h2>\s+<ul><li><a href=\"/p/[^/]+/m/2\">", page)
+    assert "It put out its answer, and nothing else." in page
+    assert "It put nothing out" not in page
+    assert (await browser.get(f"{RUNS}/{work.run_id}?output=raw")).text == "Bo did it\n"
+
+
+async def test_a_run_whose_output_says_more_than_its_answer_shows_both(room):
+    room.agents.output = ["step 1\n", "Bo did it\n"]
+    await room.send("Ada", "Bo")
+    await room.turn()
+    [work] = await room.operator.works(SLUG)
+    page = (await room.browser().get(f"{RUNS}/{work.run_id}")).text
+    assert page.count("Bo did it") == 2
+    assert "step 1\nBo did it\n</pre>" in page
+    assert "and nothing else" not in page
+
+
+async def test_a_run_that_is_not_there_leads_to_the_list_of_runs(room):
+    browser = room.browser()
+    for address in (f"{RUNS}/none", f"{RUNS}?live=no"):
+        page = (await browser.get(address)).text
+        assert f'<a class="button" href="{RUNS}">Runs</a>' in page
+        assert f'href="/p/{SLUG}">Control room</a>' in page
 
 
 async def test_a_run_at_work_that_has_put_nothing_out_says_so(room):

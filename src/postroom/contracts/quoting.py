@@ -31,6 +31,7 @@ _HIDDEN: Final = (
 """What else has no shape. The two joiners stay: words and pictures are spelt with them."""
 _IN_TEXT: Final = re.compile(f"[{_STEERS}]|{_STRAY_SELECTOR}")
 _IN_LINE: Final = re.compile(f"[{_STEERS}{_HIDDEN}]|{_STRAY_SELECTOR}")
+_FIRST_WORD: Final = re.compile(r"[a-z]+(?=[ ,:;]|$)")
 _BLANKS: Final = re.compile(r"[\n\t]")
 _BACKTICKS: Final = re.compile(r"`+")
 _OPENING: Final = (
@@ -127,3 +128,15 @@ def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
     if len(text) > most and text[-most - 1] == "\n":
         return kept
     return kept.partition("\n")[2] or kept
+
+
+def sentence(text: str, *names: str) -> str:
+    """Return what an error says as a sentence of a page: it begins big, unless it begins with one of `names`.
+
+    At the command line and in JSON it stands behind a colon, where it begins small. A word with anything
+    but small letters in it, such as the name of a file, is left as it is.
+    """
+    first = _FIRST_WORD.match(text)
+    if first is None or first[0] in names:
+        return text
+    return text[0].upper() + text[1:]

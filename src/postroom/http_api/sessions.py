@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import StoreError
+from postroom.contracts.quoting import sentence
 from postroom.http_api.errors import CHALLENGE, status_of
 from postroom.log import get_logger
 from postroom.services.login_codes import FORM_TOKEN, EndedSessions, LoginCodes, typed_in
@@ -262,7 +263,7 @@ def _nothing_sent(form: Mapping[str, Sequence[str]], *, then: str) -> HTMLRespon
 
 
 def _page(notice: str, *, status: int, then: str = "/", below: str = "") -> HTMLResponse:
-    said = f'<p class="notice" role="alert">{html.escape(notice)}</p>{below}' if notice else ""
+    said = f'<p class="notice" role="alert">{html.escape(sentence(notice))}</p>{below}' if notice else ""
     kept = "" if then == "/" else f'<input type="hidden" name="next" value="{html.escape(then)}">'
     page = _PAGE.replace("<!-- next -->", kept).replace("<!-- notice -->", said)
     return HTMLResponse(page, status_code=status)

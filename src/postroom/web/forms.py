@@ -6,7 +6,7 @@ so that nobody who cannot read our pages can write a form that we take.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
@@ -24,7 +24,7 @@ from postroom.services.people import MessageService
 from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
-from postroom.web import reading
+from postroom.web import links, reading
 from postroom.web.frame import cursor, frame
 from postroom.web.serving import (
     Endpoint,
@@ -44,6 +44,21 @@ NAME_COOKIE: Final = "postroom_name"
 NAME_KEPT: Final = 365 * 24 * 3600
 """Seconds for which a browser remembers as whom its person writes."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LISTS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
+    "t": ("Threads", links.threads),
+    "m": ("Threads", links.threads),
+    "threads": ("Threads", links.threads),
+    "timeline": ("Timeline", links.timeline),
+    "search": ("Search", links.search),
+    "agents": ("Agents", links.agents),
+    "reservations": ("Reservations", links.reservations),
+    "runs": ("Runs", links.runs),
+    "questions": ("Questions", links.questions),
+    "schedules": ("Schedules", links.schedules),
+}
+"""By what stands behind a project in an address: the list of such things, and what it is called."""
+_WORKED_ON: Final = ("runs", "questions", "schedules")
+"""Lists that are there only where people can work on the pages."""
 
 
 class Visitors(Protocol):
@@ -242,8 +257,23 @@ async def page_of_failure(
     project = await site.mail.read(lambda reads: reads.project(slug))
     if project is None:
         return None
-    values = failure_values(status, message, remedy=remedy, typed=typed_into(request))
+    values = failure_values(
+        status,
+        message,
+        remedy=remedy,
+        typed=typed_into(request),
+        ways=_ways_on(request.scope["path"], slug, works=site.services is not None),
+        names=[slug],
+    )
     return await _framed(site, request, "error", values, project=project, status=status, parts=())
+
+
+def _ways_on(path: str, slug: str, *, works: bool) -> list[tuple[str, str]]:
+    """Return where to go from what failed within a project: the list of its kind, and the first page."""
+    kind = path.partition(f"/p/{slug}/")[2].partition("/")[0]
+    found = _LISTS.get(kind)
+    listed = [] if found is None or (kind in _WORKED_ON and not works) else [(found[0], found[1](slug))]
+    return [*listed, ("Control room", links.project(slug))]
 
 
 async def project_page(

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from postroom.contracts.mail import Message, Project
 from postroom.contracts.store import MailReads
 from postroom.contracts.work import Work
 from postroom.mail import conversation
+from postroom.services.run_story import Story
 from postroom.web import files, links
 from postroom.web.forms import PageContext, read_form, remember_name, see
 from postroom.web.run_time import gates, stretches
@@ -70,18 +72,22 @@ class RunPages:
             return await self._output(request, work, wanted)
         story = await runs.story(work.run_id)
         answers = await self._with.mail.read(lambda reads: _answers(reads, project, work))
+        messages = [one.message for one in story.steps if one.message]
+        shown = {one.id for one in await self._here(project, messages)}
+        story, told = _told_once(story, answers, shown)
+        output = await runs.output(work.run_id)
         return await self._with.html(
             request,
             "run",
             project=project,
             work=work,
-            output=await runs.output(work.run_id),
+            output=output,
+            is_output_told=work.finished_at is not None
+            and any(_same(output.text, one.body_md) for one in answers if one.id in told),
             subjects=await self._subjects(project, [work], []),
-            shown={
-                one.id
-                for one in await self._here(project, [one.message for one in story.steps if one.message])
-            },
+            shown=shown,
             answers=answers,
+            told=told,
             story=story,
             stretches=stretches(work, story.attempts, self._with.clock.now()),
             gates=gates(work),
@@ -151,6 +157,24 @@ class RunPages:
             lambda reads: conversation.here(reads, project, list(reads.messages(ids).values()))
         )
         return {one.id: one for one in found}
+
+
+def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, set[int]]:
+    """Return the steps without what an answer among them says too, and which answers they tell in full."""
+    ids = {one.id for one in answers if one.id in shown and one.recalled_at is None}
+    told = {one.message.id for one in story.steps if one.kind == "wrote" and one.message} & ids
+    texts = [one.body_md for one in answers if one.id in told]
+    steps = [
+        one
+        for one in story.steps
+        if one.kind != "says" or not any(_same(one.text, answer) for answer in texts)
+    ]
+    return replace(story, steps=steps), told
+
+
+def _same(text: str, answer: str) -> bool:
+    """Say whether a text is that of an answer, whatever spaces and steering of a terminal are around it."""
+    return lines(text).strip() == lines(answer).strip()
 
 
 def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:

@@ -34,6 +34,7 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.project_log import EVENT_KINDS
+from postroom.contracts.quoting import sentence
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
@@ -168,10 +169,27 @@ def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[s
     return _response(_pieces("error", {**values, **shared}), status, EMPTY)
 
 
-def failure_values(status: int, message: str, *, remedy: str, typed: Sequence[str]) -> dict[str, object]:
-    """Return what the template of a failure is filled with."""
-    words = {"title": HTTPStatus(status).phrase, "message": message, "remedy": remedy, "typed": typed}
-    return {"status": int(status), **words}
+def failure_values(
+    status: int,
+    message: str,
+    *,
+    remedy: str,
+    typed: Sequence[str],
+    ways: Sequence[tuple[str, str]] = (),
+    names: Sequence[str] = (),
+) -> dict[str, object]:
+    """Return what the template of a failure is filled with.
+
+    `ways` lead on from it, each a word and an address. One of `names` at its beginning is left as it is.
+    """
+    return {
+        "status": int(status),
+        "title": HTTPStatus(status).phrase,
+        "message": sentence(message, *names),
+        "remedy": sentence(remedy),
+        "typed": typed,
+        "ways": [*ways, ("All projects", links.projects())],
+    }
 
 
 def typed_into(request: Request) -> Sequence[str]:
@@ -270,6 +288,7 @@ def _environment() -> Environment:
         at=_at,
         pc=_percent,
         said=lines,
+        sentence=sentence,
         shown_as=shown_as,
         size=size_text,
         when=_when,

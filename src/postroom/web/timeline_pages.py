@@ -40,6 +40,8 @@ class Asked:
     length: str = ""
     """By what name the span follows the present; "" when it stands still."""
     span: Span
+    last: int = 0
+    """The newest instant of what there is, or the end of a span that stands still."""
     longest: int = PRESETS[DEFAULT]
     """To what length it can be zoomed out."""
     agent: str = ""
@@ -82,6 +84,11 @@ class Asked:
         """The length that is most like what is seen, by its name."""
         length = self.span.end - self.span.begin
         return min(PRESETS, key=lambda one: max(PRESETS[one] / length, length / PRESETS[one]))
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the present is not in the picture, which ends before it."""
+        return self.span.end < self.now
 
     def at(self, begin: int, end: int) -> str:
         """Return the address of another span, or of one as long that ends a moment after now."""
@@ -212,7 +219,7 @@ def _seen(reads: MailReads, request: Request, slug: str, now: int) -> tuple[Wind
         opened=",".join(one for one in FOLDINGS if one in given.get("open", "").split(",")),
         chosen=given.get("sel", "")[:LONGEST_NAME],
     )
-    length, span = span_of(reads, request, slug, now)
-    asked = replace(asked, length=length, span=span)
+    length, span, last = span_of(reads, request, slug, now)
+    asked = replace(asked, length=length, span=span, last=last)
     seen = window(reads, slug, span, agent=asked.agent, thread_id=asked.thread)
     return seen, replace(asked, longest=longest_of(reads, seen.project, now))

@@ -12,11 +12,13 @@ from postroom.contracts.timeline import Span
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.web import reading
 from postroom.web.serving import choice, number
-from postroom.web.timeline import AGENTS, ARROWS, HELD
-from postroom.web.timeline_axis import DAY, LONGEST, PRESETS, SECOND, SHORTEST
+from postroom.web.timeline import AGENTS, ALONE, ARROWS, HELD
+from postroom.web.timeline_axis import DAY, LONGEST, MINUTE, PRESETS, SECOND, SHORTEST
 
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
+LAST: Final = "last"
+"""What a span is called that ends at the last that happened, however long ago that is."""
 SHORTEST_ZOOM: Final = min(PRESETS.values())
 """What zooming in ends at; a link to runs that are closer may lead to a shorter span."""
 GROWING: Final = ("1m", "15m", "1h")
@@ -25,8 +27,10 @@ _MARGIN: Final = 50
 """A picture of everything has a margin on both sides: so many of them are its length."""
 
 
-def span_of(reads: MailReads, request: Request, slug: str, now: int) -> tuple[str, Span]:
-    """Return what span an address asks for, and by what name, if it follows the present.
+def span_of(reads: MailReads, request: Request, slug: str, now: int) -> tuple[str, Span, int]:
+    """Return what span an address asks for, by what name if it follows the present, and its last instant.
+
+    Behind that instant a span has nothing but its margin.
 
     Raises:
         InvalidArgument: it is none.
@@ -34,22 +38,24 @@ def span_of(reads: MailReads, request: Request, slug: str, now: int) -> tuple[st
     begin, end = number(request, "from"), number(request, "to")
     if begin is None and end is None:
         project = reading.known_project(reads, slug)
-        length = choice(request, "span", ("", *LENGTHS))
+        length = choice(request, "span", ("", *LENGTHS, LAST))
         if length in PRESETS:
-            return length, _up_to(now, PRESETS[length])
+            return length, _up_to(now, PRESETS[length]), now
         there = extent(reads, project, now)
         if not length:
             length = _fitting(project, there, now)
-        if length != "all":
-            return length, _up_to(now, PRESETS[length])
-        return length, _around(there or Span(begin=project.created_at, end=now), now)
+        if length in PRESETS:
+            return length, _up_to(now, PRESETS[length]), now
+        there = there or Span(begin=project.created_at, end=now)
+        shown = _last(reads, project, there) if length == LAST else there
+        return length, _around(shown, now), there.end
     if begin is None or end is None or not SHORTEST <= end - begin <= LONGEST or end > now + LONGEST:
         raise InvalidArgument(
             "a span is from an instant to a later one, in milliseconds",
             value=str(request.query_params)[:80],
             remedy="go back",
         )
-    return "", Span(begin=begin, end=end)
+    return "", Span(begin=begin, end=end), end
 
 
 def extent(reads: MailReads, project: Project, now: int) -> Span | None:
@@ -62,11 +68,27 @@ def extent(reads: MailReads, project: Project, now: int) -> Span | None:
 
 
 def _fitting(project: Project, there: Span | None, now: int) -> str:
-    """Return the length that shows what there is: all of it, or the newest hours of a project that is old."""
+    """Return the length that shows what there is: all of it, or the newest hours of a project that is old.
+
+    Of a project that has done nothing in these hours, it is the last that it did.
+    """
     if there is None:
         age = now - project.created_at
         return next((one for one in GROWING if age <= PRESETS[one] * 9 // 10), DEFAULT)
-    return "all" if there.end - there.begin <= PRESETS[DEFAULT] * 9 // 10 else DEFAULT
+    if there.end - there.begin <= PRESETS[DEFAULT] * 9 // 10:
+        return "all"
+    return DEFAULT if there.end > _up_to(now, PRESETS[DEFAULT]).begin else LAST
+
+
+def _last(reads: MailReads, project: Project, there: Span) -> Span:
+    """Return from when to when the last happened: the newest of what lies within hours of the end."""
+    whole = Span(begin=max(there.end - PRESETS[DEFAULT], 0), end=there.end + 1)
+    agents = [one.id for one in reads.agents(project.id, include_retired=True, limit=AGENTS)]
+    began = [one.created_at for one in reads.written(project.id, whole, limit=ARROWS)]
+    began += [one.began_at for one in reads.attempt_groups(agents, whole, step=MINUTE)]
+    began += [one.began_at for one in reads.attempts_alone(agents, whole, limit=ALONE)]
+    # A single message is not zoomed into until its second fills the picture.
+    return Span(begin=min([*began, there.end - MINUTE]), end=there.end)
 
 
 def longest_of(reads: MailReads, project: Project, now: int) -> int:
