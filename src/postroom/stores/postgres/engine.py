@@ -29,6 +29,7 @@ from postroom.stores.postgres.errors import ConnectionLost, no_backup, unreachab
 from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, outline_of
 from postroom.stores.postgres.notifications import Notifications
 from postroom.stores.postgres.ownership import Ownership
+from postroom.stores.postgres.reach import Reach
 from postroom.stores.postgres.readers import Readers
 from postroom.stores.postgres.rights import LACKING, refuse_lacking, refuse_without_rights, tables_of
 from postroom.stores.postgres.schema import migrate, refuse_unfit
@@ -191,7 +192,7 @@ class PostgresEngine(Engine):
             _close_all(writing)
             raise
         return cls(
-            Ownership(replace(address, was_open=True)),
+            Ownership(replace(address, reach=Reach())),
             writing,
             about=_About(f"{place.rows[0][0]}/{address.schema}", checksums.rows[0][0] == "on"),
             clock=clock,
