@@ -168,7 +168,9 @@ lock: ## pin every dependency anew (needs uv)
 # Strict: a dependency that could not be looked up fails the check, like one with a known vulnerability.
 audit: .venv-supply/.installed ## compare requirements-dev.lock with the vulnerabilities that PyPI knows (asks pypi.org)
 	.venv-supply/bin/pip-audit --strict --require-hashes --disable-pip --progress-spinner off \
-	  -r requirements-dev.lock $(ARGS)
+	  -r requirements-dev.lock $(ARGS) \
+	  || { echo 'audit: NOT PASSED. A vulnerability is listed above; or, where "not found" or "failed to" is said, pypi.org' \
+	    'did not answer for that package: then nothing is known of it and of those behind it. Try again where it can be reached.' >&2; exit 1; }
 
 sbom: .venv-supply/.installed ## write build/sbom.cdx.json, the software bill of materials of requirements.lock
 	@mkdir -p build

@@ -5,7 +5,41 @@ the library, they go to stderr, with plain tracebacks: structlog's own way shows
 """
 
 import sys
-from typing import Any
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+from postroom.contracts.errors import PostroomError
+
+_SAYS_NO_MORE: Final = frozenset(
+    {"event", "reason", "code", "remedy", "count", "work", "level", "logger", "timestamp", "request_id"}
+)
+"""What a line about an error has that concerns nothing but the error."""
+
+
+def about_error(_logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Give a line about the typed error that is handled its code and its remedy; a structlog processor.
+
+    Here, for whoever handles one logs it as a `reason`, and what the reason is of can be seen from here.
+
+    Raises:
+        structlog.DropEvent: a line says so already, and this one says no more.
+    """
+    error = sys.exception()
+    reason = event.get("reason")
+    if not (isinstance(error, PostroomError) and isinstance(reason, str) and _is_of(error, reason)):
+        return event
+    if error.is_told and method == "warning" and event.keys() <= _SAYS_NO_MORE:
+        from structlog import DropEvent
+
+        raise DropEvent
+    event.setdefault("code", error.code)
+    if error.remedy:
+        event.setdefault("remedy", error.remedy)
+    return event
+
+
+def _is_of(error: PostroomError, reason: str) -> bool:
+    return bool(error.message and error.message in reason) or reason == type(error).__name__
 
 
 class _Log:
@@ -23,6 +57,7 @@ class _Log:
             structlog.PrintLogger(sys.stderr),
             processors=[
                 structlog.contextvars.merge_contextvars,
+                about_error,
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso"),
                 structlog.dev.ConsoleRenderer(

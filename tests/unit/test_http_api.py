@@ -688,6 +688,20 @@ async def test_a_store_that_writes_is_well_and_one_that_does_not_is_not() -> Non
     assert (slow.state, slow.facts) == ("failed", {"code": "store_unavailable"})
 
 
+async def test_which_rights_are_lacking_is_told_to_all_and_on_what_only_in_the_log() -> None:
+    remedy = 'have an administrator run GRANT UPDATE ON "t" TO "u"'
+
+    async def lacking() -> None:
+        raise errors.StoreReadOnly(
+            "the user u has no right to UPDATE on t", remedy=remedy, details={"lacking": ["UPDATE"]}
+        )
+
+    with structlog.testing.capture_logs() as told:
+        found = await store_check(lacking)
+    assert found.facts == {"code": "store_read_only", "lacking": ["UPDATE"]}
+    assert told[0]["remedy"] == remedy
+
+
 @each_row(
     "backlog, state, facts",
     [

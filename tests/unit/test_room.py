@@ -45,3 +45,8 @@ def test_people_are_told_that_the_disk_is_full_and_not_that_nothing_answers() ->
         for code in ("store_full", "store_unavailable")
     ]
     assert told == ["no room for what is written: the disk is full", "the store does not answer"]
+
+
+def test_people_are_told_that_rights_are_lacking_and_not_that_nothing_answers() -> None:
+    facts = {"code": "store_read_only", "lacking": ["UPDATE"]}
+    assert "lacks rights" in _store(Check(name="store", state="failed", facts=facts))

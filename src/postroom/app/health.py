@@ -60,6 +60,8 @@ def _told(check: Check) -> HealthFact | None:
 def _store(check: Check) -> str:
     if check.state == "ok":
         return f"store {check.facts['took_ms']} ms"
+    if "lacking" in check.facts:
+        return "the database's user lacks rights: the log and `postroom doctor` say which"
     is_full = check.facts.get("code") == StoreFull.code
     return "no room for what is written: the disk is full" if is_full else "the store does not answer"
 

@@ -20,6 +20,7 @@ from postroom.app.config import Settings
 from postroom.app.places import environment
 from postroom.app.tokens import redact
 from postroom.contracts.errors import PostroomError
+from postroom.log import about_error
 
 _SECRET_KEYS: Final = re.compile(
     r"(.*[_-])?(token|secret|password|passwd|authorization|cookie|api[_-]?key|credentials?)", re.IGNORECASE
@@ -31,6 +32,8 @@ _CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette")
 """The clients of HTTP among them write whole addresses, in which a person may have put a key."""
 TOLD_AGAIN: Final = timedelta(minutes=1)
 """After so long a failure that goes on is told again."""
+_OF_THIS_TIME: Final = frozenset({"timestamp", "request_id"})
+"""What tells a failure from the same one of another time."""
 _MOST_REPEATS: Final = 1_000
 """So many failures are known at once; of more each is told."""
 _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
@@ -137,7 +140,7 @@ class Repeats:
         """
         if method != "warning" or "reason" not in event:
             return event
-        key = tuple(sorted((name, repr(value)) for name, value in event.items() if name != "timestamp"))
+        key = tuple(sorted((name, repr(value)) for name, value in event.items() if name not in _OF_THIS_TIME))
         now, (since, times) = self._seconds(), self._told.get(key, (0.0, -1))
         if times >= 0 and now - since < TOLD_AGAIN.total_seconds():
             self._told[key] = since, times + 1
@@ -182,6 +185,7 @@ def _masked(key: str, value: object, depth: int) -> object:
 def _shared() -> list[Processor]:
     return [
         structlog.contextvars.merge_contextvars,
+        about_error,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -58,6 +58,8 @@ class PostroomError(Exception):
     default_remedy: ClassVar[str] = ""
     branch: ClassVar[str] = "error"
     """What kind of failure it is, in two words; begins `describe()`."""
+    is_told: bool = False
+    """Whether a line of the log says it already: lines that only repeat it are left out."""
 
     def __init__(
         self,

@@ -203,8 +203,9 @@ async def store_check(probe: Callable[[], Awaitable[None]], *, patience: timedel
     except TimeoutError:
         return Check(name="store", state="failed", facts={"code": "store_unavailable"})
     except PostroomError as error:
-        _LOG.warning("ready.store_failed", code=error.code, reason=error.message)
-        return Check(name="store", state="failed", facts={"code": error.code})
+        _LOG.warning("ready.store_failed", code=error.code, reason=error.message, remedy=error.remedy)
+        lacking = {"lacking": error.details["lacking"]} if "lacking" in error.details else {}
+        return Check(name="store", state="failed", facts={"code": error.code, **lacking})
     return Check(name="store", state="ok", facts={"took_ms": round((time.monotonic() - started) * 1000)})
 
 

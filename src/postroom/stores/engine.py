@@ -101,6 +101,14 @@ class Engine(Protocol):
         """
         ...
 
+    def refuse_without_rights(self, sql: SqlTransaction) -> None:
+        """Refuse a user who lacks a right to any of the tables; one look, however many there are.
+
+        Raises:
+            StoreReadOnly: as said; the remedy gives the right back.
+        """
+        ...
+
     def share(self, topics: Iterable[str]) -> None:
         """Tell other processes of these topics, some time soon."""
         ...

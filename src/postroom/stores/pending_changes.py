@@ -168,6 +168,7 @@ def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
                 error.message, value=error.value, remedy=error.remedy, details=error.details
             )
             change.error.__cause__ = error.__cause__
+            change.error.is_told = error.is_told
 
 
 def answer(group: Iterable[PendingChange[Any]]) -> None:

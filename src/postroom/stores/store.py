@@ -235,6 +235,7 @@ class SqlStore(Store):
         now, wanted = self.clock.now(), self._room.wanted
 
         def change(sql: SqlTransaction) -> tuple[Row | None, Row | None]:
+            self.engine.refuse_without_rights(sql)
             self.engine.take_room(sql, wanted)
             return sql.one("store.probe", {"now": now}), sql.one("store.id")
 

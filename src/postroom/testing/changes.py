@@ -133,6 +133,10 @@ class CheckingEngine(Engine):
         self.engine.take_room(sql.sql if isinstance(sql, _WatchedTransaction) else sql, size)
 
     @override
+    def refuse_without_rights(self, sql: SqlTransaction) -> None:
+        self.engine.refuse_without_rights(sql.sql if isinstance(sql, _WatchedTransaction) else sql)
+
+    @override
     def share(self, topics: Iterable[str]) -> None:
         self.engine.share(topics)
 

@@ -137,7 +137,7 @@ class RunCompletion:
         found = [Addressee(project=home, agent=one, kind="to") for one, home in homes if home is not None]
         refused = refusals(context, project, agent, found, reply_to=asked)
         for why in refused.values():
-            _LOG.warning("answer.refused", run_id=self.run_id, reason=why.describe())
+            _LOG.warning("answer.refused", run_id=self.run_id, code=why.code, reason=why.describe())
         addressees = [one for one in found if one.agent.id not in refused][: context.rules.max_recipients]
         if not addressees:
             return

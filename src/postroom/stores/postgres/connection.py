@@ -33,6 +33,7 @@ from postroom.stores.postgres.errors import (
     unreachable,
     unreadable,
 )
+from postroom.stores.postgres.reach import Reach
 from postroom.stores.postgres.together import columns, together, written_together
 from postroom.stores.postgres.values import Bound, decoder, encoded
 from postroom.stores.sql_transaction import Row
@@ -88,8 +89,8 @@ class Address:
     connect_within: timedelta = CONNECT_WITHIN
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further settings of the session."""
-    was_open: bool = False
-    """Whether this process had it open before: when it is gone by now, the settings are not what is wrong."""
+    reach: Reach | None = field(default=None, repr=False)
+    """Who is told of each attempt, once this process had it open: by then no setting is what is wrong."""
 
     @property
     def session(self) -> dict[str, str]:
@@ -99,7 +100,10 @@ class Address:
     @property
     def direct(self) -> "Address":
         """The same with sessions of its own."""
-        return replace(self, dsn=self.direct_dsn, direct_dsn="") if self.direct_dsn else self
+        if not self.direct_dsn:
+            return self
+        # One may be away while the other is there.
+        return replace(self, dsn=self.direct_dsn, direct_dsn="", reach=Reach() if self.reach else None)
 
 
 class Answer:
@@ -178,12 +182,17 @@ class Connection:
             if not address.direct_dsn:
                 self._set_up(for_transaction=False)
                 self._wait_for_a_session(address.connect_within)
-        except ConnectionLost as error:
+        except (ConnectionLost, PostroomError) as error:
             self.close()
-            raise unreachable(error) from error
+            failure = error if isinstance(error, PostroomError) else unreachable(error)
+            if address.reach is not None:
+                address.reach.lost(failure)
+            raise failure from (error if failure is not error else error.__cause__)
         except BaseException:
             self.close()
             raise
+        if address.reach is not None:
+            address.reach.found()
 
     @property
     def pid(self) -> int:
@@ -510,7 +519,7 @@ def _connected(address: Address) -> pq.abc.PGconn:
         except StoreUnavailable as error:
             failure = error
         except ConfigError as error:
-            raise (dropped(error) if address.was_open else error) from None
+            raise (dropped(error) if address.reach is not None else error) from None
     raise failure
 
 

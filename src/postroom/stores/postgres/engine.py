@@ -20,6 +20,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.contracts.transactions import Outline
+from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine
 from postroom.stores.migrations import shipped_migrations
@@ -28,8 +29,10 @@ from postroom.stores.postgres.errors import ConnectionLost, no_backup, unreachab
 from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, outline_of
 from postroom.stores.postgres.notifications import Notifications
 from postroom.stores.postgres.ownership import Ownership
+from postroom.stores.postgres.reach import Reach
 from postroom.stores.postgres.readers import Readers
-from postroom.stores.postgres.schema import migrate, refuse_unfit, refuse_without_rights
+from postroom.stores.postgres.rights import LACKING, refuse_lacking, refuse_without_rights, tables_of
+from postroom.stores.postgres.schema import migrate, refuse_unfit
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.writer import Writer
 from postroom.stores.room import LEAST
@@ -37,6 +40,7 @@ from postroom.stores.sql_transaction import OF_A_PROJECT, SqlTransaction
 from postroom.stores.statements import Statement
 
 T = TypeVar("T")
+_LOG = get_logger(__name__)
 
 _LONGEST_NAME: Final = 63
 _WRITERS: Final = 3
@@ -129,7 +133,9 @@ class PostgresEngine(Engine):
         self._release = writing[0].release
         self._own_clock = own_clock
         self._clock: Clock = clock or own_clock
+        self._schema = address.schema
         self._steps = shipped_migrations("postgres")
+        self._tables = tables_of(self._steps)
         self._unfit: StoreError | None = None
         """Why this release cannot use the schema any more, to which another has brought it."""
         self.notifications = Notifications(address, changes, self.look_around)
@@ -169,7 +175,7 @@ class PostgresEngine(Engine):
             writing.append(first)
             _refuse_read_only(first)
             _refuse_pooler(first, address)
-            refuse_without_rights(first, shipped_migrations("postgres"))
+            refuse_without_rights(first, address.schema, tables_of(shipped_migrations("postgres")))
             migrate(first, address, may_begin=may_begin, is_gone=is_gone)
             own_clock = DatabaseClock()
             own_clock.measure(first)
@@ -186,7 +192,7 @@ class PostgresEngine(Engine):
             _close_all(writing)
             raise
         return cls(
-            Ownership(replace(address, was_open=True)),
+            Ownership(replace(address, reach=Reach())),
             writing,
             about=_About(f"{place.rows[0][0]}/{address.schema}", checksums.rows[0][0] == "on"),
             clock=clock,
@@ -228,6 +234,8 @@ class PostgresEngine(Engine):
             self._unfit = None
         except (SchemaTooNew, StoreCorrupt, WrongStore) as error:
             self._unfit = error
+        except StoreReadOnly as error:  # it lacks a right, which each probe tells with what gives it
+            _LOG.warning("store.schema_not_seen", code=error.code, reason=error.message, remedy=error.remedy)
 
     @override
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
@@ -281,6 +289,11 @@ class PostgresEngine(Engine):
     def take_room(self, sql: SqlTransaction, size: int) -> None:
         assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine makes no other
         sql.rows(_ROOM, (max(size, LEAST) // _ROW,))
+
+    @override
+    def refuse_without_rights(self, sql: SqlTransaction) -> None:
+        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine makes no other
+        refuse_lacking(sql.rows(LACKING, (self._schema, self._tables))[0], self._schema)
 
     @override
     def share(self, topics: Iterable[str]) -> None:

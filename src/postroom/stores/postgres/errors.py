@@ -74,6 +74,7 @@ _POOLERS_PATIENCE: Final = "query_wait_timeout"
 _NO_USE: Final = "no schema has been selected"
 """What is said of a schema that is there, and that the user may not use."""
 _PERMISSION: Final = re.compile("permission denied for (database|schema) (.+)")
+_OF_A_TABLE: Final = re.compile("permission denied for (table|sequence) ")
 _RIGHTS: Final = {"database": "CREATE", "schema": "USAGE, CREATE"}
 
 
@@ -202,6 +203,12 @@ def unreadable(text: str) -> ConfigError:
     return ConfigError("the address of PostgreSQL cannot be read", remedy=_CORRECT)
 
 
+def grants(schema: str, user: str) -> list[str]:
+    """Return what gives a user all that a server does to the tables of a schema; both names in quotes."""
+    every = ("SELECT, INSERT, UPDATE, DELETE ON ALL TABLES", "USAGE ON ALL SEQUENCES")
+    return [f"GRANT {rights} IN SCHEMA {schema} TO {user}" for rights in every]
+
+
 def _granting(refusal: Refusal) -> str:
     """Return who has to allow what."""
     if denied := _PERMISSION.search(refusal.text):
@@ -211,6 +218,8 @@ def _granting(refusal: Refusal) -> str:
     if _NO_USE in refusal.text:
         rights = f"GRANT {_RIGHTS['schema']} ON SCHEMA {refusal.schema}"
         return f"have an administrator run {rights} TO {refusal.user}"
+    if _OF_A_TABLE.search(refusal.text):
+        return f"have an administrator run {'; '.join(grants(refusal.schema, refusal.user))}"
     return "make the user of database_url the owner of the schema and of what is in it"
 
 

@@ -5,7 +5,6 @@ gives way: who uses the table waits behind it for half a second, not for as long
 """
 
 import json
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 from postroom.contracts import progress
 from postroom.contracts.clock import elapsed_ms, milliseconds
-from postroom.contracts.errors import StoreHeld, StoreReadOnly, StoreUnavailable, WrongStore
+from postroom.contracts.errors import StoreHeld, StoreUnavailable, WrongStore
 from postroom.contracts.leases import SERVER, IsGone, nobody_is_gone
 from postroom.log import get_logger
 from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
@@ -63,49 +62,6 @@ SELECT substr(name, length($1::text) + 1), CAST(about AS text) FROM leases
  WHERE starts_with(name, $1::text) AND until > extract(epoch FROM clock_timestamp()) * 1000
  ORDER BY name
 """
-_NAMES: Final = re.compile(r"(?:CREATE TABLE|RENAME TO) (?:IF NOT EXISTS )?(\w+)")
-# The schema may hold tables of others, which are none of ours.
-_LACKING: Final = """
-WITH ours AS (
-  SELECT c.oid, CAST(c.relname AS text) AS name
-    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-   WHERE n.nspname = current_schema() AND c.relkind = 'r' AND c.relname = ANY ($1::text[])
-), lacking AS (
-  SELECT wanted, name FROM ours, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS wanted
-   WHERE NOT has_table_privilege(oid, wanted)
-   UNION ALL
-  SELECT 'USAGE', CAST(s.relname AS text)
-    FROM ours JOIN pg_depend AS d ON d.refobjid = ours.oid AND d.deptype IN ('a', 'i')
-         JOIN pg_class AS s ON s.oid = d.objid
-   WHERE CASE s.relkind WHEN 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
-)
-SELECT string_agg(DISTINCT wanted, ', ' ORDER BY wanted), min(name), count(DISTINCT name),
-       current_schema(), current_user
-  FROM lacking
-"""
-
-
-def refuse_without_rights(connection: Connection, steps: Sequence[Migration]) -> None:
-    """Refuse a user that may not read and write every table that there is of those that these steps make.
-
-    Raises:
-        StoreReadOnly: as said.
-    """
-    ours = sorted({name for step in steps for name in _NAMES.findall(step.sql)})
-    connection.begin()
-    found = connection.send(_LACKING, (ours,))
-    connection.wait()
-    connection.undo()
-    rights, table, count, schema, user = found.rows[0]
-    if not count:
-        return
-    tables = f"{table} and {count - 1} more" if count > 1 else table
-    raise StoreReadOnly(
-        f"the user {user} has no right to {rights} on {tables} of the schema {schema}",
-        remedy="have an administrator run "
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {quoted(schema)} TO {quoted(user)}; "
-        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {quoted(schema)} TO {quoted(user)}",
-    )
 
 
 def migrate(

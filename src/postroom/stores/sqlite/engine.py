@@ -222,6 +222,10 @@ class SqliteEngine(Engine):
             take_room(self.path.parent, size)
 
     @override
+    def refuse_without_rights(self, sql: SqlTransaction) -> None:
+        """Who may write a file may write every table in it."""
+
+    @override
     async def check(self) -> list[str]:
         if self._files is None:
             return await self.readers.submit(faults_of)
