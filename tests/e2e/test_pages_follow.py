@@ -311,3 +311,21 @@ def test_a_key_answers_for_the_chosen_card_and_never_for_another(
     browser.see("document.activeElement.blur()")
     browser.press("y", 89)
     assert browser.see("document.activeElement === yes") is True
+
+
+def test_deep_quotations_and_lists_scroll_within_their_message(
+    server: RunningServer, browser: Browser, yard: Yard
+) -> None:
+    with server.line() as line:
+        told = {"project_key": yard.key, "sender_name": "Ada", "to": ["Bo"], "subject": "Deep"}
+        lists = "\n".join("  " * at + "- a" for at in range(200))
+        sent = line.tool("send_message", **told, body_md=f"{'> ' * 5_000}x\n\n{lists}")["deliveries"][0]
+    shown = sent["payload"]
+    for page in (f"/m/{shown['id']}", f"/t/{shown['thread_id']}"):
+        log_in(server, browser, f"/p/{yard.slug}{page}", 390)
+        shows(browser, "Deep")
+        assert browser.see("document.documentElement.scrollWidth") <= 390, page
+        assert browser.see("[...document.querySelectorAll('.wide')].map(one => one.scrollWidth > 390)") == [
+            True,
+            True,
+        ]
