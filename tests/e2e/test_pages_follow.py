@@ -1,5 +1,8 @@
 """Pages of a real server that change as things happen, in many tabs, and take nothing from who reads them."""
 
+import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,3 +226,106 @@ def test_who_is_logged_out_keeps_what_was_typed_and_sends_it_after_the_next_log_
     soon(lambda: yard.send("And once more") or not browser.see(told))
     submit(browser, "body")
     assert "On the north pier" in str(browser.see("document.querySelector('main').textContent"))
+
+
+SKIP = "{ const clocks = [Date, performance].map(one => [one, one.now.bind(one)]); window.skipped = 0; \
+for (const [one, now] of clocks) one.now = () => now() + window.skipped; }"
+"""The page's clocks go on by as many milliseconds as `skipped` says."""
+FOLLOWING = "document.querySelector('#following').textContent"
+RENEW = "document.dispatchEvent(new CustomEvent('postroom:renew', {detail: ['main']}))"
+
+
+@contextlib.contextmanager
+def stopped(server: RunningServer) -> Iterator[None]:
+    """A server that stands still, and goes on afterwards whatever happens."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def followed(server: RunningServer, browser: Browser, yard: Yard) -> Iterator[Browser]:
+    """A live page of threads whose clocks a test moves."""
+    added = browser.ask("Page.addScriptToEvaluateOnNewDocument", source=SKIP)["identifier"]
+    log_in(server, browser, f"/p/{yard.slug}/threads", 1440)
+    is_live(browser)
+    yield browser
+    browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
+
+
+def test_a_page_says_that_it_waits_for_a_server_that_stands_still_and_goes_on_with_it(
+    server: RunningServer, followed: Browser, yard: Yard
+) -> None:
+    with stopped(server):
+        followed.see(RENEW)
+        soon(lambda: followed.see("1") and any("part=main" in one for one in followed.fetched()))
+        followed.see("window.skipped = 15_000")
+        soon(lambda: "not live since" in str(followed.see(FOLLOWING)))
+        followed.see("window.skipped = 35_000")
+    yard.send("After it stood still")
+    shows(followed, "After it stood still")
+    is_live(followed)
+
+
+def test_a_page_asks_again_though_a_request_hangs(server: RunningServer, followed: Browser) -> None:
+    followed.see(
+        "{ const limit = AbortSignal.timeout; AbortSignal.timeout = ms => limit.call(AbortSignal, ms / 100) }"
+    )
+    with stopped(server):
+        followed.events.clear()
+        followed.see(RENEW)
+        soon(lambda: followed.see("1") and sum("part=main" in one for one in followed.fetched()) >= 2)
+    is_live(followed)
+
+
+def test_a_page_of_a_machine_that_slept_listens_anew(
+    server: RunningServer, followed: Browser, yard: Yard
+) -> None:
+    followed.see("window.skipped = 3_600_000")
+    soon(lambda: "not live since" in str(followed.see(FOLLOWING)))
+    is_live(followed)
+    streams = [one for one in followed.fetched() if "/v1/events" in one]
+    assert len(streams) == 2
+    yard.send("In the morning")
+    shows(followed, "In the morning")
+
+
+def test_a_key_answers_for_the_chosen_card_and_never_for_another(
+    server: RunningServer, browser: Browser, yard: Yard
+) -> None:
+    for subject in ("It asks", "It does not"):
+        yard.send(subject)
+    log_in(server, browser, f"/p/{yard.slug}/threads", 1440)
+    browser.see(
+        "const card = words => [...document.querySelectorAll('[data-item]')]"
+        ".find(one => one.textContent.includes(words));"
+        "const yes = Object.assign(document.createElement('button'), {textContent: 'Approve'});"
+        "yes.dataset.hotkey = 'y'; card('It asks').append(yes)"
+    )
+    for words, goes in {"It does not": False, "It asks": True}.items():
+        browser.see(f"card({words!r}).querySelector('a').focus()")
+        browser.press("y", 89)
+        assert browser.see("document.activeElement === yes") is goes, words
+    browser.see("document.activeElement.blur()")
+    browser.press("y", 89)
+    assert browser.see("document.activeElement === yes") is True
+
+
+def test_deep_quotations_and_lists_scroll_within_their_message(
+    server: RunningServer, browser: Browser, yard: Yard
+) -> None:
+    with server.line() as line:
+        told = {"project_key": yard.key, "sender_name": "Ada", "to": ["Bo"], "subject": "Deep"}
+        lists = "\n".join("  " * at + "- a" for at in range(200))
+        sent = line.tool("send_message", **told, body_md=f"{'> ' * 5_000}x\n\n{lists}")["deliveries"][0]
+    shown = sent["payload"]
+    for page in (f"/m/{shown['id']}", f"/t/{shown['thread_id']}"):
+        log_in(server, browser, f"/p/{yard.slug}{page}", 390)
+        shows(browser, "Deep")
+        assert browser.see("document.documentElement.scrollWidth") <= 390, page
+        assert browser.see("[...document.querySelectorAll('.wide')].map(one => one.scrollWidth > 390)") == [
+            True,
+            True,
+        ]

@@ -1,6 +1,7 @@
 """What people decide in the control room, and the same content as JSON."""
 
 import json
+import re
 
 from unit.test_web_work import RUNS, asked, dead, room, stores
 from waking_room import PROJECT
@@ -130,3 +131,12 @@ async def test_a_run_that_is_tried_again_later_is_tried_now(room: WorkRoom):
     await room.turn()
     assert (await room.operator.work(work.run_id)).state == "done"
     assert (await post(browser, RUNS, *form, ("do", "hasten"))).status_code == 409
+
+
+async def test_who_has_a_script_is_not_told_to_load_the_page_again(room: WorkRoom):
+    await room.people("Ada")
+    told = "load the page again for what is new"
+    page = (await room.browser().get(HOME)).text
+    assert re.search(f"<noscript>[^<]*<time [^<]*</time>; {told}.</noscript>", page)
+    page = (await room.browser().get("/")).text  # the page of projects is not followed
+    assert f"</time>; {told}.</p>" in page

@@ -1,13 +1,23 @@
 import asyncio
 import threading
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from postroom.contracts.errors import TooLarge
 from postroom.web import markdown
-from postroom.web.markdown import INLINE_LIMIT, MARKDOWN_LIMIT, PLAIN_SHOWN, Markdown, to_html
+from postroom.web.markdown import (
+    INLINE_LIMIT,
+    MARKDOWN_LIMIT,
+    MOST_LOOKS,
+    PARSER,
+    PLAIN_SHOWN,
+    Markdown,
+    to_html,
+)
 from web_samples import HOSTILE
 
 TAGS = {
@@ -250,3 +260,37 @@ async def test_two_pages_are_rendered_one_after_the_other(monkeypatch):
 async def test_what_turns_the_direction_of_writing_is_named() -> None:
     shown = await Markdown().render({1: "before \u202eback\u2066 \x1b[31mred"})
     assert Seen(shown[1].html).text.strip() == "before \\u202eback\\u2066 \\x1b[31mred"
+
+
+@pytest.mark.parametrize(
+    "body",
+    {
+        "brackets": "[" * 30_000,
+        "links": "[" * 20_000 + "](" * 12_000,
+        "pictures": "![" * 30_000,
+        "a wide table": "|" + "a|" * 500 + "\n|" + "-|" * 500 + "\n" + ("|" + "a|" * 500 + "\n") * 60,
+        "a table of empty cells": "|" + "a|" * 500 + "\n|" + "-|" * 500 + "\n" + "|a\n" * 20_000,
+    }.values(),
+)
+async def test_markdown_that_takes_too_much_work_is_plain_text(body: str):
+    env: dict[str, Any] = {"pictures": {}}
+    with pytest.raises(TooLarge):
+        PARSER.parse(body, env)
+    assert env["looks"] <= MOST_LOOKS + 1
+    shown = (await Markdown().render({1: body}))[1]
+    assert shown.tangled
+    assert shown.cut is (len(body) > PLAIN_SHOWN)
+    assert shown.html.startswith('<pre class="plain"')
+
+
+async def test_a_long_message_of_links_and_tables_is_no_tangle():
+    link, row = "[a *link* to it](https://example.org/page) and `code`\n\n", "| a | b | c |\n"
+    bodies = {1: link * (MARKDOWN_LIMIT // len(link)), 2: row + "|-|-|-|\n" + row * 4_000}
+    assert not any(shown.tangled or shown.cut for shown in (await Markdown().render(bodies)).values())
+
+
+@pytest.mark.parametrize("body", ["> " * 5_000 + "x", "\n".join("  " * at + "- a" for at in range(200))])
+def test_what_is_nested_deep_scrolls_by_itself(body: str):
+    assert to_html(body).startswith('<div class="wide" tabindex="0">')
+    assert to_html(body).rstrip().endswith("</div>")
+    assert "wide" not in to_html("> > a\n\n- b\n  - c\n    - d")

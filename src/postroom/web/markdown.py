@@ -6,6 +6,7 @@ picture that came with the message is shown in its place, from this server.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import re
 from collections import OrderedDict
@@ -17,11 +18,15 @@ from urllib.parse import unquote
 
 import nh3
 from markdown_it import MarkdownIt
+from markdown_it.parser_inline import ParserInline
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import OptionsDict
 from markupsafe import Markup, escape
 
+from postroom.contracts.errors import TooLarge
 from postroom.contracts.quoting import readable
 
 MARKDOWN_LIMIT = 256 * 1024
@@ -33,8 +38,15 @@ INLINE_LIMIT = 16 * 1024
 REMEMBERED = 16 * 1024 * 1024
 """Characters of finished HTML that are kept."""
 
+MOST_LOOKS: Final = 200_000
+"""Steps of the parser within brackets, some tenths of a second; behind an open one it looks 60 deep."""
+MOST_TOKENS: Final = 60_000
+"""Blocks and cells of one body, which take as long; the rows of a table are filled up to its columns."""
+
 # The parser drops what is quoted or nested deeper than this; each level costs a few Python frames.
 _NESTING = 60
+_DEEP = 12
+"""Levels from which on a quotation or a list is wider than a narrow page, and scrolls by itself."""
 
 _TAGS = {
     *("p", "br", "hr", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "pre", "code"),
@@ -66,26 +78,30 @@ _NONE: Final[Pictures] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body as a page shows it; `cut` when only its beginning is there, as plain text."""
+    """A body as a page shows it; `tangled` when as plain text, `cut` when only its beginning is there."""
 
     html: Markup
     size: int
     cut: bool = False
+    tangled: bool = False
 
 
 def to_html(text: str, pictures: Pictures = _NONE) -> str:
     """Return the HTML of a Markdown text: allowed tags only, no script, links to the web only.
 
     `pictures` are what may be shown in its place: addresses on this server by the names that the text uses.
+
+    Raises:
+        TooLarge: it takes too much work.
     """
     env: dict[str, Any] = {"pictures": pictures}
-    tokens = _PARSER.parse(_bytes(text).decode("utf-8"), env)
+    tokens = PARSER.parse(_bytes(text).decode("utf-8"), env)
     for token in tokens:
         _fit_the_page(token)
     for item, _, inline in zip(tokens, tokens[1:], tokens[2:], strict=False):
         _mark_task(item, inline)
     return nh3.clean(
-        _PARSER.renderer.render(tokens, _PARSER.options, env),
+        PARSER.renderer.render(_deep_ones_scroll(tokens), PARSER.options, env),
         tags=_TAGS,
         attributes={"a": {"href", "title"}, "ol": {"start"}, "img": {"src", "alt"}},
         attribute_filter=lambda tag, attribute, value: _kept(tag, attribute, value, pictures),
@@ -141,10 +157,13 @@ class Markdown:
 
 def _body(text: str, pictures: Pictures) -> Body:
     size, text = len(_bytes(text)), readable(text)  # what turns the direction of writing is named
-    if size > MARKDOWN_LIMIT:
-        plain = Markup('<pre class="plain" tabindex="0">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
-        return Body(plain, size, cut=True)
-    return Body(Markup(to_html(text, pictures)), size)  # noqa: S704 - the allow-list above is what makes it safe
+    if size <= MARKDOWN_LIMIT:
+        with contextlib.suppress(TooLarge):
+            return Body(Markup(to_html(text, pictures)), size)  # noqa: S704 - the allow-list above is what makes it safe
+    plain = Markup('<pre class="plain" tabindex="0">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
+    return Body(
+        plain, size, cut=len(text) > PLAIN_SHOWN or size > MARKDOWN_LIMIT, tangled=size <= MARKDOWN_LIMIT
+    )
 
 
 def _key(text: str, pictures: Pictures) -> bytes:
@@ -167,6 +186,35 @@ def _fit_the_page(token: Token) -> None:
     style = token.attrs.pop("style", None)
     if style in _ALIGNMENTS:
         token.attrs["class"] = _ALIGNMENTS[str(style)]
+
+
+def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
+    """Put a box that scrolls around each block of the text that is nested deep."""
+    found: list[Token] = []
+    begin = 0
+    for at, token in enumerate(tokens, 1):
+        if token.level == 0 and token.nesting <= 0:
+            block, begin = list(tokens[begin:at]), at
+            is_deep = max(one.level for one in block) >= _DEEP
+            found += [Token("wide_open", "", 1), *block, Token("wide_close", "", -1)] if is_deep else block
+    return found
+
+
+class _Inline(ParserInline):
+    """Finds what is within a line, and gives up when it has looked too often."""
+
+    def skipToken(self, state: StateInline) -> None:
+        state.env["looks"] = looks = state.env.get("looks", 0) + 1
+        if looks > MOST_LOOKS:
+            raise TooLarge(f"its brackets take more than {MOST_LOOKS} steps")
+        super().skipToken(state)
+
+
+def _bound_blocks(state: StateCore) -> None:
+    """Let no more be done with what has too many parts."""
+    state.env.setdefault("looks", 0)
+    if len(state.tokens) > MOST_TOKENS:
+        raise TooLarge(f"it has more than {MOST_TOKENS} blocks and cells")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +287,20 @@ def _fence(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Op
 
 
 def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "linkify": True, "maxNesting": _NESTING})
+    parser = MarkdownIt()
+    parser.inline = _Inline()
+    parser.configure("commonmark", {"html": False, "linkify": True, "maxNesting": _NESTING})
     parser.enable(["table", "strikethrough"])
+    parser.core.ruler.after("block", "bound_blocks", _bound_blocks)
     parser.core.ruler.enable("linkify")
     parser.linkify = _WebAddresses()
     parser.add_render_rule("image", _picture)
     parser.add_render_rule("fence", _fence)
     parser.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    parser.add_render_rule("wide_open", lambda *_: '<div class="wide">')
+    parser.add_render_rule("wide_close", lambda *_: "</div>\n")
     return parser
 
 
-_PARSER = _parser()
+PARSER: Final = _parser()

@@ -112,23 +112,22 @@ document.addEventListener("selectionchange", () => held.size && letGo());
 
 const stale = new Set();
 let fetching = false, timer = 0, pause = PATIENCE, after = +body.dataset.after, needed = null, toldAt = 0;
+let shownAt = Date.now(), trouble = "";
 
 function settled() {
   tick();
   document.dispatchEvent(new Event("postroom:changed"));
 }
 
-// A page's own script asks for some of its parts.
-document.addEventListener("postroom:renew", ({ detail }) => {
-  for (const part of detail) stale.add(part);
-  plan();
-});
-
-function soil(group) {
-  for (const part of all("[data-part]"))
-    if (!group || part.dataset.on.split(" ").includes(group)) stale.add(part.dataset.part);
+function ask(names) {
+  for (const name of names) stale.add(name);
   plan();
 }
+// A page's own script asks for some of its parts.
+document.addEventListener("postroom:renew", ({ detail }) => ask(detail));
+
+const soil = (group) => ask(all("[data-part]").map((part) => part.dataset)
+  .filter(({ on }) => !group || on.split(" ").includes(group)).map(({ part }) => part));
 
 function plan() {
   if (stale.size && !fetching && !timer && !document.hidden) timer = setTimeout(renew, pause);
@@ -136,6 +135,7 @@ function plan() {
 
 async function renew() {
   const names = [...stale], address = new URL(location.href), began = performance.now();
+  clearTimeout(timer);
   timer = 0;
   fetching = true;
   stale.clear();
@@ -143,7 +143,7 @@ async function renew() {
   if (one("#out").hidden) address.searchParams.set("part", names); // else the forms', too
   let cursor = null;
   try {
-    const answer = await fetch(address, { headers: { Accept: "text/html" } });
+    const answer = await fetch(address, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(20_000) });
     one("#out").hidden = !answer.redirected;
     if (answer.redirected) return;
     if (answer.status >= 500) throw new Error(answer.status);
@@ -159,10 +159,13 @@ async function renew() {
       tellHeld();
       settled();
       tellNeeds();
-    } else show(`load the page again (${answer.status})`, true);
-    pause = Math.max(PATIENCE, 2 * (performance.now() - began)); // a slow server is asked less often
+    }
+    trouble = answer.ok ? "" : `load the page again (${answer.status})`;
+    shownAt = Date.now();
+    // A slow server is asked less often; one that stood still is not slow.
+    pause = Math.min(Math.max(PATIENCE, 2 * (performance.now() - began)), 5_000);
   } catch {
-    for (const name of names) stale.add(name);
+    ask(names);
     pause = RETRY;
   } finally {
     fetching = false;
@@ -180,38 +183,43 @@ function tellNeeds() {
   needed = now;
 }
 
-for (const part of all("[data-every]"))
-  setInterval(() => {
-    stale.add(part.dataset.part);
-    plan();
-  }, part.dataset.every);
+for (const { dataset } of all("[data-every]")) setInterval(() => ask([dataset.part]), dataset.every);
 
 // One stream for all tabs: the one that holds the lock reads it and tells the others.
 
 const project = body.dataset.project;
 const name = `postroom/${project}`;
 const channel = project === undefined ? null : new BroadcastChannel(name);
-let source, wanted, release, heardAt = Date.now(), backoff = RETRY, sleepy = 0;
+let source, wanted, release, isLost, heardAt = Date.now(), begunAt, backoff = RETRY, sleepy = 0;
 
-function show(words, isBad) {
-  const place = one("#following");
+// A page is live while its stream is heard and nothing known waits long to be shown.
+function follow() {
+  const now = Date.now(), place = one("#following");
+  if (document.hidden || !(fetching || stale.size)) shownAt = now;
+  const isBad = channel && (isLost || now - heardAt > 20_000 || now - shownAt > 10_000);
+  const since = new Date(Math.min(heardAt, shownAt)).toLocaleTimeString();
+  const words = trouble || (isBad ? `not live since ${since}` : isLost === false && "live");
+  if (!words) return; // nothing was heard yet
   place.hidden = false;
-  place.classList.toggle("bad", isBad);
+  place.classList.toggle("bad", trouble || isBad);
   if (place.textContent !== words) place.textContent = words;
 }
 
 function heard(told) {
-  if (told.lost) return show(`not live since ${new Date(heardAt).toLocaleTimeString()}`, true);
-  heardAt = Date.now();
-  show("live", false);
-  if (told.at > after) soil();
-  else if (told.seq > after && told.kind) soil(told.kind.split(".")[0]);
-  after = Math.max(after, told.at ?? 0, told.seq ?? 0);
+  isLost = !!told.lost;
+  if (!isLost) {
+    heardAt = Date.now();
+    if (told.at > after) soil();
+    else if (told.seq > after && told.kind) soil(told.kind.split(".")[0]);
+    after = Math.max(after, told.at ?? 0, told.seq ?? 0);
+  }
+  follow();
 }
 
 const tell = (told) => (channel.postMessage(told), heard(told));
 
 function listen() {
+  begunAt = Date.now();
   source = new EventSource(`/v1/events?${new URLSearchParams({ project_key: project, after })}`);
   const take = (event) => {
     backoff = RETRY;
@@ -231,7 +239,7 @@ function again() {
   stop();
   setTimeout(async () => {
     if (source || !wanted) return;
-    for (const part of all("[data-part]")) stale.add(part.dataset.part);
+    soil();
     after = (await renew()) ?? after;
     listen();
   }, backoff);
@@ -245,6 +253,7 @@ function stop() {
 
 function come() {
   clearTimeout(sleepy);
+  shownAt = Date.now();
   channel.postMessage({ hello: after });
   plan();
   if (wanted) return;
@@ -296,7 +305,8 @@ function tick() {
     const words = ago(Date.parse(time.dateTime));
     if (words && time.firstChild.data !== words) time.firstChild.data = words;
   }
-  if (channel && Date.now() - heardAt > 40_000) heard({ lost: true });
+  follow();
+  if (source && Date.now() - Math.max(heardAt, begunAt) > 40_000) again(); // a slept machine's stream is deaf
 }
 setInterval(tick, 1000);
 
@@ -328,8 +338,9 @@ function step(by) {
 
 function hotkey(key) {
   const item = document.activeElement.closest("[data-item]");
-  const node = [item, document].filter(Boolean)
-    .flatMap((where) => all(`[data-hotkey="${CSS.escape(key)}"]`, where)).find(isShown);
+  const found = all(`[data-hotkey="${CSS.escape(key)}"]`).filter(isShown);
+  const isOf = (where) => (node) => node.closest("[data-item]") === where;
+  const node = item ? found.find(isOf(item)) ?? found.find(isOf(null)) : found[0]; // never of another card
   if (!node) return false;
   // What sends something is only found: Enter sends it.
   if (node.matches("a, [type=button], summary")) node.click();
