@@ -100,6 +100,27 @@ def test_one_backup_of_another_user_hides_no_other(data: Path, run: Run) -> None
     assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == ["theirs.backup"]
 
 
+@pytest.mark.parametrize("name", ["kept.db", "kept.backup"])
+def test_a_backup_that_may_not_be_read_is_told_like_other_files_with_whose_it_is(
+    name: str, data: Path, run: Run
+) -> None:
+    theirs = data / name
+    theirs.touch(mode=0o600)
+    os.chown(theirs, THEIRS, THEIRS)
+    told = run("restore", str(theirs), "--to", str(data / "to.db"))
+    assert told.returncode == CONFIGURATION, told
+    assert f"{theirs} cannot be read: it belongs to user {THEIRS}, and this is user {OURS}" in told.stderr
+    assert f"chown {OURS} {theirs}" in told.stderr
+
+
+@pytest.mark.parametrize("words", [("doctor",), ("support-bundle", "--output", "../bundle.tar.gz")])
+def test_what_root_looks_at_is_left_to_its_user(words: tuple[str, ...], data: Path, run: Run) -> None:
+    (data / "postroom.db.lock").unlink(missing_ok=True)
+    run(*words, user=0)
+    assert [one.name for one in data.iterdir() if one.stat().st_uid != OURS] == []
+    assert run("backup").returncode == 0, "its user can take the lock"
+
+
 def shared_by(data: Path) -> Path:
     """Let others make files in the data folder, and read the database of its user."""
     data.chmod(0o777)

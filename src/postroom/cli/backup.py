@@ -121,7 +121,11 @@ def prune(
 
 @app.command()
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="BACKUP", help="Its file, or its name in the list.")],
+    # Not looked at by the parser of arguments: it would take a file without rights for a wrong word.
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="BACKUP", help="Its file, or its name in the list.", readable=False),
+    ],
     to: Annotated[Path | None, typer.Option(metavar="PATH", help="Restore it there instead.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a database; it is kept beside.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, change nothing.")] = False,

@@ -79,6 +79,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
         StoreCorrupt: the backup does not read back as it was written, or is no database of postroom.
         SchemaTooNew: a newer postroom wrote the backup.
         InvalidArgument: the file is a live database and no backup.
+        StoreReadOnly: this user may not read the backup, or not write the database.
     """
     for path in (wish.source, wish.database):
         if not path.name:
@@ -179,9 +180,11 @@ def named(source: Path, settings: Settings) -> Path:
 
     Raises:
         InvalidPath: there is none.
+        StoreReadOnly: it may not be looked for there.
     """
     inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{page_backups.SUFFIX}")]
-    found = next((one for one in (source, *inside) if one.exists()), None)
+    with _reading(source):
+        found = next((one for one in (source, *inside) if one.exists()), None)
     if found is None:
         raise InvalidPath(
             f"there is no backup {str(source)!r}",
@@ -304,6 +307,8 @@ def _set_aside(database: Path, former: Path) -> None:
 def _reading(source: Path) -> Iterator[None]:
     try:
         yield
+    except PermissionError as error:  # with whose it is, and what mends that
+        raise file_error(error, source, is_read=True) from error
     except OSError as error:
         raise InvalidPath(f"{str(source)!r} cannot be read: {error.strerror}", value=str(source)) from error
 

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ class OwnerLock:
             self.release()
             refuse_no_file(Path(self._lock.lock_file), "lock")
             raise file_error(error, self._of) from error
+        self._give_to_owner()
         try:
             self._write(json.dumps(note))
         except OSError as error:
@@ -57,6 +60,21 @@ class OwnerLock:
             with contextlib.suppress(OSError):  # a note that stays behind is harmless: only the lock counts
                 self._note.unlink(missing_ok=True)
             self._lock.release()
+
+    def _give_to_owner(self) -> None:
+        """As root, give the lock to whom its folder belongs: `sudo postroom doctor` would shut that user out.
+
+        The lock stays, as it always does: to remove it would let two have it. Whoever owns the folder might
+        have put a link to another file there: a lock is empty, and has one name.
+        """
+        if sys.platform == "win32" or os.geteuid() != 0:
+            return
+        lock = Path(self._lock.lock_file)
+        with contextlib.suppress(OSError):  # on a network disk root may own nothing: the lock counts as well
+            found, folder = lock.lstat(), lock.parent.stat()
+            is_ours = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == 0
+            if is_ours and found.st_uid == 0 != folder.st_uid:
+                os.chown(lock, folder.st_uid, folder.st_gid, follow_symlinks=False)
 
     def _write(self, note: str) -> None:
         self._note.unlink(missing_ok=True)  # one that a killed holder left keeps the mode it had
