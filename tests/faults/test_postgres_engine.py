@@ -915,6 +915,25 @@ async def test_a_server_that_takes_no_writes_is_refused_when_the_store_is_opened
     assert exit_code(refused.value) == CONFIGURATION
 
 
+async def test_a_database_that_cannot_hold_every_text_is_refused_and_left_as_it_was(
+    own_server: PostgresServer,
+) -> None:
+    for encoding in ("LATIN1", "SQL_ASCII"):
+        name = encoding.lower()
+        with connected(own_server.dsn, "public") as operator:
+            made = f"CREATE DATABASE {name} ENCODING {encoding} TEMPLATE template0 LOCALE 'C'"
+            await asyncio.to_thread(asked, operator, made)
+        dsn = f"{own_server.dsn.rpartition('/')[0]}/{name}"
+        with pytest.raises(ConfigError, match=f"is in {encoding}") as refused:
+            await asyncio.to_thread(PostgresStore.open, dsn)
+        assert "UTF8" in (refused.value.remedy or "")
+        with connected(dsn, "public") as operator:
+            schemas = await asyncio.to_thread(
+                asked, operator, "SELECT count(*) FROM pg_namespace WHERE nspname = 'postroom'"
+            )
+        assert schemas == [0]
+
+
 async def test_the_owner_of_a_schema_needs_no_right_to_create_one(
     own_server: PostgresServer, clock: ManualClock
 ) -> None:

@@ -173,7 +173,7 @@ class PostgresEngine(Engine):
         try:
             first = ownership.connect(0)
             writing.append(first)
-            _refuse_read_only(first)
+            _refuse_unwritable(first)
             _refuse_pooler(first, address)
             refuse_without_rights(first, address.schema, tables_of(shipped_migrations("postgres")))
             migrate(first, address, may_begin=may_begin, is_gone=is_gone)
@@ -308,18 +308,27 @@ class PostgresEngine(Engine):
         self.notifications.close()
 
 
-def _refuse_read_only(connection: Connection) -> None:
-    """Refuse a server that takes no writes.
+def _refuse_unwritable(connection: Connection) -> None:
+    """Refuse a server that takes no writes, and a database that cannot hold every text.
 
     Raises:
         StoreReadOnly: it is a standby, or was made read-only.
+        ConfigError: it has another encoding than UTF-8; SQL_ASCII would take any bytes, and check none.
     """
-    answer = connection.send("SELECT current_setting('transaction_read_only')")
+    answer = connection.send(
+        "SELECT current_setting('transaction_read_only'), current_setting('server_encoding')"
+    )
     connection.wait()
-    if answer.rows[0][0] == "on":
+    is_read_only, encoding = answer.rows[0]
+    if is_read_only == "on":
         raise StoreReadOnly(
             "the PostgreSQL server takes no writes",
             remedy="connect to the server that may be written: this one is a standby or read-only",
+        )
+    if encoding != "UTF8":
+        raise ConfigError(
+            f"the database is in {encoding}, which cannot hold every text",
+            remedy="name a database in UTF8: `createdb --encoding UTF8 --template template0 NAME` makes one",
         )
 
 
