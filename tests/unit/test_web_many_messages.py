@@ -199,4 +199,4 @@ async def test_a_span_that_is_none_is_told_with_those_there_are(
 ) -> None:
     await busy(store, clock, agents=2, messages=3)
     page = (await browser.get("/p/orchard/timeline?span=9h")).text
-    assert "span must be one of 2s, 1m, 15m, 1h, 8h, all, last, not &#39;9h&#39;" in page
+    assert "Span must be one of 2s, 1m, 15m, 1h, 8h, all, last, not &#39;9h&#39;" in page
