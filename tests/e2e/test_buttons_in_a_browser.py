@@ -266,12 +266,18 @@ def test_keys_lead_everywhere_and_send_nothing(ana: Person) -> None:
         assert browser.see("location.href") == ana.shop.home
         return
     needs = browser.see("[...document.querySelectorAll('[data-need]')].map(one => one.dataset.key)")
+    failed = browser.see(
+        "[...document.querySelectorAll('[data-need]')].findIndex(one => one.querySelector('[value=replay]'))"
+    )
     goes: tuple[tuple[str, str, object], ...] = (
         ("1", at % "dataset.key", needs[0]),
         ("j", at % "dataset.key", needs[1]),
         ("k", at % "dataset.key", needs[0]),
         ("y", at % "value", "yes"),
         ("n", at % "value", "no"),
+        ("r", at % "value", "no"),  # it is another card's
+        (str(failed + 1), at % "dataset.key", needs[failed]),
+        ("y", at % "dataset.key", needs[failed]),
         ("r", at % "value", "replay"),
         ("?", "document.querySelector('#help').open", True),
     )

@@ -7,26 +7,18 @@ const one = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const kept = (name, value) => {
   try {
-    return value === undefined ? localStorage.getItem(name) : localStorage.setItem(name, value);
-  } catch {
-    return null; // storage is off
-  }
+    return value === undefined ? localStorage[name] : (localStorage[name] = value);
+  } catch {} // storage is off
 };
 
 // What did not change stays the same node, with its focus and scroll.
 
-const keyOf = (node) => (node.nodeType === 1 ? node.id || node.dataset.key || "" : "");
+const keyOf = (node) => node.id || node.dataset?.key || "";
 const fits = (old, fresh) => old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
 
-function changeText(old, fresh) {
-  if (old.data === fresh.data) return;
-  if (fresh.data.startsWith(old.data)) old.appendData(fresh.data.slice(old.data.length));
-  else old.data = fresh.data;
-}
-
 function change(old, fresh) {
-  if (old.nodeType === 3) return changeText(old, fresh);
-  if (old.nodeType !== 1 || old.isEqualNode(fresh)) return;
+  if (old.isEqualNode(fresh)) return;
+  if (old.nodeType !== 1) return (old.data = fresh.data);
   for (const { name } of [...old.attributes])
     if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
   for (const { name, value } of fresh.attributes)
@@ -36,7 +28,7 @@ function change(old, fresh) {
 
 function changeChildren(old, fresh) {
   const keyed = new Map([...old.children].filter(keyOf).map((node) => [keyOf(node), node]));
-  const stay = new Set([...fresh.children].map(keyOf).filter(Boolean));
+  const stay = new Set([...fresh.children].map(keyOf));
   let place = old.firstChild;
   const next = () => {
     const node = place;
@@ -51,7 +43,7 @@ function changeChildren(old, fresh) {
       else old.insertBefore(known, place);
       change(known, node);
     } else if (place && fits(place, node)) change(next(), node);
-    else old.insertBefore(document.importNode(node, true), place);
+    else old.insertBefore(node, place);
   }
   while (place) next().remove();
 }
@@ -59,15 +51,16 @@ function changeChildren(old, fresh) {
 // What a reader holds is not taken from them: a field in use, typed text, a selection. They are told "1 new".
 
 const differs = (field) =>
-  field.matches("select") ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
-    : field.matches("[type=checkbox], [type=radio]") ? field.checked !== field.defaultChecked
-      : !field.matches("[type=hidden]") && field.value !== field.defaultValue;
+  field.options ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
+    : /box|radio/.test(field.type) ? field.checked !== field.defaultChecked
+      : field.type !== "hidden" && field.value !== field.defaultValue;
+
+const FIELDS = "input, textarea, select";
 
 function isHeld(part) {
   const at = document.activeElement, chosen = getSelection();
-  if (part.contains(at) && at.matches("input, textarea, select")) return true;
-  if (!chosen.isCollapsed && part.contains(chosen.anchorNode)) return true;
-  return all("input, textarea, select", part).some(differs);
+  return (part.contains(at) && at.matches(FIELDS)) || (!chosen.isCollapsed && part.contains(chosen.anchorNode))
+    || all(FIELDS, part).some(differs);
 }
 
 function plain(part) {
@@ -81,9 +74,9 @@ const news = document.createElement("button");
 news.className = "news";
 news.onclick = () => letGo(true);
 
-function put(part, fresh) {
+function put(part, fresh, isAsked) {
   held.delete(part);
-  if (!isHeld(part)) changeChildren(part, fresh);
+  if (isAsked || !isHeld(part)) changeChildren(part, fresh);
   else if (plain(part) !== plain(fresh)) held.set(part, fresh);
 }
 
@@ -99,11 +92,7 @@ function tellHeld() {
 }
 
 function letGo(isAsked) {
-  for (const [part, fresh] of held)
-    if (isAsked || !isHeld(part)) {
-      held.delete(part);
-      changeChildren(part, fresh);
-    }
+  for (const [part, fresh] of [...held]) put(part, fresh, isAsked);
   tellHeld();
   settled();
 }
@@ -111,7 +100,7 @@ addEventListener("focusout", () => setTimeout(letGo));
 document.addEventListener("selectionchange", () => held.size && letGo());
 
 const stale = new Set();
-let fetching = false, timer = 0, pause = PATIENCE, after = +body.dataset.after, needed = null, toldAt = 0;
+let fetching, timer, pause = PATIENCE, after = +body.dataset.after, needed, toldAt = 0;
 let shownAt = Date.now(), trouble = "";
 
 function settled() {
@@ -135,11 +124,9 @@ function plan() {
 
 async function renew() {
   const names = [...stale], address = new URL(location.href), began = performance.now();
-  clearTimeout(timer);
-  timer = 0;
+  timer = clearTimeout(timer);
   fetching = true;
   stale.clear();
-  address.hash = "";
   if (one("#out").hidden) address.searchParams.set("part", names); // else the forms', too
   let cursor = null;
   try {
@@ -176,7 +163,7 @@ async function renew() {
 
 function tellNeeds() {
   const now = one('[data-go="c"] .count')?.textContent ?? "nothing needs you";
-  if (needed !== null && now !== needed && Date.now() - toldAt > 10_000) {
+  if (needed && now !== needed && Date.now() - toldAt > 10_000) {
     one("#told").textContent = now;
     toldAt = Date.now();
   }
@@ -190,7 +177,7 @@ for (const { dataset } of all("[data-every]")) setInterval(() => ask([dataset.pa
 const project = body.dataset.project;
 const name = `postroom/${project}`;
 const channel = project === undefined ? null : new BroadcastChannel(name);
-let source, wanted, release, isLost, heardAt = Date.now(), begunAt, backoff = RETRY, sleepy = 0;
+let source, wanted, release, isLost, heardAt = Date.now(), begunAt, backoff = RETRY, sleepy;
 
 // A page is live while its stream is heard and nothing known waits long to be shown.
 function follow() {
@@ -198,10 +185,9 @@ function follow() {
   if (document.hidden || !(fetching || stale.size)) shownAt = now;
   const isBad = channel && (isLost || now - heardAt > 20_000 || now - shownAt > 10_000);
   const since = new Date(Math.min(heardAt, shownAt)).toLocaleTimeString();
-  const words = trouble || (isBad ? `not live since ${since}` : isLost === false && "live");
-  if (!words) return; // nothing was heard yet
-  place.hidden = false;
-  place.classList.toggle("bad", trouble || isBad);
+  const words = trouble || (isBad ? `not live since ${since}` : isLost === false ? "live" : "");
+  place.hidden = !words;
+  place.classList.toggle("bad", words !== "live");
   if (place.textContent !== words) place.textContent = words;
 }
 
@@ -287,17 +273,16 @@ if (channel) {
 }
 
 // Times, by the server's clock.
-
 const skew = body.dataset.now - Date.now();
-const UNITS = [[864e5, "day"], [36e5, "hour"], [6e4, "minute"]];
+const UNITS = [[864e5, "day"], [36e5, "hour"], [6e4, "minute"], [1000, "second"]];
+const relative = new Intl.RelativeTimeFormat("en");
 
 function ago(instant) {
   const passed = Date.now() + skew - instant, distance = Math.abs(passed);
   if (distance < 45_000) return passed >= 0 ? "just now" : "in a moment";
   if (distance >= 30 * 864e5) return null;
-  const [unit, word] = UNITS.find(([size]) => distance >= size) ?? [1000, "second"];
-  const count = Math.floor(distance / unit), span = `${count} ${word}${count === 1 ? "" : "s"}`;
-  return passed >= 0 ? `${span} ago` : `in ${span}`;
+  const [size, unit] = UNITS.find(([size]) => distance >= size);
+  return relative.format(-Math.trunc(passed / size), unit);
 }
 
 function tick() {
@@ -311,7 +296,6 @@ function tick() {
 setInterval(tick, 1000);
 
 // Filters: a list is shown as it was left.
-
 if (one("form[data-remember]")) kept("postroom/filter" + location.pathname, location.search);
 for (const link of all(".tabs a")) {
   const chosen = kept("postroom/filter" + link.pathname);
@@ -322,30 +306,28 @@ const help = one("#help"), switched = one("#keys-on");
 const KEYS = "postroom/keys";
 let going = 0;
 switched.checked = kept(KEYS) !== "off";
-switched.addEventListener("change", () => kept(KEYS, switched.checked ? "on" : "off"));
+switched.onchange = () => kept(KEYS, switched.checked ? "on" : "off");
 one("#keys").hidden = false;
-one("#keys").addEventListener("click", () => help.showModal());
+one("#keys").onclick = () => help.showModal();
 
 const isShown = (node) => node.checkVisibility();
+const cardOf = (node) => node.closest("[data-item]");
 const handle = (row) => row.matches("[tabindex]") ? row : one(".opens", row) ?? one("a", row) ?? row;
 
 function step(by) {
   const items = all("main [data-item]").filter(isShown).map(handle);
-  const here = document.activeElement.closest("[data-item]");
+  const here = cardOf(document.activeElement);
   const at = here ? items.indexOf(handle(here)) : by > 0 ? -1 : items.length;
   items[at + by]?.focus();
 }
 
 function hotkey(key) {
-  const item = document.activeElement.closest("[data-item]");
-  const found = all(`[data-hotkey="${CSS.escape(key)}"]`).filter(isShown);
-  const isOf = (where) => (node) => node.closest("[data-item]") === where;
-  const node = item ? found.find(isOf(item)) ?? found.find(isOf(null)) : found[0]; // never of another card
-  if (!node) return false;
-  // What sends something is only found: Enter sends it.
-  if (node.matches("a, [type=button], summary")) node.click();
-  else node.focus();
-  return true;
+  const card = cardOf(document.activeElement), found = all(`[data-hotkey="${CSS.escape(key)}"]`).filter(isShown);
+  const node = found.find((its) => cardOf(its) === card) ?? found.find((its) => !card || !cardOf(its)); // of no other
+  // What sends is only found: Enter sends it.
+  if (node?.matches("a, [type=button], summary")) node.click();
+  else node?.focus();
+  return !!node;
 }
 
 function press(key) {

@@ -45,7 +45,7 @@ addEventListener("click", ({ target }) => {
     navigator.clipboard.writeText(target.value).then(() => (target.textContent = "copied"));
 });
 log.normalize();
-log.addEventListener("scroll", () => stick(log.scrollTop + log.clientHeight >= log.scrollHeight - 8));
+log.onscroll = () => stick(log.scrollTop + log.clientHeight >= log.scrollHeight - 8);
 news.onclick = () => stick(true);
 follows.onclick = () => stick(!sticks);
 stick(true);

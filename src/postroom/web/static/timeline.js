@@ -26,7 +26,7 @@ function settle() {
   draw();
   page.classList.toggle("chosen", !one(".tl-panel").hidden);
   const marks = all(".tl-drawing a"), at = marks.find((mark) => mark.ariaCurrent) ?? marks.at(-1);
-  for (const mark of marks) mark.setAttribute("tabindex", mark === at ? 0 : -1);
+  for (const mark of marks) mark.tabIndex = mark === at ? 0 : -1;
   if (!new Date().getTimezoneOffset()) return;
   const [first, next] = all(".tl-axis [data-at]").map((tick) => tick.dataset.at), step = next - first;
   for (const tick of all("[data-at]")) {
@@ -83,7 +83,7 @@ addEventListener("pointermove", (event) => {
   if (held && dragged) show(...held.view.map((edge) => edge + far * held.per));
 });
 addEventListener("pointerup", () => (held = null, setTimeout(() => (dragged = false))));
-page.addEventListener("dragstart", (event) => event.preventDefault());
+page.ondragstart = () => false;
 page.addEventListener("click", (event) => {
   const href = event.target.closest("a")?.getAttribute("href");
   if (!href || event.ctrlKey || event.metaKey || event.shiftKey) return;
