@@ -873,3 +873,24 @@ def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.startswith(f"postroom {__version__}")
     assert main(["--help"]) == 0
     assert "--version" in capsys.readouterr().out
+
+
+def test_a_reservation_says_its_conflict_and_its_reason_whole_on_a_narrow_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    heads = ("ID", "AGENT", "PATH", "KIND", "UNTIL", "REASON")
+    row = (
+        1,
+        "Ada",
+        "piers/**",
+        "exclusive, conflict",
+        "2026-11-22T16:38:08Z",
+        "placing the lights on the pier",
+    )
+    drawn = show.table(heads, [row], none="")
+    assert "…" not in drawn
+    assert drawn.splitlines()[1].endswith("exclusive, conflict  2026-11-22 16:38")
+    assert drawn.splitlines()[2] == "  placing the lights on the pier"
