@@ -95,7 +95,7 @@ ROUTE_WORDS: Final = {
     "it off the list (`DELETE`). Body: "
     '`{"outbox_id": "..."}`.',
     "/": "Projects.",
-    "/p/{slug}": "A project: newest threads, agents, reservations.",
+    "/p/{slug}": "A project's control room: what needs a person, who is on what, who waits for whom.",
     "/p/{slug}/timeline": "What happened in it lately: messages, the runs they began, files held; "
     "`?agent=` or `?thread=`: with one of them.",
     "/p/{slug}/questions": "What its agents wait to be told, and what they were told. `POST` answers: the "
@@ -126,7 +126,7 @@ ROUTE_WORDS: Final = {
     "/p/{rest}": "Any other address below `/p`: a page that says that there is none.",
     "/attachments/{sha256}": "An attachment's bytes, to be stored. `?message=` names a message that has it.",
     "/previews/{sha256}": "A picture, to be shown within a page. `?message=` names a message that has it.",
-    "/static/{name}": "Style sheet and icon.",
+    "/static/{name}": "Style sheets, scripts and the icon.",
 }
 MCP: Final = (
     "`/mcp`",

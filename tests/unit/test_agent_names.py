@@ -15,6 +15,7 @@ from postroom.contracts.store import MailWrites
 from postroom.mail import agents, names
 from postroom.mail.commands import CreateAgentIdentity
 from postroom.mail.context import Caller, OperationContext, Rules
+from postroom.mail.people import name_person
 from postroom.mail.service import Mail
 
 room = room_in_memory
@@ -161,6 +162,14 @@ async def test_an_invalid_name_is_refused_wherever_one_is_chosen(room: Room) -> 
     await room.refused(InvalidName, "register_agent", name="human:ada", **WHO)
     await room.refused(InvalidName, "start_session", name="a b", **WHO)
     await room.refused(InvalidName, "start_session", project_key="/projects/new", name="a b", **WHO)
+    long = await room.refused(InvalidName, "register_agent", name="a" * 300, **WHO)
+    assert (long.remedy or "").startswith("use 1 to 64 letters")
+    assert len(long.message) < 300
+
+
+async def test_a_person_whose_name_is_refused_is_called_a_person(room: Room) -> None:
+    with pytest.raises(InvalidName, match="is no name for a person"):
+        await name_person(room.mail, "Bob Ö", None)
 
 
 async def test_the_name_of_a_retired_agent_is_not_given_to_another(room: Room) -> None:

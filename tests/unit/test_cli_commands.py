@@ -873,3 +873,55 @@ def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.startswith(f"postroom {__version__}")
     assert main(["--help"]) == 0
     assert "--version" in capsys.readouterr().out
+
+
+def test_a_reservation_says_its_conflict_and_its_reason_whole_on_a_narrow_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    heads = ("ID", "AGENT", "PATH", "KIND", "UNTIL", "REASON")
+    row = (
+        1,
+        "Ada",
+        "piers/**",
+        "exclusive, conflict",
+        "2026-11-22T16:38:08Z",
+        "placing the lights on the pier",
+    )
+    drawn = show.table(heads, [row], none="")
+    assert "…" not in drawn
+    assert drawn.splitlines()[1].endswith("exclusive, conflict  2026-11-22 16:38")
+    assert drawn.splitlines()[2] == "  placing the lights on the pier"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("mail", "read", "abc", "--as", "Ada"), "Invalid value for 'ID': it is no whole number"),
+        (
+            ("mail", "read", "0", "--as", "Ada"),
+            "Invalid value for 'ID': it must be greater than or equal to 1",
+        ),
+        (
+            ("mail", "inbox", "--limit", "x", "--as", "Ada"),
+            "Invalid value for '--limit': it is no whole number",
+        ),
+    ],
+)
+def test_a_value_that_is_no_number_is_told_in_words(bare: Run, words: Sequence[str], told: str) -> None:
+    done = bare(*words)
+    assert (done.code, told in done.err) == (2, True), done.err
+    as_json = bare(*words, "--json")
+    assert told in as_json.out + as_json.err
+
+
+@pytest.mark.parametrize("query", ["", '"', "* ()"])
+def test_a_search_for_no_word_is_not_told_as_one_that_found_nothing(
+    fake: FakePostroom, run: Run, query: str
+) -> None:
+    fake.tools["search_messages"] = lambda _: {"hits": [], "next": None, "query": query}
+    assert run("mail", "search", query).err == "nothing was looked for: the query holds no word\n"
+    fake.tools["search_messages"] = lambda _: {"hits": [], "next": None, "query": "pier"}
+    assert run("mail", "search", "pier").err == "nothing was found\n"

@@ -586,6 +586,22 @@ async def test_a_login_link_works_once(server: Server) -> None:
         assert "used before" in reply.text
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        *[(one, 200) for one in ("/", "/p/shop", "/p/a%20b?live=1")],
+        *[
+            (one, 400)
+            for one in ("/logout", "/%2f/evil", "//evil", "/p", "/nothing", "https://evil.example", "")
+        ],
+    ],
+)
+async def test_a_login_link_leads_to_a_page_and_nowhere_else(server: Server, path: str, status: int) -> None:
+    reply = await post(server, "/admin/login-code", json={"path": path})
+    assert reply.status_code == status
+    assert status == 200 or "none of this server's pages" in reply.text
+
+
 @pytest.mark.parametrize("code", ["", "x", "prl_" + "x" * 43, "%00", "%ff", "\u00e9" * 100, "<script>"])
 async def test_a_made_up_code_opens_nothing(server: Server, code: str) -> None:
     reply = await get(server, f"/login?code={code}", headers={})

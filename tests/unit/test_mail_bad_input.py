@@ -561,3 +561,21 @@ def test_an_attachment_refuses_what_it_does_not_know() -> None:
 
 def test_the_room_has_the_agents_that_the_tables_name() -> None:
     assert set(AGENTS) >= {GOOD["agent_name"], GOOD["sender_name"], GOOD["to"], GOOD["requester"]}
+
+
+async def test_what_is_refused_is_told_in_words(room: Room) -> None:
+    await room.open("Ada")
+    moment = await room.refused(InvalidArgument, "fetch_inbox", agent_name="Ada", since="yesterday")
+    assert moment.message == "'yesterday' is no moment"
+    assert "2026-11-21 or 2026-11-21T09:30:00Z" in (moment.remedy or "")
+    thread = await room.refused(
+        InvalidArgument,
+        "send_message",
+        sender_name="Ada",
+        to=["Ada"],
+        subject="s",
+        body_md="b",
+        thread_id="a b",
+    )
+    assert thread.message.startswith("Expected 1 to 128 letters, digits")
+    assert thread.message.endswith("(at $.thread_id)")

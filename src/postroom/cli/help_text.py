@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from typer import BadParameter
 from typer.core import TyperGroup
 
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
@@ -28,8 +29,20 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
 """Every command, in the order of the help."""
 
 
+_NO_NUMBER: Final = "Input should be a valid integer, unable to parse string as an integer"
+
+
 class GroupedCommands(TyperGroup):
-    """Lists the commands under the heads of `GROUPS`."""
+    """Lists the commands under the heads of `GROUPS`, and says in words what is wrong with a value."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named; the library tells a value that is no number in its own terms."""
+        try:
+            return super().invoke(ctx)
+        except BadParameter as error:
+            error.message = error.message.replace(_NO_NUMBER, "it is no whole number")
+            error.message = error.message.replace("Input should be", "it must be")
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a list for each group; all of them are as wide, so that the columns meet."""

@@ -328,12 +328,17 @@ def _message(message: Mapping[str, Any]) -> str:
 
 
 def _hits(found: Mapping[str, Any]) -> str:
+    from postroom.mail.query import parse_query
+
     show.tell_more(found, "--cursor")
     rows = [
         (one["id"], one["from"], one["subject"], one["snippet"], one["created_ts"])
         for one in show.items(found.get("hits"))
     ]
-    return show.table(("ID", "FROM", "SUBJECT", "WHERE", "AT"), rows, none="nothing was found")
+    none = "nothing was found"
+    if parse_query(str(found.get("query"))) is None:
+        none = "nothing was looked for: the query holds no word"
+    return show.table(("ID", "FROM", "SUBJECT", "WHERE", "AT"), rows, none=none)
 
 
 def _summary(found: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ _NAMES = {
     "USER",
     "WORK",
 }
-_WHOLE = _NAMES | {"ID", "NUMBER", "THREAD", "PATH", "FOLDER", "VALUE", "QUESTION", "WHY"}
+_WHOLE = _NAMES | {"ID", "NUMBER", "THREAD", "PATH", "FOLDER", "VALUE", "QUESTION", "KIND", "REASON", "WHY"}
 """Columns that people copy from, tell rows apart by, or that say why: never cut, and below the row where
 there is no room."""
 _NARROW = 16

@@ -8,13 +8,13 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, InvalidPath
@@ -121,7 +121,7 @@ async def _login_address(request: Request, login: LoginService, then: str) -> st
     Raises:
         InvalidArgument: the page is none of ours.
     """
-    if then != own_address(then):
+    if then != own_address(then) or not _is_shown(request, then):
         raise InvalidArgument(
             "the path is none of this server's pages",
             value=then[:200],
@@ -130,6 +130,12 @@ async def _login_address(request: Request, login: LoginService, then: str) -> st
     leads_on = "" if then == "/" else f"&next={quote(then, safe='/')}"
     base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
     return f"{base}/login?code={await login.codes.make()}{leads_on}"
+
+
+def _is_shown(request: Request, address: str) -> bool:
+    """Say whether a browser that comes to an address of ours is shown something, and not only a form's."""
+    coming = {"type": "http", "method": "GET", "path": unquote(urlsplit(address).path)}
+    return any(route.matches(coming)[0] is Match.FULL for route in request.app.routes)
 
 
 def _told_as(name: str, look: Callable[[], Awaitable[object]]) -> Endpoint:

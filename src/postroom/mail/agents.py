@@ -29,7 +29,7 @@ from postroom.mail.identity import (
 from postroom.mail.inbox import inbox_views
 from postroom.mail.names import check_name, generated
 from postroom.mail.outgoing import to_archive
-from postroom.mail.projects import checked_path, find_project, free_slug, spelling
+from postroom.mail.projects import PEOPLE_SLUG, checked_path, find_project, free_slug, spelling
 from postroom.mail.repositories import project_of
 from postroom.mail.reservations import ReservationAnswer, reserve_all
 from postroom.mail.views import (
@@ -156,7 +156,7 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
     refuse_to_speak_for(context, project)
     if asked.name is None:
         return _made(context, project, asked)
-    name = check_name(asked.name)
+    name = check_name(asked.name, of="a person" if project.slug == PEOPLE_SLUG else "an agent")
     known = context.tx.agent(project.id, name)
     if known is None:
         return _made(context, project, asked, name=name)

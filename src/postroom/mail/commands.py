@@ -26,10 +26,10 @@ Names = Annotated[list[Annotated[str, Meta(max_length=400)]], Meta(max_length=10
 Paths = Annotated[list[Annotated[str, Meta(max_length=4096)]], Meta(max_length=1_000)]
 Ids = Annotated[list[MessageId], Meta(max_length=1_000)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
-ThreadId = Annotated[
-    str, Meta(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._:-]{{0,127}}{_END}", description="letters, digits, . _ : -")
-]
-Topic = Annotated[str, Meta(pattern=rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,63}})?{_END}")]
+_THREAD_ID = rf"^[A-Za-z0-9][A-Za-z0-9._:-]{{0,127}}{_END}"
+_TOPIC = rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,63}})?{_END}"
+ThreadId = Annotated[str, Meta(pattern=_THREAD_ID, description="letters, digits, . _ : -")]
+Topic = Annotated[str, Meta(pattern=_TOPIC)]
 Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
 Cursor = Annotated[int, Meta(ge=0, le=2**53)]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -66,7 +66,7 @@ class RegisterAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     project_key: ProjectKey
     program: Word
     model: Word
-    name: Annotated[str, Meta(max_length=200, description="kept exactly; omit to have one made")] | None = (
+    name: Annotated[str, Meta(max_length=4096, description="kept exactly; omit to have one made")] | None = (
         None
     )
     task_description: ShortText = ""
@@ -94,7 +94,7 @@ class StartSession(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
     project_key: ProjectKey
     program: Word
     model: Word
-    name: Annotated[str, Meta(max_length=200, description="yours, kept exactly")] | None = None
+    name: Annotated[str, Meta(max_length=4096, description="yours, kept exactly")] | None = None
     task_description: ShortText = ""
     reserve_paths: Annotated[Paths, Meta(description="relative to the project")] = []
     ttl_seconds: Seconds | None = None
@@ -512,6 +512,10 @@ class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
 C = TypeVar("C", bound=Command)
 _BROKEN_TEXT = "text that is not valid Unicode"
 _LONGEST_SHOWN = 200
+_IN_WORDS = {
+    _THREAD_ID: "1 to 128 letters, digits, '.', '_', ':' or '-', beginning with a letter or digit",
+    _TOPIC: "up to 64 letters, digits, '.', '_', '/' or '-', beginning with a letter or digit",
+}
 _DEEPEST = 8
 """Levels of lists and objects that are looked at; no command has more than three."""
 
@@ -529,10 +533,17 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
         reason, _, path = str(error).partition(" - at `")
         where = path.rstrip("`")
         raise InvalidArgument(
-            reason[:_LONGEST_SHOWN] + (f" (at {where})" if where else ""),
+            _without_patterns(reason)[:_LONGEST_SHOWN] + (f" (at {where})" if where else ""),
             value=_value_at(arguments, where) if where not in ("", "$") else None,
             remedy=f"the arguments are: {', '.join(_signature(kind)) or 'none'}",
         ) from error
+
+
+def _without_patterns(reason: str) -> str:
+    """Say in words what a pattern asks for."""
+    for pattern, words in _IN_WORDS.items():
+        reason = reason.replace(f"Expected `str` matching regex {pattern!r}", f"Expected {words}")
+    return reason
 
 
 def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:

@@ -157,9 +157,9 @@ def _moment(text: str | None) -> int | None:
         return from_iso(text)
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(
-            f"{text!r} is no moment: {error}",
+            f"{text!r} is no moment",
             value=text,
-            remedy="use ISO 8601, for example 2026-11-21T09:30:00Z",
+            remedy="use a date, or a date and a time, of ISO 8601: 2026-11-21 or 2026-11-21T09:30:00Z",
         ) from error
 
 

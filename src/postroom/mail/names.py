@@ -66,8 +66,8 @@ def generated(dice: random.Random) -> str:
     return dice.choice(ADJECTIVES) + dice.choice(NOUNS)
 
 
-def check_name(name: str) -> str:
-    """Return a chosen name as it is.
+def check_name(name: str, *, of: str = "an agent") -> str:
+    """Return the name that was chosen for somebody as it is.
 
     Raises:
         InvalidName: it breaks the rule; the remedy holds a name that does not.
@@ -77,7 +77,7 @@ def check_name(name: str) -> str:
     mended = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64]
     hint = f"for example {mended!r}" if mended else "for example 'builder-1'"
     raise InvalidName(
-        f"{shown(name)} is no name for an agent",
+        f"{shown(name)} is no name for {of}",
         value=name,
         remedy="use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit; " + hint,
     )
