@@ -401,7 +401,7 @@ async def test_where_nobody_is_named_the_page_asks_for_a_name_first_and_keeps_wh
     assert "Who are you?" in page
     fields = [("form_token", hidden(page, "form_token")), ("to", hidden(page, "to")), ("do", "name")]
     refused = await post(browser, WRITE, *fields, ("name", "no name"))
-    assert (refused.status_code, "is no name for an agent" in refused.text) == (400, True)
+    assert (refused.status_code, "is no name for a person" in refused.text) == (400, True)
     assert await room.people_named.everybody() == []
     named = await post(browser, WRITE, *fields, ("name", "Ana"))
     assert named.headers["location"] == f"{WRITE}?to=Bo"
