@@ -341,17 +341,45 @@ def test_a_shell_completes_what_the_server_knows_and_nothing_without_one(
         "agents": [{"name": "Ada", "task_description": "x"}, {"name": "Bo", "task_description": ""}]
     }
     fake.tools["show_project"] = lambda _: {"threads": [{"thread_id": "msg-1", "subject": "Lights\nout"}]}
-    asked = {"projects": "har", "agents": "A", "threads": "msg", "runs": "01a2", "questions": "4f"}
-    assert {kind: completion.KINDS[kind](Context(), begun) for kind, begun in asked.items()} == {
+    fake.tools["list_file_reservations"] = lambda _: {
+        "reservations": [{"id": 12, "path": "piers/**", "agent": "Ada"}]
+    }
+    fake.tools["fetch_inbox"] = lambda _: [{"id": 31, "from": "Bo", "subject": "Lights"}]
+    asked = {
+        "pages": "/p/h",
+        "messages": "3",
+        "reservations": "1",
+        "projects": "har",
+        "agents": "A",
+        "threads": "msg",
+        "runs": "01a2",
+        "questions": "4f",
+    }
+    reader = Context()
+    reader.params["acting"] = "Ada"
+    assert {kind: completion.KINDS[kind](reader, begun) for kind, begun in asked.items()} == {
+        "pages": [("/p/harbour", "/h")],
+        "messages": [("31", "Bo: Lights")],
+        "reservations": [("12", "piers/**, Ada")],
         "projects": [("harbour", "/h")],
         "agents": [("Ada", "x")],
         "threads": [("msg-1", "Lights out")],
         "runs": [(RUN["run_id"], f"Ada@{RUN['project']}, at work")],
         "questions": [("4f2a", "May I?")],
     }
+
+    def asked_of(tool: str) -> set[str]:
+        calls = [
+            one.body["params"] for one in fake.seen if one.body and one.body.get("method") == "tools/call"
+        ]
+        return {one["arguments"]["agent_name"] for one in calls if one["name"] == tool}
+
+    assert asked_of("fetch_inbox") == {"Ada"}
+    assert asked_of("list_file_reservations") == {"Ada"}
+    assert completion.KINDS["messages"](Context(), "") == [], "whose, was not said yet"
     assert completion.KINDS["agents"](Context(), "Z") == []
     monkeypatch.delenv("POSTROOM_URL")
-    assert [look(Context(), "") for look in completion.KINDS.values()] == [[]] * 5
+    assert [look(Context(), "") for look in completion.KINDS.values()] == [[]] * 8
 
 
 def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -12,16 +12,20 @@ from postroom.contracts.errors import PostroomError
 _PATIENCE: Final = timedelta(seconds=2)
 """A person waits at the Tab key."""
 
+Pairs = Iterable[tuple[object, object]]
+Look = Callable[[Server, str, str | None], Pairs]
+"""What is known of a project, and of the agent that acts once the line has named it."""
 Complete = Callable[[Any, str], list[tuple[str, str]]]
 
 
-def _asked(look: Callable[[Server, str], Iterable[tuple[object, object]]]) -> Complete:
+def _asked(look: Look) -> Complete:
     """Return a completion of values with a word about each; a shell has no place for a failure."""
 
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         try:
             server = Server.find(timeout=_PATIENCE)
-            found = list(look(server, project_key(ctx.params.get("project") or HERE)))
+            project = project_key(ctx.params.get("project") or HERE)
+            found = list(look(server, project, ctx.params.get("acting")))
         except PostroomError:
             return []
         return [
@@ -41,32 +45,52 @@ def _tool(server: Server, name: str, **arguments: object) -> Mapping[str, Any]:
     return show.fields(server.call_tool(name, arguments))
 
 
-def _projects(server: Server, _project: str) -> Iterable[tuple[object, object]]:
+def _projects(server: Server, _project: str, _acting: str | None) -> Pairs:
     return ((one["slug"], one["human_key"]) for one in _list(server, "/admin/projects", "projects"))
 
 
-def _agents(server: Server, project: str) -> Iterable[tuple[object, object]]:
+def _pages(server: Server, _project: str, _acting: str | None) -> Pairs:
+    return ((f"/p/{one['slug']}", one["human_key"]) for one in _list(server, "/admin/projects", "projects"))
+
+
+def _messages(server: Server, project: str, acting: str | None) -> Pairs:
+    if acting is None:
+        return ()
+    asked = {"project_key": project, "agent_name": acting, "limit": 50, "include_bodies": False}
+    found = show.items(server.call_tool("fetch_inbox", asked))
+    return ((one["id"], f"{one['from']}: {one['subject']}") for one in found)
+
+
+def _reservations(server: Server, project: str, acting: str | None) -> Pairs:
+    found = _tool(server, "list_file_reservations", project_key=project, agent_name=acting, limit=500)
+    return ((one["id"], f"{one['path']}, {one['agent']}") for one in show.items(found.get("reservations")))
+
+
+def _agents(server: Server, project: str, _acting: str | None) -> Pairs:
     found = _tool(server, "list_agents", project_key=project, limit=1000)
     return ((one["name"], one["task_description"]) for one in show.items(found.get("agents")))
 
 
-def _threads(server: Server, project: str) -> Iterable[tuple[object, object]]:
+def _threads(server: Server, project: str, _acting: str | None) -> Pairs:
     found = _tool(server, "show_project", project_key=project)
     return ((one["thread_id"], one["subject"]) for one in show.items(found.get("threads")))
 
 
-def _runs(server: Server, _project: str) -> Iterable[tuple[object, object]]:
+def _runs(server: Server, _project: str, _acting: str | None) -> Pairs:
     found = _list(server, "/admin/runs", "runs")
     return ((one["run_id"], f"{one['agent']}@{one['project']}, {one['state']}") for one in found)
 
 
-def _questions(server: Server, _project: str) -> Iterable[tuple[object, object]]:
+def _questions(server: Server, _project: str, _acting: str | None) -> Pairs:
     found = _list(server, "/admin/questions", "questions")
     return ((one["number"], one["question"]) for one in found)
 
 
 KINDS: Final[Mapping[str, Complete]] = {
     "projects": _asked(_projects),
+    "pages": _asked(_pages),
+    "messages": _asked(_messages),
+    "reservations": _asked(_reservations),
     "agents": _asked(_agents),
     "threads": _asked(_threads),
     "runs": _asked(_runs),

@@ -35,7 +35,10 @@ BodyFile = Annotated[
 Files = Annotated[
     list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be given again.")
 ]
-MessageId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The message's number.")]
+MessageId = Annotated[
+    int,
+    typer.Argument(metavar="ID", min=1, help="The message's number.", autocompletion=completed("messages")),
+]
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="At most so many.")]
 
 

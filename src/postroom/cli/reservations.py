@@ -9,7 +9,7 @@ from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import REFUSED
 from postroom.cli.help_text import examples
-from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
+from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
 from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
@@ -29,7 +29,12 @@ Paths = Annotated[
 SomePaths = Annotated[
     list[str] | None, typer.Argument(metavar="[PATH]...", help="Only those of these paths.")
 ]
-Ids = Annotated[list[int] | None, typer.Option("--id", min=1, metavar="ID", help="A reservation's number.")]
+Ids = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--id", min=1, metavar="ID", help="A reservation's number.", autocompletion=completed("reservations")
+    ),
+]
 Shared = Annotated[bool, typer.Option("--shared", help="Others may hold it too, if they share.")]
 Seconds = Annotated[int | None, typer.Option("--ttl", min=1, metavar="SECONDS", help="For how long.")]
 

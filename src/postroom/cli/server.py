@@ -12,7 +12,7 @@ import typer
 from postroom.cli import loading, show
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED, exit_code
-from postroom.cli.options import AsJson, DataDir
+from postroom.cli.options import AsJson, DataDir, completed
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidArgument, PostroomError, ServerUnavailable
 from postroom.version import __version__
@@ -164,7 +164,12 @@ def doctor(
 @app.command("open")
 def open_pages(
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="The page to come to, such as /p/shop/runs.")
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="The page to come to, such as /p/shop/runs.",
+            autocompletion=completed("pages"),
+        ),
     ] = "/",
     data_dir: DataDir = None,
     as_json: AsJson = False,
