@@ -59,7 +59,8 @@ prints every value and where it came from. An unknown name, a value out of range
 stops the start with exit code {exit_codes.CONFIGURATION} and says which, from where, and what to do.
 
 Durations are written with their unit: `500ms`, `90s`, `15m`, `1h`, `7d`, `2w`, or ISO 8601 (`P7D`).
-Several values are a list in the file (`["gpu", "mill"]`), and have commas between them in the environment (`gpu,mill`).
+Several values are a list in the file (`["gpu", "mill"]`), and have commas between them in the
+environment (`gpu,mill`).
 
 {table(("setting", "environment", "default", "limits", "meaning"), rows)}
 
