@@ -111,6 +111,10 @@ def test_there_and_back_every_row_is_as_it_was_and_numbers_go_on(
     again = copied(schema, back)
     assert there["rows"] == again["rows"] == {name: len(rows) for name, (_, rows) in before.items()}
     assert rows_of(file) == rows_of(back) == before
+    for source, target in ((file, schema), (schema, back)):
+        with pytest.raises(StateError, match="holds this store already"):
+            copied(source, target)
+    assert rows_of(back) == before
     assert stat.S_IMODE(back.stat().st_mode) == 0o600
     assert goes_on(schema, clock) == goes_on(back, clock) == goes_on(file, clock)
     assert tables_of(file)["threads"] == tables_of(back)["threads"]

@@ -150,6 +150,12 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
             remedy="copy that one to its end, or name an empty database",
         )
     filled = [one.name for one in tables if one.name not in _ALWAYS_THERE and target.count(one)]
+    if filled and target.store_id() == store_id:
+        raise StateError(
+            f"{target.name} holds this store already, and no copy is unfinished there",
+            value=store_id,
+            remedy="if that is the copy, nothing is left to do; else name an empty database or schema",
+        )
     if filled:
         raise StateError(
             f"{target.name} is not empty: there are rows in {', '.join(filled[:3])}",
