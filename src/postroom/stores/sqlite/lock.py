@@ -65,16 +65,21 @@ class OwnerLock:
         """As root, give the lock to whom its folder belongs: `sudo postroom doctor` would shut that user out.
 
         The lock stays, as it always does: to remove it would let two have it. Whoever owns the folder might
-        have put a link to another file there: a lock is empty, and has one name.
+        have put a link to another file there: a lock is empty, and has one name. What was looked at is what
+        is given, though another may have its name by then.
         """
         if sys.platform == "win32" or os.geteuid() != 0:
             return
         lock = Path(self._lock.lock_file)
         with contextlib.suppress(OSError):  # on a network disk root may own nothing: the lock counts as well
-            found, folder = lock.lstat(), lock.parent.stat()
-            is_ours = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == 0
-            if is_ours and found.st_uid == 0 != folder.st_uid:
-                os.chown(lock, folder.st_uid, folder.st_gid, follow_symlinks=False)
+            file = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                found, folder = os.fstat(file), lock.parent.stat()
+                is_ours = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == 0
+                if is_ours and found.st_uid == 0 != folder.st_uid:
+                    os.fchown(file, folder.st_uid, folder.st_gid)
+            finally:
+                os.close(file)
 
     def _write(self, note: str) -> None:
         self._note.unlink(missing_ok=True)  # one that a killed holder left keeps the mode it had
