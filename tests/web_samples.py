@@ -2,16 +2,35 @@
 
 import hashlib
 import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import httpx2
 from PIL import Image
+from starlette.applications import Starlette
 
 from postroom.contracts.choices import Importance, RecipientKind
 from postroom.contracts.mail import Agent, Attachment, Message
 from postroom.contracts.store import MailWrites
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
+from postroom.web.pages import page_routes
 
 NOW = 1_790_000_000_000
 MINUTE = 60_000
 HOUR = 60 * MINUTE
+
+
+@asynccontextmanager
+async def reader_of(store: SqliteStore, clock: ManualClock) -> AsyncIterator[httpx2.AsyncClient]:
+    """Give a browser that reads the pages of a store, where nothing can be changed."""
+    app = Starlette(routes=page_routes(store, clock=clock, services=None))
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(
+        transport=transport, base_url="http://127.0.0.1:8765", headers={"Accept": "text/html"}
+    ) as client:
+        yield client
+
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import httpx2
 import pytest_asyncio
-from starlette.applications import Starlette
 
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.contracts.work import WorkCounts
@@ -16,9 +15,8 @@ from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web.frame import Frame, frame
-from postroom.web.pages import page_routes
 from postroom.web.timeline_marks import TOGETHER
-from web_samples import HOUR, MINUTE, Writer
+from web_samples import HOUR, MINUTE, Writer, reader_of
 
 
 @pytest_asyncio.fixture
@@ -30,11 +28,7 @@ async def store(clock: ManualClock) -> AsyncIterator[SqliteStore]:
 
 @pytest_asyncio.fixture
 async def browser(store: SqliteStore, clock: ManualClock) -> AsyncIterator[httpx2.AsyncClient]:
-    app = Starlette(routes=page_routes(store, clock=clock, services=None))
-    transport = httpx2.ASGITransport(app=app)
-    async with httpx2.AsyncClient(
-        transport=transport, base_url="http://127.0.0.1:8765", headers={"Accept": "text/html"}
-    ) as client:
+    async with reader_of(store, clock) as client:
         yield client
 
 

@@ -8,14 +8,12 @@ from datetime import timedelta
 import httpx2
 import pytest
 import pytest_asyncio
-from starlette.applications import Starlette
 
 from postroom.contracts.store import MailWrites
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.web.pages import page_routes
-from web_samples import HOUR, Writer
+from web_samples import HOUR, Writer, reader_of
 
 
 @pytest_asyncio.fixture
@@ -27,11 +25,7 @@ async def store(clock: ManualClock) -> AsyncIterator[SqliteStore]:
 
 @pytest_asyncio.fixture
 async def browser(store: SqliteStore, clock: ManualClock) -> AsyncIterator[httpx2.AsyncClient]:
-    app = Starlette(routes=page_routes(store, clock=clock, services=None))
-    transport = httpx2.ASGITransport(app=app)
-    async with httpx2.AsyncClient(
-        transport=transport, base_url="http://127.0.0.1:8765", headers={"Accept": "text/html"}
-    ) as client:
+    async with reader_of(store, clock) as client:
         yield client
 
 

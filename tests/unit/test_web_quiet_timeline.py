@@ -5,13 +5,11 @@ from collections.abc import AsyncIterator
 
 import httpx2
 import pytest_asyncio
-from starlette.applications import Starlette
 
 from postroom.contracts.store import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.web.pages import page_routes
-from web_samples import HOUR, MINUTE, Writer
+from web_samples import HOUR, MINUTE, Writer, reader_of
 
 DAY = 24 * HOUR
 
@@ -25,11 +23,7 @@ async def store(clock: ManualClock) -> AsyncIterator[SqliteStore]:
 
 @pytest_asyncio.fixture
 async def browser(store: SqliteStore, clock: ManualClock) -> AsyncIterator[httpx2.AsyncClient]:
-    app = Starlette(routes=page_routes(store, clock=clock, services=None))
-    transport = httpx2.ASGITransport(app=app)
-    async with httpx2.AsyncClient(
-        transport=transport, base_url="http://127.0.0.1:8765", headers={"Accept": "text/html"}
-    ) as client:
+    async with reader_of(store, clock) as client:
         yield client
 
 
