@@ -13,7 +13,7 @@ import pytest
 from postroom.app.config import Settings
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-LONGEST_FUNCTION = 40
+LONGEST_FUNCTION = 60
 
 LONG_FUNCTIONS = {}
 """Functions over the limit, counted from the end of the docstring, and why."""
