@@ -163,7 +163,7 @@ class Proxy:
                 self._changed.notify_all()
 
     def _connected(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Return the server's endpoint and an open connection to it; the request can break the connection off."""
+        """Return the server's endpoint and an open connection, which the request can break off."""
         endpoint = self._locate()
         request.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
         exchange.connect()
@@ -308,7 +308,7 @@ class LineWriter:
 def carry(find: Callable[[], Endpoint], *, start: Callable[[], None] | None = None) -> int:
     """Serve this process's stdin and stdout until stdin closes; return the exit code.
 
-    `start` starts a server unless one answers: before the first line is read, and whenever the server is gone.
+    `start` starts a server unless one answers: before the first line, and whenever the server is gone.
     """
     writer = LineWriter(_take_stdout())
     proxy = Proxy(find, writer.write, _log, start=start)
@@ -332,7 +332,7 @@ def _take_stdout() -> int:
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
-    """Be the stdio entry of the server until stdin closes; with `start`, start a server whenever none answers.
+    """Be the server's stdio entry until stdin closes; with `start`, start a server whenever none answers.
 
     `tools` chooses the address, and with it which tools the server lists: `core` or `full`.
     """

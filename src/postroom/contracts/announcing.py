@@ -40,7 +40,7 @@ class Nudges:
     """What hooks did with an agent's turns; an agent without a record has this one."""
 
     held_seq: int = 0
-    """The end of a turn is not held for messages up to this seq: it was held for them, or they were fetched."""
+    """Messages up to this seq hold no end of a turn: a turn was held for them, or they were fetched."""
     notified_at: int = 0
     """When a line was last given in the middle of a turn; 0 for never."""
 

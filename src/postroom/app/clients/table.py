@@ -200,7 +200,7 @@ def _bearer(token: str) -> dict[str, object]:
 _COMMAND: Final[dict[str, object]] = {"command": NAME, "args": ["mcp"]}
 _TYPED: Final[dict[str, object]] = {"type": "stdio", **_COMMAND}
 _LOADED: Final[dict[str, object]] = {"alwaysLoad": True}
-"""Claude Code defers the tools of an MCP server behind its tool search, unless the server's entry says this."""
+"""Without this, Claude Code defers the tools of an MCP server behind its tool search."""
 _SHELL: Final = "${POSTROOM_TOKEN}"
 _ENV: Final = "${env:POSTROOM_TOKEN}"
 _OPENCODE: Final = "{env:POSTROOM_TOKEN}"
