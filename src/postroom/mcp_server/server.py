@@ -37,7 +37,7 @@ from postroom.mail.service import Mail
 from postroom.mcp_server import resources
 from postroom.mcp_server.answers import ToolAnswer, answer_call, as_json, crash
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
-from postroom.mcp_server.profiles import Profile, operations_of, profile_of
+from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
 from postroom.mcp_server.short_way import ShortWay
 from postroom.services.calls import Calls, Observe, Subscriptions
@@ -65,6 +65,8 @@ def _tool(operation: Operation) -> Tool:
             # Everybody that a tool reaches is an agent or a person of this server.
             open_world_hint=False,
         ),
+        # Claude Code defers tools behind its tool search, unless the tool or the server's entry says this.
+        _meta={"anthropic/alwaysLoad": True} if operation.name in (*CORE, *IN_RUNS) else None,
     )
 
 
@@ -75,7 +77,7 @@ def definition_tokens(profile: Profile) -> int:
     """
     definitions: list[dict[str, Any]] = [
         tool.model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude={"annotations", "output_schema"}
+            mode="json", by_alias=True, exclude_none=True, exclude={"annotations", "meta", "output_schema"}
         )
         for tool in tools_of(profile)
     ]
