@@ -21,6 +21,7 @@
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
     ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
     │   ├── DeadlinePassed, ExecutorFailed, ExecutorMisbehaved, PhaseError, RunTimedOut, RunnerSecretMissing
+    │   ├── GiveUp            raised by work that cannot succeed
     │   ├── CommandError      the program that runs the agent
     │   │   ├── CommandBusy, CommandKilled                                  (tried again)
     │   │   └── CommandNotStarted, PromptTooLong, CommandFailed, CommandSaidNothing,
@@ -51,7 +52,7 @@ from typing import ClassVar, Self
 
 
 class PostroomError(Exception):
-    """The root. Carries a stable code, the offending value and the remedy."""
+    """The root. Carries a stable code, the offending value and the remedy, which a traceback shows, too."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -74,6 +75,8 @@ class PostroomError(Exception):
         self.value = value
         self.remedy = self.default_remedy if remedy is None else remedy
         self.details = dict(details or {})
+        if self.remedy:
+            self.add_note(f"Remedy: {self.remedy}")
 
     def met_at(self, place: str) -> Self:
         """Return the same failure with the place where it was met before its message."""
@@ -546,6 +549,13 @@ class ExecutorFailed(RunFailure):
 
     code = "executor_failed"
     retryable = True
+
+
+class GiveUp(RunFailure):
+    """Work raises it when no retry can help: the run fails at once, whatever attempts are left."""
+
+    code = "gave_up"
+    branch = "gave up"
 
 
 class RunTimedOut(RunFailure):

@@ -83,6 +83,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.ExecutorFailed: 500,
     errors.DeadlinePassed: 500,
     errors.RunTimedOut: 500,
+    errors.GiveUp: 500,
     errors.ExecutorMisbehaved: 500,
     errors.PhaseError: 500,
     errors.CommandError: 500,

@@ -1,7 +1,8 @@
 """What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
 
 import math
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -521,12 +522,16 @@ _DEEPEST = 8
 
 
 def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
-    """Return the command that plain arguments mean; numbers may come as text.
+    """Return the command that plain arguments mean, also if a model wrote them in another form.
 
     Raises:
-        InvalidArgument: one is missing, unknown, of another type, out of range or not valid text.
+        InvalidArgument: An argument is missing, unknown, of another type, out of range or not valid text.
     """
     _refuse_broken_text(arguments, "$")
+    try:
+        return msgspec.convert(arguments, kind, strict=False)
+    except msgspec.ValidationError:
+        arguments = _normalize_arguments(kind, arguments)
     try:
         return msgspec.convert(arguments, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -537,6 +542,72 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
             value=_value_at(arguments, where) if where not in ("", "$") else None,
             remedy=f"the arguments are: {', '.join(_signature(kind)) or 'none'}",
         ) from error
+
+
+def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with each value that does not fit replaced by the form that does.
+
+    A value that fits stays as given. An optional argument that is null or empty text is left out if it
+    does not fit.
+
+    Raises:
+        InvalidArgument: JSON text in an argument contains invalid Unicode or nests too deep.
+    """
+    normal = dict(arguments)
+    for field in msgspec.structs.fields(kind):
+        if field.name not in normal or _fits(normal[field.name], field.type):
+            continue
+        value = normal[field.name]
+        for form in _other_forms(value, field.type):
+            if _fits(form, field.type):
+                normal[field.name] = form
+                break
+        else:
+            # An empty key is a fault of its maker: without a key a repeated call would be done twice.
+            is_empty = value == "" and field.name != "idempotency_key"
+            if not field.required and (value is None or is_empty):
+                del normal[field.name]
+    _refuse_broken_text(normal, "$")
+    return normal
+
+
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _other_forms(value: object, kind: Any) -> Iterator[object]:
+    """Yield the other forms in which a model may have meant a value, the most likely form first."""
+    if isinstance(value, str):
+        text = value.strip()
+        if get_origin(kind) is Literal:
+            yield text.lower()
+        if text[:1] in ("[", "{"):
+            yield from _json_forms(text)
+        yield [value] if text else []
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield str(value) if abs(value) <= 2**53 else value
+        yield [value]
+    elif isinstance(value, dict):
+        yield [value]
+    elif isinstance(value, list):
+        yield [
+            next(_json_forms(item), item) if isinstance(item, str) and item[:1] == "{" else item
+            for item in value
+        ]
+
+
+def _json_forms(text: str) -> Iterator[object]:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return
+    yield found
+    if isinstance(found, dict):
+        yield [found]
 
 
 def _without_patterns(reason: str) -> str:
