@@ -98,7 +98,7 @@ def test_the_same_for_toml(room: Room) -> None:
 
 
 def test_what_stood_there_before_setup_stays_when_it_is_taken_out(room: Room) -> None:
-    entry = '{"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"]}'
+    entry = '{"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"], "alwaysLoad": true}'
     by_hand = f'{{"mcpServers": {{"postroom": {entry}}}}}'
     room.write(SERVERS, by_hand)
     assert room.status_of("claude").state == "set up"
