@@ -73,6 +73,10 @@ class DispatchTables(Protocol):
         """Return the thread's claimed dispatch."""
         ...
 
+    def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
+        """Return what a consumer has claimed, except the claims with the tokens `besides`, by thread."""
+        ...
+
     def epoch(self, thread_id: str) -> int:
         """Return the thread's epoch."""
         ...

@@ -316,9 +316,9 @@ def claimed_within(
 ) -> Claimed | Held | None:
     """Claim the thread's next due dispatch and begin it, or return which limit keeps it from that.
 
-    What a budget keeps from it is held until that ends, and nobody has to try it before.
+    What a budget keeps from it is held until that ends, and nobody has to try it before. To be called under
+    the locks of the thread and of the limits.
     """
-    tx.lock(thread_lock(thread_id), LIMITS)
     due = None if is_elsewhere(tx, thread_id, asks) else tx.runs.dispatches.due(thread_id)
     held = None if due is None else held_back(tx, limits, due)
     if due is None or held is not None:
@@ -866,7 +866,7 @@ class _End(Record, frozen=True, kw_only=True):
         step = self._step(tx, run, ended, answer, ends)
         done = tx.runs.commit(step, None if following is None else following.rows)
         if isinstance(done, StaleClaim):
-            return Ending(run=run) if self._is_written(tx) else done
+            return Ending(run=run, next=self._claimed_again(tx)) if self._is_written(tx) else done
         tx.tell(*self.wakes)
         if self.effects is not None:
             self.effects.write(tx, run, accept)
@@ -926,6 +926,14 @@ class _End(Record, frozen=True, kw_only=True):
         wanted = [one for one in decisions if one[0] in open_calls]
         unasked = tuple(call for call, _ in decisions if call not in open_calls)
         return self.resumes(tx, run, wanted) if wanted else None, unasked
+
+    def _claimed_again(self, tx: Transaction) -> Claimed | None:
+        """Claim again the dispatch that this end claimed when it was written, whose reply was lost."""
+        row = tx.runs.dispatches.claimed(self.attempt.dispatch.thread_id)
+        if self.asks is None or row is None or row.dispatch_instance_id != self.asks.instance_id:
+            return None
+        tx.runs.dispatches.move_owned(row.claim_proof, lambda row, now: row.released(now=now))
+        return claimed_next(tx, row.thread_id, self.asks)
 
     def _is_written(self, tx: Transaction) -> bool:
         """Say whether this end is written already: only the answer of the store was lost then."""

@@ -350,6 +350,23 @@ class Mailbox:
         """Take back ended leases and tell runs how their dispatches ended."""
         await self._rounds.sweep()
 
+    async def unexecuted_claims(self) -> tuple[RunDispatch, ...]:
+        """Return the dispatches that are claimed in the name of this mailbox and are not executed by it.
+
+        A claim that is just being written or executed may be among them for a moment.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return await self._dispatcher.unexecuted()
+
+    async def release_unexecuted_claims(self) -> None:
+        """Release those whose claim nobody here is about to execute, without counting an attempt.
+
+        A running mailbox does so at each `poll_interval`, also while no slot is free.
+        """
+        await self._dispatcher.release_unexecuted()
+
     async def run_gc(self) -> None:
         """Remove ended rows that have had their time, and idle workers."""
         await self._rounds.collect_garbage()
@@ -389,6 +406,7 @@ class Mailbox:
         """
         dispatcher = self._dispatcher
         dispatcher.accepting = False
+        await self._core.claiming.settle()  # what they claim is executed, or given back, like the others
         grace_ms = milliseconds(self._core.config.drain_grace if grace is None else grace)
         if grace_ms:
             alarm = self._core.tasks.start(self._after(grace_ms), name="drain")
@@ -404,11 +422,13 @@ class Mailbox:
             return
         await self._lifecycle.shutdown()
         await self.drain(grace)
+        await self._core.claiming.close()
         await self._core.tasks.close()
 
     async def abandon(self) -> None:
         """End at once and give nothing back, as in a crash: what is at work is taken up as after one."""
         await self._lifecycle.shutdown()
+        await self._core.claiming.close()
         await self._core.tasks.close()
 
     async def __aenter__(self) -> Self:

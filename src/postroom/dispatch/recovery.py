@@ -513,6 +513,7 @@ class Lifecycle:
 
         serve: dict[str, Callable[[], Awaitable[None]]] = {
             "poll": self._poll,
+            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.release_unexecuted),
             "sweep": lambda: self._again(settings.sweep_interval, rounds.sweep),
             "garbage": lambda: self._again(settings.gc_interval, collect),
         }

@@ -10,7 +10,7 @@ cancellation is left behind with its task; what follows from the end is done wit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -41,7 +41,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.executor import AgentRunResult, RunControl
-from postroom.contracts.limits import Held
+from postroom.contracts.limits import LIMITS, Held
 from postroom.contracts.messages import Json, Message, storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
@@ -123,6 +123,7 @@ class Job:
     """Whether input may wait on the thread when it has ended."""
     comes_again: bool = False
     is_executing: bool = False
+    has_executed: bool = False
     is_left_behind: bool = False
 
 
@@ -158,44 +159,93 @@ class Dispatcher:
         """Scopes of limits in which nothing may begin before an instant."""
         self._readers: dict[str, ReconnectableEventSink] = {}
         """Who reads along when a queued dispatch executes here, by dispatch."""
+        self._failed = dict[str, StoreError]()
+        """Why the end of an execution could not be stored, by the token of its claim."""
         self._executing = 0
         self._idle = asyncio.Event()
         self._was_full = False
 
     async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
         """Claim the thread's next due dispatch and start it, if nothing of the thread is at work here."""
-        worker = self.workers.get(thread_id)
-        if worker is None:
+        if thread_id not in self.workers:
             return DispatchAttempt.NO_ELIGIBLE
-        if not self.reserve(thread_id, worker):
-            return DispatchAttempt.BUSY
-        asks = self.asks()
+        return (await self.claim([thread_id]))[thread_id]
 
+    async def claim(self, thread_ids: Sequence[str]) -> dict[str, DispatchAttempt]:
+        """Claim the next due dispatch of each thread and start it, all in one change, while slots are free.
+
+        A thread without a free slot waits in the line for one.
+        """
+        attempts = dict.fromkeys(thread_ids, DispatchAttempt.BUSY)
+        found = {thread_id: self.workers.get_or_create(thread_id) for thread_id in attempts}
+        reserved = {
+            thread_id: worker for thread_id, worker in found.items() if self.reserve(thread_id, worker)
+        }
+        if reserved:
+            attempts |= await self._core.claiming.complete(self._claimed(reserved), name="a claim")
+        return attempts
+
+    async def _claimed(self, reserved: Mapping[str, MailboxWorker]) -> dict[str, DispatchAttempt]:
+        """Write the claims of these reservations, and start what was claimed."""
         core, limits = self._core, self._core.config.limits
+        asks = {thread_id: self.asks() for thread_id in reserved}
+        locks = [*sorted(map(thread_lock, reserved)), *((LIMITS,) if core.counts_all else ())]
 
-        def claim(tx: Transaction) -> Claimed | Held | None:
+        def claim(tx: Transaction) -> dict[str, Claimed | Held | None]:
+            tx.lock(*locks)
             if core.counts_all:
-                return claimed_within(tx, thread_id, asks, limits, core.budgets)
-            tx.lock(thread_lock(thread_id))
-            return claimed_next(tx, thread_id, asks)
+                return {one: claimed_within(tx, one, asks[one], limits, core.budgets) for one in asks}
+            return {one: claimed_next(tx, one, asks[one]) for one in asks}
 
         try:
-            claimed = await core.observed("claim", core.store.write(claim, key=thread_id))
-        except PostroomError as error:
-            self.unreserve(worker)
+            claimed = await core.observed("claim", core.store.write(claim, key=locks[0]))
+        except BaseException as error:
+            for worker in reserved.values():
+                self.unreserve(worker)
+            if not isinstance(error, PostroomError):
+                raise
             self.failed_claims += 1
-            _LOG.warning("dispatch.not_claimed", thread_id=thread_id, reason=error.describe())
-            return DispatchAttempt.TRANSIENT_ERROR
-        except BaseException:
-            self.unreserve(worker)
-            raise
+            _LOG.warning("dispatch.not_claimed", thread_ids=tuple(reserved), reason=error.describe())
+            self.look_for_unexecuted()
+            return dict.fromkeys(reserved, DispatchAttempt.TRANSIENT_ERROR)
         self.failed_claims = 0
-        if isinstance(claimed, Claimed):
-            return await self.begin_or_release(claimed)
-        self.hold(claimed)
-        if self.unreserve(worker):
-            return await self.try_dispatch_next(thread_id)
-        return DispatchAttempt.NO_ELIGIBLE
+        attempts, wanted = dict.fromkeys(reserved, DispatchAttempt.NO_ELIGIBLE), list[str]()
+        for thread_id, found in claimed.items():
+            if isinstance(found, Claimed):
+                attempts[thread_id] = await self.begin_or_release(found)
+                continue
+            self.hold(found)
+            if self.unreserve(reserved[thread_id]):
+                wanted.append(thread_id)
+        return attempts | (await self.claim(wanted) if wanted else {})
+
+    def look_for_unexecuted(self) -> None:
+        """Release soon, in the background, what is claimed here and not executed: a reply may be lost."""
+        if not self._core.tasks.closed:
+            self._core.tasks.start(self.release_unexecuted(), name="claims")
+
+    async def release_unexecuted(self) -> None:
+        """Release, without counting an attempt, each dispatch that this process claimed and does not execute.
+
+        A claim whose reply is still on its way has a reserved worker, and is left alone. A failure is logged.
+        """
+        try:
+            for row in await self.unexecuted():
+                worker = self.workers.get(row.thread_id)
+                if worker is None or (worker.status is WorkerStatus.IDLE and not worker.foreground):
+                    _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
+                    await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
+        except PostroomError as error:
+            _LOG.warning("claims.not_looked_at", reason=error.describe())
+
+    async def unexecuted(self) -> tuple[RunDispatch, ...]:
+        """Return the dispatches that are claimed in the name of this process and are not executed in it.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        consumer, tokens = self._core.consumer_id, self._leases.claim_tokens()
+        return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
     def reserve(self, thread_id: str, worker: MailboxWorker, tenant: str | None = None) -> bool:
         """Take the thread's worker and a slot for a claim; False when either is taken. No await within."""
@@ -253,10 +303,10 @@ class Dispatcher:
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
         if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
+            await self._execution.give_back(claimed)
             self.slots.stand_in_line(claimed.thread_id, claimed.tenant)
             self.unreserve(worker)
             worker.tenant = claimed.tenant
-            await self._execution.release(claimed)
             return DispatchAttempt.BUSY
         self._begin(worker, begun)
         return DispatchAttempt.CLAIMED
@@ -381,7 +431,8 @@ class Dispatcher:
             await self._leases.renewed([job])
         if job.lease.end is not None:
             return
-        job.is_executing, job.lease.stops = True, stop
+        job.is_executing = job.has_executed = True
+        job.lease.stops = stop
         try:
             attempt = job.attempt
             assert attempt is not None  # noqa: S101 - it has begun
@@ -414,8 +465,10 @@ class Dispatcher:
             _LOG.info("dispatch.lost", dispatch_id=job.claimed.dispatch_id, reason=error.message)
             await self._execution.lost(job)
         except StoreError as error:
-            # The lease runs out and the dispatch comes again: its run says what is left to do.
-            _LOG.error("dispatch.left_to_lease", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
+            # It is released when the store can be read again: its run says what is left to do.
+            _LOG.error("dispatch.left_claimed", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
+            if job.has_executed or not error.retryable:
+                self._failed[job.claimed.claim_token or ""] = error
         except DeadlinePassed as error:
             _LOG.warning("dispatch.too_late", dispatch_id=job.claimed.dispatch_id)
             job.comes_again = await self._execution.put_back(job, error)
@@ -465,7 +518,7 @@ class Dispatcher:
         """Execute what the end of a run has claimed, in the slot of that run."""
         claimed = begun.dispatch
         if not self.accepting:
-            await self._execution.release(claimed)
+            await self._execution.give_back(claimed)
             return
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
@@ -513,6 +566,10 @@ class LeaseKeeper:
         self.jobs: dict[int, Job] = {}
         """What executes here."""
         self._keeper: asyncio.Task[None] | None = None
+
+    def claim_tokens(self) -> list[str]:
+        """Return the tokens of the claims that are executed here."""
+        return [job.claimed.claim_token or "" for job in self.jobs.values()]
 
     def at_work(self) -> dict[str, bool]:
         """Return the dispatches that execute here, and whether they are cancelled."""
@@ -569,14 +626,20 @@ class LeaseKeeper:
             job.claimed.claim_proof: config.suspended_lease_ms if job.watched.suspended else config.lease_ms
             for job in jobs
         }
-        until = min(job.stops_at for job in jobs)
-        if until <= asked_at:  # the process stood still, and its work waits: there is time for the question
-            until = asked_at + config.lease_ms // 2
+        # If the process stood still, its work waits: there is time for the question.
+        ends = {
+            job.claimed.claim_proof: job.stops_at
+            if job.stops_at > asked_at
+            else asked_at + config.lease_ms // 2
+            for job in jobs
+        }
+        until = min(ends.values())
 
         def renew_leases(tx: Transaction) -> frozenset[str]:
-            if tx.now() > until:  # it comes so late that the work was stopped
-                return frozenset()
-            return tx.runs.dispatches.renew(lengths)
+            now = tx.now()  # a claim whose work was stopped by now is not renewed
+            return tx.runs.dispatches.renew(
+                {claim: length for claim, length in lengths.items() if now <= ends[claim]}
+            )
 
         try:
             async with asyncio.timeout((until - asked_at) / 1_000):
@@ -732,7 +795,7 @@ class Execution:
                 job, RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
             )
         elif end is LeaseEnd.GIVEN_UP:
-            await self.release(dispatch)
+            await self._completion.release(dispatch)
         else:
             await self.lost(job)
         if job.comes_again and job.lease.is_cancelled:  # while it was put back
@@ -743,13 +806,20 @@ class Execution:
         """End the run of a dispatch that was superseded while it was ours; a failure is logged."""
         await self._completion.reconcile(job.claimed.dispatch_id)
 
-    async def release(self, claimed: RunDispatch) -> None:
-        """Give back what is not executed here, with no attempt counted.
+    async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
+        """Give back a claimed dispatch that is not executed here; harmless if another owns it by now.
 
-        Raises:
-            StaleClaim: the dispatch is not ours any more; nothing was written.
+        No attempt is counted, unless its execution `failed`. If the store fails, a later look gives it back.
         """
-        await self._completion.release(claimed)
+        try:
+            if failed is None:
+                await self._completion.release(claimed)
+            else:
+                await self._completion.put_back(claimed, failed)
+        except StaleClaim as error:
+            _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
+        except StoreError as error:
+            _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
 
     async def put_back(self, job: Job, error: Exception) -> bool:
         """Give back what failed for a reason that nobody foresaw; False when it was given up."""

@@ -70,6 +70,10 @@ class Dispatches(Tables, DispatchTables):
         return rows.dispatch(row) if row else None
 
     @override
+    def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
+        return self._all("claimed_by", {"consumer": consumer, "besides": besides})
+
+    @override
     def epoch(self, thread_id: str) -> int:
         return int(self._queue(thread_id)[1])
 
