@@ -48,8 +48,8 @@ class Questions:
     ) -> Decided:
         """Answer the question on these threads whose number the words begin with.
 
-        Words without a number answer nothing: the question that the person saw may have its answer, and another
-        question may be open. The note then lists the open questions with their numbers.
+        Words without a number answer nothing: the question that the person saw may have its answer, and
+        another question may be open. The note then lists the open questions with their numbers.
 
         Raises:
             StoreError: the answer could not be kept; the question stays open.
