@@ -197,18 +197,19 @@ class Dispatcher:
                 return {one: claimed_within(tx, one, asks[one], limits, core.budgets) for one in asks}
             return {one: claimed_next(tx, one, asks[one]) for one in asks}
 
+        claimed: dict[str, Claimed | Held | None] | None = None
         try:
             claimed = await core.observed("claim", core.store.write(claim, key=locks[0]))
-        except BaseException as error:
-            for worker in reserved.values():
-                self.unreserve(worker)
-            if not isinstance(error, PostroomError):
-                raise
+            self.failed_claims = 0
+        except PostroomError as error:
             self.failed_claims += 1
             _LOG.warning("dispatch.not_claimed", thread_ids=tuple(reserved), reason=error.describe())
-            self.look_for_unexecuted()
+            self.look_for_unexecuted()  # a claim may be stored all the same
             return dict.fromkeys(reserved, DispatchAttempt.TRANSIENT_ERROR)
-        self.failed_claims = 0
+        finally:
+            if claimed is None:
+                for worker in reserved.values():
+                    self.unreserve(worker)
         attempts, wanted = dict.fromkeys(reserved, DispatchAttempt.NO_ELIGIBLE), list[str]()
         for thread_id, found in claimed.items():
             if isinstance(found, Claimed):
