@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from postroom.contracts.waking import RunnerChange, RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
 from postroom.mail.commands import (
+    AskPerson,
     Change,
     Command,
     CreateAgentIdentity,
@@ -52,7 +53,9 @@ from postroom.mail.projects import (
     lock_projects_of,
 )
 from postroom.mail.repositories import Repositories
+from postroom.mail.sending import named_readers
 from postroom.mail.tracing import message_trace
+from postroom.mail.waking.asking import ask_person_again
 from postroom.mail.waking.prompts import agent_thread
 
 T = TypeVar("T")
@@ -73,7 +76,9 @@ class _AnswerKey:
 class WakingStore(Protocol):
     """Runs changes that wake readers."""
 
-    async def write(self, change: Callable[[MailWrites, Waking | None], T], *, key: str) -> T:
+    async def write(
+        self, change: Callable[[MailWrites, Waking | None], T], *, key: str, readers: Hashable = None
+    ) -> T:
         """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`."""
         ...
 
@@ -337,6 +342,8 @@ class Mail:
             if place is None:
                 return operation.run(context, command)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
+                if isinstance(command, AskPerson):
+                    ask_person_again(context, command, before)
                 return before
             answer = operation.run(context, command)
             tx.insert_answer(place.scope, place.key, place.digest, msgspec.json.encode(answer), context.now)
@@ -347,7 +354,7 @@ class Mail:
         if waker is None:
             answer = await self.store.write(change, key=key)
         else:
-            answer = await waker.write(change, key=key)
+            answer = await waker.write(change, key=key, readers=named_readers(command))
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:
