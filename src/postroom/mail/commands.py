@@ -33,6 +33,7 @@ ThreadId = Annotated[str, Meta(pattern=_THREAD_ID, description="letters, digits,
 Topic = Annotated[str, Meta(pattern=_TOPIC)]
 Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
 Cursor = Annotated[int, Meta(ge=0, le=2**53)]
+Offset = Annotated[int, Meta(ge=0, le=2**53, description="`next_offset` of the part before")]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
 Kinds = Annotated[list[EventKind | EarlierKind], Meta(max_length=len(EVENT_KINDS) + len(EARLIER_KINDS))]
 When = Annotated[str, Meta(max_length=64, description="ISO 8601 moment")]
@@ -210,10 +211,10 @@ class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Read your messages, newest first; with `after`, oldest first.
+    """Read your messages, newest first; with `after`, oldest first; with `message_id`, that message.
 
     Look when you begin, between steps and before you end (unread_only). Reading marks nothing: answer
-    with reply_message, and call acknowledge_message for what you have dealt with.
+    with reply_message, then call acknowledge_message. If `truncated`, read on with message_id and offset.
     """
 
     project_key: ProjectKey
@@ -224,6 +225,8 @@ class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
     urgent_only: Annotated[bool, Meta(description="high and urgent only")] = False
     since: When | None = None
     after: Annotated[int, Meta(ge=0, le=2**53, description="seq of the last message seen")] | None = None
+    message_id: MessageId | None = None
+    offset: Offset = 0
 
 
 class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -261,7 +264,7 @@ class FollowEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Return one message, whole.
+    """Return one message; if `truncated`, call again with `next_offset` as offset.
 
     Use it for an id from search_messages or from a list without bodies.
     """
@@ -269,6 +272,7 @@ class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
     project_key: ProjectKey
     agent_name: AgentName
     message_id: MessageId
+    offset: Offset = 0
 
 
 class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
