@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
     CommandKilled,
     DeadlinePassed,
     ExecutorFailed,
+    GiveUp,
     IllegalTransition,
     InvalidResume,
     PhaseError,
@@ -122,17 +123,24 @@ _LONGEST_ERROR = 16 * 1024
 COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 
 
-def classify(ended: AgentRunResult | BaseException) -> MailboxRunOutcome:
-    """Say what an execution's end means.
+def classify(
+    ended: AgentRunResult | BaseException, give_up_on: tuple[type[Exception], ...] = ()
+) -> MailboxRunOutcome:
+    """Return what the end of an execution means for its dispatch.
 
-    A result of any termination is consumed. One of our failures says by `retryable` whether it is tried
-    again; a phase that failed on its own state, and a resume of nothing, leave nothing to try. A store's
-    failure, and everything that says nothing, is tried again, as often as the dispatch allows.
+    A result of any termination is consumed. So are a phase that failed on its own state and a resume of
+    nothing: there is nothing to retry. An error of postroom says by `retryable` whether the run is retried.
+    An exception of `give_up_on` is not retried, alone or in a group. Any other exception, and a failure of
+    the store, is retried as often as the dispatch allows.
     """
     if isinstance(ended, AgentRunResult | PhaseError | InvalidResume):
         return COMPLETED
     text = ended.describe() if isinstance(ended, PostroomError) else _told_by(ended)
     permanent = isinstance(ended, PostroomError) and not (ended.retryable or isinstance(ended, StoreError))
+    final: tuple[type[Exception], ...] = (GiveUp, *give_up_on)
+    permanent |= isinstance(ended, final) or (
+        isinstance(ended, BaseExceptionGroup) and ended.subgroup(final) is not None
+    )
     return MailboxRunOutcome(
         kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
         error=storable(text[:_LONGEST_ERROR]),
