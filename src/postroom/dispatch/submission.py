@@ -653,20 +653,25 @@ class Submissions:
 
             return change(tx, Accept(frozenset(arrivals), put, is_full))
 
-        async def accept() -> T:
-            with self._reserved(list(arrivals.values())):
-                for arrival in arrivals.values():
-                    arrival.ids = await self._ids_of_arrival(arrival)
-                done = await core.observed("commit", core.store.write(accepted, key=key))
-            for arrival in arrivals.values():
-                try:
-                    await self._arrived(arrival)
-                except PostroomError as error:  # it is stored, and recovery looks again
-                    thread_id = arrival.request.thread_id
-                    _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
-            return done
+        stored = self._stored_arrivals(tuple(arrivals.values()), accepted, key)
+        return await core.claiming.complete(stored, name="a delivery")
 
-        return await core.claiming.complete(accept(), name="a delivery")
+    async def _stored_arrivals(
+        self, arrivals: Sequence[_Arrival], change: Callable[[Transaction], T | StaleClaim], key: str
+    ) -> T:
+        """Write a change that puts messages on the threads of arrivals, and go on with each of them."""
+        core = self._core
+        with self._reserved(arrivals):
+            for arrival in arrivals:
+                arrival.ids = await self._ids_of_arrival(arrival)
+            done = await core.observed("commit", core.store.write(change, key=key))
+        for arrival in arrivals:
+            try:
+                await self._arrived(arrival)
+            except PostroomError as error:  # it is stored, and recovery looks again
+                thread_id = arrival.request.thread_id
+                _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
+        return done
 
     async def _ids_of_arrival(self, arrival: _Arrival) -> _Ids:
         """Make what a run would be called; the executor is not asked while one is at work here."""
