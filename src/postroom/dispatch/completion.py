@@ -316,9 +316,9 @@ def claimed_within(
 ) -> Claimed | Held | None:
     """Claim the thread's next due dispatch and begin it, or return which limit keeps it from that.
 
-    What a budget keeps from it is held until that ends, and nobody has to try it before. To be called under
-    the locks of the thread and of the limits.
+    What a budget keeps from it is held until that ends, and nobody has to try it before.
     """
+    tx.lock(thread_lock(thread_id), LIMITS)
     due = None if is_elsewhere(tx, thread_id, asks) else tx.runs.dispatches.due(thread_id)
     held = None if due is None else held_back(tx, limits, due)
     if due is None or held is not None:

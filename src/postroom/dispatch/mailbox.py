@@ -343,8 +343,10 @@ class Mailbox:
     # Its life.
 
     async def recover(self) -> int:
-        """Take up all that a crash left behind; return how much that was."""
-        return await self._recovery.recover()
+        """Take up all that a crash left behind, and start what is due; return how much was left behind."""
+        taken_up = await self._recovery.recover()
+        await self._rounds.poll()
+        return taken_up
 
     async def run_sweep(self) -> None:
         """Take back ended leases and tell runs how their dispatches ended."""

@@ -10,7 +10,7 @@ cancellation is left behind with its task; what follows from the end is done wit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -41,7 +41,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.executor import AgentRunResult, RunControl
-from postroom.contracts.limits import LIMITS, Held
+from postroom.contracts.limits import Held
 from postroom.contracts.messages import Json, Message, storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
@@ -77,6 +77,8 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
+_TOGETHER_S = 0.002
+_LONGEST_END_S = 0.025
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""
 _TRACEBACK_KEPT = 16 * 1024
@@ -122,6 +124,8 @@ class Job:
     leaves_waiting: bool = True
     """Whether input may wait on the thread when it has ended."""
     comes_again: bool = False
+    concluded: "asyncio.Future[None]"
+    """Has a result when the slot of the run is free."""
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
@@ -161,64 +165,61 @@ class Dispatcher:
         """Who reads along when a queued dispatch executes here, by dispatch."""
         self._failed = dict[str, StoreError]()
         """Why the end of an execution could not be stored, by the token of its claim."""
+        self._ending = set[asyncio.Future[None]]()
+        """One for each run whose end is being stored."""
         self._executing = 0
         self._idle = asyncio.Event()
         self._was_full = False
 
     async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
         """Claim the thread's next due dispatch and start it, if nothing of the thread is at work here."""
-        if thread_id not in self.workers:
+        worker = self.workers.get(thread_id)
+        if worker is None:
             return DispatchAttempt.NO_ELIGIBLE
-        return (await self.claim([thread_id]))[thread_id]
+        if not self.reserve(thread_id, worker):
+            return DispatchAttempt.BUSY
+        return await self._core.claiming.complete(self._claimed(thread_id, worker), name="a claim")
 
-    async def claim(self, thread_ids: Sequence[str]) -> dict[str, DispatchAttempt]:
-        """Claim the next due dispatch of each thread and start it, all in one change, while slots are free.
+    async def try_all(self, thread_ids: Sequence[str]) -> int:
+        """Claim the next due dispatch of each thread while slots are free; return how many were started.
 
-        A thread without a free slot waits in the line for one.
+        The claims are handed to the store at once, which writes them in one commit. A thread for which no
+        slot is free waits in the line for one.
         """
-        attempts = dict.fromkeys(thread_ids, DispatchAttempt.BUSY)
-        found = {thread_id: self.workers.get_or_create(thread_id) for thread_id in attempts}
-        reserved = {
-            thread_id: worker for thread_id, worker in found.items() if self.reserve(thread_id, worker)
-        }
-        if reserved:
-            attempts |= await self._core.claiming.complete(self._claimed(reserved), name="a claim")
-        return attempts
+        for thread_id in thread_ids:
+            self.workers.get_or_create(thread_id)
+        async with asyncio.TaskGroup() as group:
+            claims = [group.create_task(self.try_dispatch_next(one)) for one in thread_ids]
+        return sum(claim.result() is DispatchAttempt.CLAIMED for claim in claims)
 
-    async def _claimed(self, reserved: Mapping[str, MailboxWorker]) -> dict[str, DispatchAttempt]:
-        """Write the claims of these reservations, and start what was claimed."""
-        core, limits = self._core, self._core.config.limits
-        asks = {thread_id: self.asks() for thread_id in reserved}
-        locks = [*sorted(map(thread_lock, reserved)), *((LIMITS,) if core.counts_all else ())]
+    async def _claimed(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
+        """Write the claim of a reservation, and start what was claimed."""
+        core, limits, asks = self._core, self._core.config.limits, self.asks()
 
-        def claim(tx: Transaction) -> dict[str, Claimed | Held | None]:
-            tx.lock(*locks)
+        def claim(tx: Transaction) -> Claimed | Held | None:
             if core.counts_all:
-                return {one: claimed_within(tx, one, asks[one], limits, core.budgets) for one in asks}
-            return {one: claimed_next(tx, one, asks[one]) for one in asks}
+                return claimed_within(tx, thread_id, asks, limits, core.budgets)
+            tx.lock(thread_lock(thread_id))
+            return claimed_next(tx, thread_id, asks)
 
-        claimed: dict[str, Claimed | Held | None] | None = None
         try:
-            claimed = await core.observed("claim", core.store.write(claim, key=locks[0]))
-            self.failed_claims = 0
+            claimed = await core.observed("claim", core.store.write(claim, key=thread_id))
         except PostroomError as error:
+            self.unreserve(worker)
             self.failed_claims += 1
-            _LOG.warning("dispatch.not_claimed", thread_ids=tuple(reserved), reason=error.describe())
-            self.look_for_unexecuted()  # a claim may be stored all the same
-            return dict.fromkeys(reserved, DispatchAttempt.TRANSIENT_ERROR)
-        finally:
-            if claimed is None:
-                for worker in reserved.values():
-                    self.unreserve(worker)
-        attempts, wanted = dict.fromkeys(reserved, DispatchAttempt.NO_ELIGIBLE), list[str]()
-        for thread_id, found in claimed.items():
-            if isinstance(found, Claimed):
-                attempts[thread_id] = await self.begin_or_release(found)
-                continue
-            self.hold(found)
-            if self.unreserve(reserved[thread_id]):
-                wanted.append(thread_id)
-        return attempts | (await self.claim(wanted) if wanted else {})
+            _LOG.warning("dispatch.not_claimed", thread_id=thread_id, reason=error.describe())
+            self.look_for_unexecuted()  # the claim may be stored all the same
+            return DispatchAttempt.TRANSIENT_ERROR
+        except BaseException:
+            self.unreserve(worker)
+            raise
+        self.failed_claims = 0
+        if isinstance(claimed, Claimed):
+            return await self.begin_or_release(claimed)
+        self.hold(claimed)
+        if self.unreserve(worker):
+            return await self.try_dispatch_next(thread_id)
+        return DispatchAttempt.NO_ELIGIBLE
 
     def look_for_unexecuted(self) -> None:
         """Release soon, in the background, what is claimed here and not executed: a reply may be lost."""
@@ -364,6 +365,15 @@ class Dispatcher:
         self.held = {scope: until for scope, until in self.held.items() if until > now}
         return frozenset(self.held)
 
+    async def ends_are_stored(self) -> None:
+        """Return when the ends that are being stored have freed their slots, after 2 ms to 27 ms.
+
+        Short runs that begin together end together: then their slots are filled in one commit, too.
+        """
+        await asyncio.sleep(_TOGETHER_S)
+        if self._ending:
+            await asyncio.wait(tuple(self._ending), timeout=_LONGEST_END_S)
+
     async def idle(self) -> None:
         """Return when nothing executes here."""
         while self._executing:
@@ -394,6 +404,7 @@ class Dispatcher:
             stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
             asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
             kept_since=kept_since,
+            concluded=asyncio.get_running_loop().create_future(),
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self._executing += 1
@@ -409,6 +420,7 @@ class Dispatcher:
                 await self._isolated(job)
                 if job.is_left_behind:
                     return
+                self._ending.add(job.concluded)
                 await self._guarded(job, self._execution.conclude(job))
         except BaseException:
             if not job.is_left_behind:
@@ -481,6 +493,8 @@ class Dispatcher:
     def _rest(self, job: Job) -> None:
         """Free the worker, unless it runs something newer by now, and its slot."""
         self._leases.let_go(job)
+        self._ending.discard(job.concluded)
+        job.concluded.set_result(None)
         self._core.metrics.active_runs.dec()
         worker = self.workers.get_or_create(job.claimed.thread_id)
         if worker.dispatch_id == job.claimed.dispatch_id:
@@ -911,6 +925,7 @@ class Execution:
             threads=core.threads,
             pending=pending,
             registry=await core.pinning.materialize(run.resolution_id or ""),
+            run=run,
             hidden_runs=frozenset(hidden),
             hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
             give_up_on=core.config.give_up_on,

@@ -346,6 +346,10 @@ class Dispatches(Tables, DispatchTables):
         self._tell(WORK)
 
     @override
+    def open_threads(self, among: Sequence[str]) -> frozenset[str]:
+        return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
+
+    @override
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
         found = self._sql.all("dispatches.queued_threads", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)

@@ -267,6 +267,10 @@ UPDATE run_dispatches SET held_by = '', held_until = 0
 -- held_until
 SELECT min(held_until) FROM run_dispatches WHERE held_until > :now AND held_until > 0 AND status = 'Queued';
 
+-- open_threads
+SELECT DISTINCT thread_id FROM run_dispatches
+ WHERE status IN ('Queued', 'Claimed') AND thread_id IN {texts :thread_ids};
+
 -- queued_threads
 SELECT DISTINCT thread_id FROM run_dispatches
  WHERE status = 'Queued' AND thread_id > :after
