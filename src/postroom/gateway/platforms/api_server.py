@@ -10,8 +10,8 @@
 | `model` | `postroom` | the name of the one model there is |
 | `max_image_bytes` | 1000000 | how large an image may be; up to 5000000 |
 
-A session is named by the header `X-Postroom-Session`, or in the body by `conversation`, `user` or
-`previous_response_id`; in one the conversation is ours: of `messages` or `input` the user's last message and
+A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
+`previous_response_id` (`user` names a person, and no session); in one the conversation is ours: of `messages` or `input` the user's last message and
 results of tools are read. Without, each request tells its whole conversation. Who has the key may speak in
 every session. Instructions, tools and settings go to agents that are models; others refuse `tools`,
 `tool_choice` and `response_format` by name.
