@@ -35,6 +35,7 @@ EXPORTED = {
         "Mailbox",
         "MailboxClosed",
         "MailboxConfig",
+        "MailboxForked",
         "Message",
         "PostroomError",
         "QueueFull",

@@ -14,7 +14,7 @@
     │   ├── AlreadyRead, NotHolder, CursorExpired, CursorAhead
     │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
     │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull
-    │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, LifecycleBusy, ThreadAlreadyRunning
+    │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, MailboxForked, LifecycleBusy, ThreadAlreadyRunning
     │   └── ResultConflict, StaleResult, ResultTooEarly, RunUnsuccessful
     ├── AccessError           the caller proves who it is
     │   ├── TokenRequired, WrongToken, IdentityMismatch, WrongSignature, NotPermitted, InsufficientScope
@@ -436,6 +436,16 @@ class MailboxClosed(StateError):
 
     code = "mailbox_closed"
     retryable = True
+
+
+class MailboxForked(StateError):
+    """A forked process used a mailbox that its parent opened: the threads that serve it are in the parent."""
+
+    code = "mailbox_forked"
+    default_remedy = (
+        "open a mailbox in the child, after the fork: on PostgreSQL any number of processes can; "
+        "one SQLite file is for one process"
+    )
 
 
 class LifecycleBusy(StateError):

@@ -65,6 +65,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.AlreadyConsumed: 409,
     errors.StaleDecision: 409,
     errors.MailboxClosed: 409,
+    errors.MailboxForked: 409,
     errors.LifecycleBusy: 409,
     errors.ThreadAlreadyRunning: 409,
     errors.ResultConflict: 409,

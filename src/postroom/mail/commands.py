@@ -298,14 +298,16 @@ class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Acknowledge a message, which marks it as read; the first acknowledgement stands.
+    """Acknowledge messages, which marks them as read; the first acknowledgement stands.
 
-    Do it for each message once you have acted on it or answered it: until then it counts as unread.
+    Do it once you have acted on a message or answered it: until then it counts as unread.
+    Give message_id, or several ids at once.
     """
 
     project_key: ProjectKey
     agent_name: AgentName
-    message_id: MessageId
+    message_id: MessageId | None = None
+    message_ids: Ids | None = None
 
 
 class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):

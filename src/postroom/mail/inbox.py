@@ -58,11 +58,22 @@ class MarkView(TypedDict):
     read_at: str | None
 
 
-class AckView(MarkView):
-    """An acknowledgement."""
+class Acknowledgement(MarkView):
+    """The acknowledgement of one message."""
 
     acknowledged: bool
     acknowledged_at: str | None
+
+
+class AckView(TypedDict, total=False):
+    """The acknowledgement of one message; for several, `messages` has one for each in the order given."""
+
+    message_id: int
+    read: bool
+    read_at: str | None
+    acknowledged: bool
+    acknowledged_at: str | None
+    messages: list[Acknowledgement]
 
 
 class RecipientStatus(TypedDict):
@@ -226,18 +237,44 @@ def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView
 
 
 def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> AckView:
-    """Acknowledge a message for its recipient; the first acknowledgement stands."""
+    """Acknowledge one message or several for their recipient; the first acknowledgement of each stands.
+
+    Raises:
+        InvalidArgument: Both or none of `message_id` and `message_ids` were given.
+        UnknownMessage: A message was not sent to the agent; none was acknowledged.
+    """
     _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
-    acked_at = context.tx.mark_acked(asked.message_id, agent.id, context.now)
-    read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
-    if acked_at is None or read_at is None:
-        raise _not_received(agent, asked.message_id)
+    ids = asked.message_ids or ([] if asked.message_id is None else [asked.message_id])
+    if not ids or (asked.message_ids and asked.message_id is not None):
+        raise InvalidArgument(
+            "acknowledge_message takes either message_id or message_ids",
+            value=asked.message_id,
+            remedy="give message_id for one message, or message_ids with at least one id for several",
+        )
+    done: list[Acknowledgement] = []
+    for message_id in ids:
+        acked_at = context.tx.mark_acked(message_id, agent.id, context.now)
+        read_at = context.tx.mark_read(message_id, agent.id, context.now)
+        if acked_at is None or read_at is None:
+            raise _not_received(agent, message_id)
+        done.append(
+            {
+                "message_id": message_id,
+                "acknowledged": True,
+                "acknowledged_at": iso(acked_at),
+                "read": True,
+                "read_at": iso(read_at),
+            }
+        )
+    if asked.message_ids:
+        return {"messages": done}
+    [one] = done
     return {
-        "message_id": asked.message_id,
-        "acknowledged": True,
-        "acknowledged_at": iso(acked_at),
-        "read": True,
-        "read_at": iso(read_at),
+        "message_id": one["message_id"],
+        "acknowledged": one["acknowledged"],
+        "acknowledged_at": one["acknowledged_at"],
+        "read": one["read"],
+        "read_at": one["read_at"],
     }
 
 
