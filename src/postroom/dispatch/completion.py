@@ -427,8 +427,21 @@ class Completion:
         begins = ThreadCommit(
             thread_id=attempt.run.thread_id, run=run, begins=attempt.instance_id, spends=spends
         )
-        committed = await self._core.observed("record_dispatch_start", attempt.coordinator.commit(begins))
-        attempt.dispatch = committed.dispatch or attempt.dispatch
+        core, owned = self._core, attempt.coordinator.owned(begins)
+        is_repeated = False
+
+        async def write() -> RunDispatch | None:
+            nonlocal is_repeated
+            if is_repeated:  # the reply may have been lost: what begins is counted once
+                row = await core.dispatches.load_dispatch(attempt.dispatch.dispatch_id)
+                has_begun = row is not None and row.dispatch_instance_id == attempt.instance_id
+                if row is not None and has_begun and row.claim_token == attempt.dispatch.claim_token:
+                    return row
+            is_repeated = True
+            return (await core.coordinator.commit(owned)).dispatch
+
+        started = await core.observed("record_dispatch_start", core.retried(write))
+        attempt.dispatch = started or attempt.dispatch
         attempt.run, attempt.started_at = run or attempt.run, now
 
     async def end(
@@ -723,7 +736,7 @@ class Completion:
         spends: tuple[Spending, ...],
         asks: ClaimAsk | None,
     ) -> Ending:
-        """Write the end; while the store is out of order, again after a pause, until the claim is lost."""
+        """Write the end; while the store is unavailable, write it again."""
         core, thread_id = self._core, attempt.dispatch.thread_id
         events = tuple(attempt.coordinator.staged.drafts)
         ended = _End(
@@ -739,16 +752,7 @@ class Completion:
             effects=core.effects,
             now=core.now(),
         )
-        tries = 0
-        while True:
-            try:
-                ending = await core.observed("ack", self._written_end(thread_id, ended.end))
-                break
-            except StoreError as error:
-                tries += 1
-                if not error.retryable or tries > core.config.lease_ms // core.config.lease_retry_ms:
-                    raise
-                await core.timer.sleep(core.config.lease_retry_ms)
+        ending = await core.observed("ack", core.retried(lambda: self._written_end(thread_id, ended.end)))
         if events:
             attempt.coordinator.staged.written(len(events))
         if ending.run is None or ending.run.status is RunStatus.DONE:
@@ -776,12 +780,15 @@ class Completion:
         Where that ends it, its run ends with it, counted as `outcome`.
         """
         core = self._core
+        written: list[tuple[RunDispatch, RunRecord | None]] = []
 
         def moved(
             tx: Transaction, accept: Accept = NOWHERE
         ) -> tuple[RunDispatch, RunRecord | None] | StaleClaim:
             if accept is NOWHERE:
                 tx.lock(thread_lock(dispatch.thread_id))
+            if written and tx.runs.dispatches.load(dispatch.dispatch_id) == written[0][0]:
+                return written[0]  # only the reply was lost
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, move)
             if isinstance(row, StaleClaim):
                 return row
@@ -790,10 +797,13 @@ class Completion:
             row = heeded(tx, row)
             if is_failed and row.status is RunDispatchStatus.QUEUED and core.effects is not None:
                 core.effects.put_back(tx, row)
-            return self.ended_in(tx, row, accept)
+            written[:] = [self.ended_in(tx, row, accept)]
+            return written[0]
 
         moved.__name__ = operation
-        row, ended = await core.observed(operation, self._written_end(dispatch.thread_id, moved))
+        row, ended = await core.observed(
+            operation, core.retried(lambda: self._written_end(dispatch.thread_id, moved))
+        )
         if row.status is RunDispatchStatus.CANCELLED:
             await self._events.dispatch_happened("RunCancelled", row)
         return self.told(row, ended, outcome)

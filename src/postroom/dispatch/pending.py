@@ -34,8 +34,9 @@ class PendingInput:
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
         """Return what the run would read at this boundary, in order; it waits on."""
-        pending = await self.core.threads.pending_messages(self.thread_id)
-        run = await self.core.threads.load_run(self.run_id) if pending else None
+        threads, retried = self.core.threads, self.core.retried
+        pending = await retried(lambda: threads.pending_messages(self.thread_id))
+        run = await retried(lambda: threads.load_run(self.run_id)) if pending else None
         if run is not None and run.status is RunStatus.WAITING:
             asks = bool(run.open_tickets)
             pending = tuple(entry for entry in pending if entry.mode.may_resume(run.run_id, asks=asks))
@@ -52,9 +53,12 @@ class PendingInput:
             StaleClaim: the run is not the worker's any more; what waits, waits on.
         """
         core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
+        written: list[tuple[tuple[Message, ...], int]] = []
 
         def freeze(tx: Transaction) -> tuple[tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
+            if written and tx.runs.messages.named(thread_id, [one.id or "" for one in written[0][0]]):
+                return written[0]  # only the reply was lost
             facts = tx.runs.threads.submission_facts(thread_id, self.run_id)
             if facts.named_run is not None and facts.named_run.status is RunStatus.WAITING:
                 facts = seen_by(facts.named_run, facts)
@@ -66,9 +70,10 @@ class PendingInput:
                 done = tx.runs.commit(self.coordinator.owned(self._commit(facts, taken, messages)))
                 if isinstance(done, StaleClaim):
                     return done
+            written[:] = [(messages, facts.message_count + 1)] if taken else []
             return messages, facts.message_count + 1
 
-        messages, first_seq = await core.store.write(freeze, key=thread_id)
+        messages, first_seq = await core.retried(lambda: core.store.write(freeze, key=thread_id))
         if messages:
             self.coordinator.staged.written(count)
             await self.events.messages_committed(thread_id, self.run_id, messages, first_seq=first_seq)

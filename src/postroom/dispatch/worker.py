@@ -321,6 +321,7 @@ class Dispatcher:
 
     def leave(self) -> None:
         """Stop every execution and give its dispatch back, with no attempt counted."""
+        self._core.is_leaving = True
         for job in list(self._leases.jobs.values()):
             job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
 
@@ -685,7 +686,7 @@ class Execution:
         """
         dispatch, begun = job.claimed, job.begun
         try:
-            attempt = job.attempt = await self._attempt(job)
+            attempt = job.attempt = await self._core.retried(lambda: self._attempt(job))
         except (InputError, StateError, InternalError, StoreCorrupt) as error:
             await self._completion.give_up(dispatch, job.watched, begun.instance_id, error.describe())
             return False
@@ -693,7 +694,7 @@ class Execution:
             job.leaves_waiting = (await self._completion.acknowledge(attempt)).leaves_waiting
             return False
         if begun.is_held:
-            await self._core.observed("release", self._core.dispatches.release(dispatch.claim_proof))
+            await self.release(dispatch)
             job.comes_again = True
             return False
         if begun.asks:
@@ -794,7 +795,7 @@ class Execution:
         if run.thread_id != dispatch.thread_id:
             raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
         buffer = EventBuffer()
-        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id)
+        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id, core.timer)
         activation = RunActivation(thread_id=run.thread_id)
         if is_left_open(run, dispatch):
             activation = await self._activation(job, run, coordinator)

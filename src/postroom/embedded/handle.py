@@ -1,14 +1,16 @@
 """A handle: what a program holds of a run that it has enqueued, or that another process has."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, overload
 from uuid import uuid4
 
 import msgspec
 
+from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
@@ -16,6 +18,7 @@ from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.outages import retried
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS
@@ -93,6 +96,8 @@ class RunHandle:
     async def result(self, *, timeout: float | None = None, type: Any = None) -> Any:
         """Return what the run answered: text, or with `type` a value of that type; `timeout` is in seconds.
 
+        While the database is unavailable, this waits.
+
         Raises:
             TimeoutError: it was not over in time; it goes on.
             RunUnsuccessful: it failed, or was cancelled.
@@ -138,7 +143,7 @@ class RunHandle:
     async def answer(
         self, text: str = "", *, approved: bool | None = None, by: str = "", question_id: str | None = None
     ) -> None:
-        """Answer what the run asks; it goes on with that.
+        """Answer what the run asks; it goes on with that. While the database is unavailable, this waits.
 
         With `question_id`, which the event and the state of the question have, the answer is to that question
         alone; without, it is to the one that is open.
@@ -151,7 +156,7 @@ class RunHandle:
         refuse_other_text("by", by)
         if approved is not None and not isinstance(approved, bool):
             raise InvalidArgument("approved must be True, False or None", value=repr(approved)[:80])
-        run = await self._loaded()
+        run = await self._retried(self._loaded)
         asked = [one for one in open_questions(run) if question_id in (None, one.tool_call_id)]
         if not asked:
             what = "nothing" if question_id is None else f"question {question_id!r} no more"
@@ -162,7 +167,7 @@ class RunHandle:
             self.thread_id, [], continue_run_id=self.id, decisions=[(asked[0].tool_call_id, decision)]
         )
         try:
-            await self._mailbox.admin.submit_background(request)
+            await self._retried(lambda: self._mailbox.admin.submit_background(request))
         except StaleDecision:
             raise
         except StateError as error:
@@ -171,13 +176,15 @@ class RunHandle:
     async def events(self, *, after: int = 0) -> AsyncIterator[RunEvent]:
         """Yield what the run told behind a cursor and tells from now on, until it is over.
 
+        While the database is unavailable, this waits.
+
         Raises:
             CursorAhead: the cursor is beyond the newest event.
         """
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
         has_text = after > 0  # what was told before a cursor is not known
         while True:
-            page = await store.list(scope, after=after, limit=_PAGE)
+            page = await self._retried(partial(store.list, scope, after=after, limit=_PAGE))
             for event in page.events:
                 after = event.sequences[scope.key]
                 told = _told(event, after)
@@ -188,18 +195,21 @@ class RunHandle:
                 if told.type == "end":
                     return
             if not page.events:
-                await self._loaded()
-                await store.wait(scope, after=after)
+                await self._retried(self._loaded)
+                await self._retried(partial(store.wait, scope, after=after))
             after = max(after, page.cursor)
 
     async def _ended(self) -> RunRecord:
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
         while True:
-            newest = await store.count(scope)
-            run = await self._loaded()
+            newest = await self._retried(lambda: store.count(scope))
+            run = await self._retried(self._loaded)
             if run.status is RunStatus.DONE:
                 return run
-            await store.wait(scope, after=newest)
+            await self._retried(partial(store.wait, scope, after=newest))
+
+    async def _retried(self, step: Callable[[], Awaitable[T]]) -> T:
+        return await retried(step, SystemTimer())
 
     async def _loaded(self) -> RunRecord:
         run = await self._mailbox.stores.threads.load_run(self.id)
