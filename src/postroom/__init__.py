@@ -9,6 +9,19 @@ TYPE_CHECKING = False  # not from `typing`: a hook runs at every tool call and m
 if TYPE_CHECKING:
     from postroom.contracts.activation import BusyPolicy, Recovery, RunActivation
     from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
+    from postroom.contracts.errors import (
+        GiveUp,
+        IdempotencyConflict,
+        InvalidArgument,
+        MailboxClosed,
+        MailboxForked,
+        PostroomError,
+        QueueFull,
+        RunUnsuccessful,
+        StaleDecision,
+        StoreUnavailable,
+        SubmissionRejected,
+    )
     from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
     from postroom.contracts.limits import Limit, LimitScope
     from postroom.contracts.messages import Message
@@ -22,12 +35,19 @@ _HOMES = {
     "BudgetScope": "postroom.contracts.budgets",
     "BudgetWindow": "postroom.contracts.budgets",
     "BusyPolicy": "postroom.contracts.activation",
+    "GiveUp": "postroom.contracts.errors",
+    "IdempotencyConflict": "postroom.contracts.errors",
+    "InvalidArgument": "postroom.contracts.errors",
     "Item": "postroom.embedded",
     "Limit": "postroom.contracts.limits",
     "LimitScope": "postroom.contracts.limits",
     "Mailbox": "postroom.embedded",
+    "MailboxClosed": "postroom.contracts.errors",
     "MailboxConfig": "postroom.dispatch.config",
+    "MailboxForked": "postroom.contracts.errors",
     "Message": "postroom.contracts.messages",
+    "PostroomError": "postroom.contracts.errors",
+    "QueueFull": "postroom.contracts.errors",
     "Recovery": "postroom.contracts.activation",
     "Run": "postroom.embedded",
     "RunActivation": "postroom.contracts.activation",
@@ -35,7 +55,11 @@ _HOMES = {
     "RunEvent": "postroom.embedded",
     "RunHandle": "postroom.embedded",
     "RunState": "postroom.embedded",
+    "RunUnsuccessful": "postroom.contracts.errors",
+    "StaleDecision": "postroom.contracts.errors",
     "State": "postroom.embedded",
+    "StoreUnavailable": "postroom.contracts.errors",
+    "SubmissionRejected": "postroom.contracts.errors",
 }
 
 __all__ = [
@@ -45,12 +69,19 @@ __all__ = [
     "BudgetScope",
     "BudgetWindow",
     "BusyPolicy",
+    "GiveUp",
+    "IdempotencyConflict",
+    "InvalidArgument",
     "Item",
     "Limit",
     "LimitScope",
     "Mailbox",
+    "MailboxClosed",
     "MailboxConfig",
+    "MailboxForked",
     "Message",
+    "PostroomError",
+    "QueueFull",
     "Recovery",
     "Run",
     "RunActivation",
@@ -58,7 +89,11 @@ __all__ = [
     "RunEvent",
     "RunHandle",
     "RunState",
+    "RunUnsuccessful",
+    "StaleDecision",
     "State",
+    "StoreUnavailable",
+    "SubmissionRejected",
     "__version__",
 ]
 

@@ -8,6 +8,7 @@ Each method is the asynchronous one, waited for; nothing is decided here.
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -17,12 +18,13 @@ from queue import SimpleQueue
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from postroom import embedded
-from postroom.contracts.errors import ConfigError, MailboxClosed, StaleClaim
+from postroom.contracts.errors import ConfigError, MailboxClosed, MailboxForked, StaleClaim
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Answer, Item, RunEvent, RunState, State
 from postroom.embedded.running import is_awaited
+from postroom.stores.store import refuse_forked
 
 __all__ = ["Answer", "Item", "Mailbox", "Run", "RunEvent", "RunHandle", "RunState", "State"]
 
@@ -41,6 +43,7 @@ class _Loop:
         self._gate = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
     def run(self, main: Coroutine[Any, Any, None], ended: Future[None]) -> None:
         """Run `main` on a new thread; `ended` gets its outcome. A daemon: it keeps no program alive."""
@@ -70,7 +73,13 @@ class _Loop:
 
         Raises:
             MailboxClosed: the loop has ended.
+            MailboxForked: This process was forked after the mailbox was opened.
         """
+        try:
+            refuse_forked(self._process)
+        except MailboxForked:
+            work.close()
+            raise
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError(
@@ -90,6 +99,11 @@ class _Loop:
             raise MailboxClosed("the mailbox is closed") from error
         finally:
             waited.cancel()  # where it was interrupted here
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the loop is one of this process: a forked process has a copy that no thread runs."""
+        return os.getpid() == self._process
 
     def soon(self, function: Callable[[], object]) -> None:
         """Have a function called on the loop, unless it has ended."""
@@ -247,8 +261,9 @@ class Mailbox(_Twin):
         try:
             yield cls(loop, opened.result())
         finally:
-            loop.soon(closing.set)
-            ended.result()
+            if loop.is_here:
+                loop.soon(closing.set)
+                ended.result()
 
     enqueue = _handle(embedded.Mailbox.enqueue)
 

@@ -77,7 +77,8 @@ async def test_a_client_reads_mail_over_stdio_by_the_file_that_was_written(shell
     assert told["trial"]["state"] == "answered"
     assert told["trial"]["detail"] == "10 tools"
     entry = shell.entry()
-    assert entry == {"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"]}
+    command = {"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"]}
+    assert entry == {**command, "alwaysLoad": True}
     program = StdioServerParameters(
         command=entry["command"], args=entry["args"], env=shell.environment, cwd=shell.project
     )

@@ -1,6 +1,7 @@
 """`postroom mcp` as a real process in front of a fake server."""
 
 import asyncio
+import contextlib
 import json
 import os
 import queue
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import pytest
 from filelock import FileLock
 from mcp import Client, StdioServerParameters
@@ -456,6 +458,28 @@ def test_clients_that_begin_at_once_share_one_server_which_outlives_them(env: di
     assert read_owner(data / "postroom.db")["pid"] == note.pid
     assert Server(locate(env)).is_ready()
     assert (data / "server.log").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_a_killed_server_is_started_again_by_the_next_requests(env: dict[str, str]) -> None:
+    data = Path(env["POSTROOM_DATA_DIR"])
+    proxy = Proxy(env)
+    proxy.send(ask(1, "tools/call", name="health_check", arguments={}))
+    assert proxy.line()["result"]["structuredContent"]["status"] == "ok"
+    first = places.read_server_note(data)
+    assert first is not None
+    os.kill(first.pid, signal.SIGKILL)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(first.pid).wait(PATIENCE)
+    for number in (2, 3, 4):
+        proxy.send(ask(number, "tools/call", name="health_check", arguments={}))
+    answers = [proxy.line() for _ in range(3)]
+    assert sorted(answer["id"] for answer in answers) == [2, 3, 4]
+    assert {answer["result"]["structuredContent"]["status"] for answer in answers} == {"ok"}
+    second = places.read_server_note(data)
+    assert second is not None
+    assert second.pid != first.pid
+    assert proxy.end() == 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")

@@ -97,6 +97,21 @@ def test_a_session_that_is_nobody_and_a_run_of_the_server_are_not_waited_for(ser
                 assert ended(one) == (0, "")
 
 
+@pytest.mark.parametrize(
+    "unattended",
+    [
+        {"CLAUDE_CODE_ENTRYPOINT": "sdk-cli", "CLAUDE_CODE_SESSION_ATTENDED": "0"},
+        {"CLAUDE_CODE_ENTRYPOINT": "sdk-cli"},
+    ],
+)
+def test_no_process_waits_behind_a_session_without_a_person(
+    unattended: dict[str, str], tmp_path: Path
+) -> None:
+    """The client waits for its hooks before it exits. No server answers here: an attended one would wait."""
+    with waiting(tmp_path, **unattended) as one:
+        assert ended(one) == (0, "")
+
+
 def test_of_two_behind_one_session_one_gives_way(server: RunningServer) -> None:
     with (
         furnished(server) as line,

@@ -124,7 +124,8 @@ async def test_any_mix_of_threads_and_keys_leaves_what_single_calls_leave(openin
     def mixed(name: str, number: int) -> Item:
         key = f"k{random.randrange(12)}" if random.random() < 0.5 else None
         thread = f"{name}-{random.randrange(9)}"
-        return Item(thread, f"{number}", key=key, priority=random.randrange(256), delay=LATER)
+        content = key or f"{number}"  # a key names one content
+        return Item(thread, content, key=key, priority=random.randrange(256), delay=LATER)
 
     plain = [mixed("alone", number) for number in range(80)]
     both = [plain, [replace(item, thread=item.thread.replace("alone", "many")) for item in plain]]

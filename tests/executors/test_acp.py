@@ -28,7 +28,11 @@ async def test_an_agent_is_told_who_we_are_where_it_works_and_what_it_was_asked(
     first, second, third = heard(journal)
     assert first["params"] == {
         "protocolVersion": 1,
-        "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
+        "clientCapabilities": {
+            "fs": {"readTextFile": False, "writeTextFile": False},
+            "terminal": False,
+            "session": {"notices": {}},
+        },
         "clientInfo": {"name": "postroom", "title": "postroom", "version": __version__},
     }
     assert (second["method"], second["params"]) == ("session/new", {"cwd": str(tmp_path), "mcpServers": []})
@@ -48,6 +52,7 @@ async def test_text_and_calls_are_streamed_as_they_come(tmp_path: Path) -> None:
 say('I '); say('look.')
 update('agent_thought_chunk', content={'type': 'text', 'text': 'secret thought'})
 update('plan', entries=[]); update('something_new', x=1)
+update('notice', severity='warning', title='Billing has changed', description='Read the terms.')
 update('tool_call', toolCallId='c1', title='Read', kind='read', rawInput={'path': 'a'})
 update('tool_call_update', toolCallId='c1', status='in_progress')
 update('tool_call_update', toolCallId='c1', status='completed', content=[{'type': 'content'}])

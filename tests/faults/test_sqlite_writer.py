@@ -455,3 +455,34 @@ async def test_changes_of_a_group_are_run_once_and_again_where_one_raises(sqlite
     )
     assert (ran, str(learned[1])) == (["a", "b", "c", "c", "e"], "d")
     assert await subjects(sqlite_store, here) == ["a", "b", "c", "e"]
+
+
+async def test_a_change_that_is_refused_before_it_has_written_makes_no_other_run_again(
+    sqlite_store: SqliteStore,
+) -> None:
+    here = await an_office(sqlite_store)
+    ran: list[str] = []
+
+    def noting(name: str) -> Callable[[MailWrites], str]:
+        send = sending(here, name)
+
+        def change(tx: MailWrites) -> str:
+            ran.append(name)
+            return send(tx)
+
+        return change
+
+    def refused(tx: MailWrites) -> None:
+        assert tx.agent(here.project.id, "Nobody") is None
+        raise ValueError("no agent 'Nobody'")
+
+    learned = await as_one_group(
+        sqlite_store,
+        sqlite_store.write(noting("a")),
+        sqlite_store.write(refused),
+        sqlite_store.write(noting("b")),
+        sqlite_store.write(refused),
+    )
+    assert (ran, learned[0], learned[2]) == (["a", "b"], "a", "b")
+    assert [type(learned[1]), type(learned[3])] == [ValueError, ValueError]
+    assert await subjects(sqlite_store, here) == ["a", "b"]

@@ -337,7 +337,7 @@ looks = (
     | step("messages", message_ids=some)
     | step("recipients", message_ids=some)
     | step("unannounced", agent_id=ids, limit=limits)
-    | step("directed_unread", agent_id=ids)
+    | step("directed_unread", agent_id=ids, limit=st.integers(1, 3))
     | step("client_session", client=words, session_id=words)
     | step("nudges", agent_id=ids)
     | step("attachments", message_ids=some)

@@ -79,6 +79,7 @@ class Claude:
         "ANTHROPIC_BASE_URL",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
         "DISABLE_AUTOUPDATER",
+        "ENABLE_TOOL_SEARCH",
     )
 
     setup = "claude"
@@ -94,6 +95,7 @@ class Claude:
             "ANTHROPIC_BASE_URL": home.model.url,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
+            "ENABLE_TOOL_SEARCH": "true",  # its default with the vendor's address; ours would switch it off
         }
 
     def talk(self, prompt: str, *flags: str, session: str = "") -> Sequence[str]:

@@ -1,6 +1,7 @@
 """What is tried with every client. A scenario fails, or returns what stands in the table's cell beside `yes`."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from real_clients.terminal import at_a_terminal
 from real_clients.tokens import tokens_of
 
 Scenario = Callable[[Bench], str]
+LATEST_END = 10.0
+"""Seconds. On a quiet machine a client ends within 1 s; a hook that waits for mail would take 25 s and more."""
 MOST_STEPS = 200
 """How many requests a run may make before what it waits for must have come."""
 
@@ -45,6 +48,36 @@ def tools_offered(bench: Bench) -> str:
             assert set(tool.schema["properties"]) >= set(OPERATIONS[name].command.__struct_fields__), tool
         said.append(f"`{profile}`: {len(offered)} tools, about {round(tokens_of(offered), -2):,} tokens")
     return "; ".join(said) + ("; found by its search" if asked.returned else "")
+
+
+def tools_in_the_first_request(bench: Bench) -> str:
+    """The first request of a session holds our `core` tools, so that the model needs no search to use them."""
+    bench.set_up("--tools", "core")
+    done = bench.turn("Which tools are there?", Say("Many."))
+    assert bench.model.conversation[0].ours == tuple(sorted(CORE)), f"tools are deferred: {bench.tell(done)}"
+    return ""
+
+
+def ends_with_its_answer(bench: Bench) -> str:
+    """A turn without a person ends about as soon after its answer as it does without postroom."""
+
+    def seconds_to_the_end(*flags: str) -> float:
+        asked: list[float] = []
+
+        def script(_asked: Asked) -> Step:
+            asked.append(time.monotonic())
+            return Say("Good night.")
+
+        bench.turn("Good evening.", script=script, flags=flags)
+        return time.monotonic() - asked[-1]
+
+    without = seconds_to_the_end()
+    bench.set_up()
+    bench.team()
+    bench.as_agent("Bo")
+    late = seconds_to_the_end(*bench.trusted) - without
+    assert late < LATEST_END, f"it ended {late:.1f} s later than without postroom"
+    return ""
 
 
 def session_resumed(bench: Bench) -> str:
@@ -347,6 +380,8 @@ OF_A_PERSON: Mapping[str, Scenario] = {
     for one in (
         configuration_accepted,
         tools_offered,
+        tools_in_the_first_request,
+        ends_with_its_answer,
         session_resumed,
         tool_changes,
         welcomed_at_the_start,

@@ -45,6 +45,8 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {
         "configuration_accepted": Yes(),
         "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,800 tokens"),
+        "tools_in_the_first_request": Yes(),
+        "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
         "tool_changes": Yes("--allowedTools mcp__plugin_postroom_postroom --permission-mode acceptEdits"),
         "welcomed_at_the_start": Yes(),
@@ -67,6 +69,8 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "tools_offered": Yes(
             "`core`: 10 tools, about 1,600 tokens; `full`: 35 tools, about 4,400 tokens; found by its search"
         ),
+        "tools_in_the_first_request": No("it defers all MCP tools behind its search", "tools are deferred"),
+        "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
         "tool_changes": Yes(
             '-c mcp_servers.postroom.default_tools_approval_mode="approve" --sandbox workspace-write'
@@ -89,6 +93,8 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     "gemini": {
         "configuration_accepted": Yes(),
         "tools_offered": Yes("`core`: 10 tools, about 2,200 tokens; `full`: 35 tools, about 6,500 tokens"),
+        "tools_in_the_first_request": Yes(),
+        "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
         "tool_changes": Yes("--approval-mode yolo"),
         "welcomed_at_the_start": Yes(),
@@ -109,6 +115,8 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     "opencode": {
         "configuration_accepted": Yes(),
         "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,500 tokens"),
+        "tools_in_the_first_request": Yes(),
+        "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
         "tool_changes": Yes(),
         "welcomed_at_the_start": Yes(),
@@ -129,6 +137,8 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     "copilot": {
         "configuration_accepted": Yes(),
         "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,500 tokens"),
+        "tools_in_the_first_request": Yes(),
+        "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
         "tool_changes": Yes("--allow-all-tools"),
         "welcomed_at_the_start": Yes(),
@@ -149,6 +159,8 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     "cline": {
         "configuration_accepted": NotOffered("has no command that lists its servers"),
         "tools_offered": Yes("`core`: 10 tools, about 1,700 tokens; `full`: 35 tools, about 4,500 tokens"),
+        "tools_in_the_first_request": Yes(),
+        "ends_with_its_answer": Yes(),
         "session_resumed": No(
             "a turn that prints JSON resumes no session", "JSON output mode requires a prompt argument"
         ),

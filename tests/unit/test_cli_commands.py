@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fake_postroom import FakePostroom, Raw
+from fake_postroom import FakePostroom, Raw, Seen
 from postroom.app import places
 from postroom.cli import remedies, show
 from postroom.cli.main import main
@@ -925,3 +925,17 @@ def test_a_search_for_no_word_is_not_told_as_one_that_found_nothing(
     assert run("mail", "search", query).err == "nothing was looked for: the query holds no word\n"
     fake.tools["search_messages"] = lambda _: {"hits": [], "next": None, "query": "pier"}
     assert run("mail", "search", "pier").err == "nothing was found\n"
+
+
+def test_a_message_that_comes_in_parts_is_shown_whole(fake: FakePostroom, run: Run) -> None:
+    def parts(seen: Seen) -> object:
+        offset = seen.body["params"]["arguments"].get("offset", 0)
+        left = {"truncated": True, "characters_left": 3, "next_offset": 6}
+        return {**MESSAGE, "body_md": "begin " if offset == 0 else "end", **(left if offset == 0 else {})}
+
+    fake.tools["get_message"] = parts
+    shown = run("mail", "read", "7", "--as", "Zed")
+    assert shown.out.endswith("begin end\n")
+    told = json.loads(run("mail", "read", "7", "--as", "Zed", "--json").out)
+    assert told["message"]["body_md"] == "begin end"
+    assert "truncated" not in told["message"]

@@ -326,6 +326,26 @@ def test_the_agent_of_a_call_is_seen(subtests: pytest.Subtests) -> None:
             assert call == {"session_id": "s", "cwd": "/w", **expected}
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"structuredContent": {"result": [{"id": 4, "subject": "s"}, {"id": 9, "subject": "t"}]}},
+        [{"type": "text", "text": '[{"id": 4, "subject": "s"}, {"id": 9, "subject": "t"}]'}],
+        {"content": [{"type": "text", "text": '{"messages": [{"id": 4}, {"id": 9}]}'}]},
+        '{"result": [{"id": 4}, {"id": 9}]}',
+    ],
+)
+def test_the_ids_of_fetched_messages_are_read_from_the_answer(answer: object) -> None:
+    sent = {
+        "tool_name": "mcp__postroom__fetch_inbox",
+        "tool_input": {"project_key": "/p", "agent_name": "Ben"},
+        "tool_response": answer,
+    }
+    call = call_of("claude", "tool", sent)
+    assert call is not None
+    assert call["fetched"] == [4, 9]
+
+
 def test_what_a_session_reserved_is_read_from_an_answer_that_gemini_has_put_between_marks() -> None:
     granted = json.dumps({"granted": [{"id": 7}], "conflicts": []})
     told = {

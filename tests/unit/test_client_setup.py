@@ -98,7 +98,7 @@ def test_the_same_for_toml(room: Room) -> None:
 
 
 def test_what_stood_there_before_setup_stays_when_it_is_taken_out(room: Room) -> None:
-    entry = '{"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"]}'
+    entry = '{"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"], "alwaysLoad": true}'
     by_hand = f'{{"mcpServers": {{"postroom": {entry}}}}}'
     room.write(SERVERS, by_hand)
     assert room.status_of("claude").state == "set up"
@@ -128,6 +128,31 @@ def test_hooks_are_left_out_when_nobody_wants_them(room: Room) -> None:
     room.set_up("claude", hooks=False)
     assert set(room.tree()) == {SERVERS}
     assert room.drifts("claude") == []
+
+
+@pytest.mark.parametrize("name", [one.name for one in CLIENTS if one.hooks or one.own_files])
+def test_a_set_up_without_hooks_takes_out_the_hooks_of_an_earlier_one(name: str, room: Room) -> None:
+    before = room.tree()
+    room.set_up(name, hooks=False)
+    without = room.tree()
+    room.take_out(name)
+    room.set_up(name)
+    assert room.tree() != without
+    room.set_up(name, hooks=False)
+    assert room.tree() == without
+    assert not room.status_of(name).hooks
+    room.take_out(name)
+    assert room.tree() == before
+
+
+def test_a_set_up_over_stdio_takes_out_what_one_over_http_asked_for(room: Room) -> None:
+    room.set_up("vscode", "stdio")
+    over_stdio = room.tree()
+    room.take_out("vscode")
+    room.set_up("vscode", "http")
+    assert "inputs" in room.read(".config/Code/User/mcp.json")
+    room.set_up("vscode", "stdio")
+    assert room.tree() == over_stdio
 
 
 def test_two_clients_with_one_folder_take_it_with_them_in_any_order(room: Room) -> None:

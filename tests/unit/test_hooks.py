@@ -16,7 +16,9 @@ from postroom.contracts.mail import Reservation
 from postroom.contracts.store import MailWrites
 from postroom.mail.context import Rules, token_hash
 from postroom.mail.guarding import Held
+from postroom.mail.operations import OPERATIONS
 from postroom.mail.service import Mail
+from postroom.mcp_server.profiles import CORE
 from postroom.services import notices
 from postroom.services.hooks import Hooks
 from postroom.stores.sqlite import SqliteStore
@@ -56,8 +58,10 @@ async def test_a_message_is_announced_once_and_its_sender_sees_it(room: Room) ->
     seen = await status(room, sent)
     assert (seen["state"], seen["announced_by"], seen["read_at"]) == ("announced", "hook", None)
     assert seen["announced_at"] is not None
-    for event in ("UserPromptSubmit", "SessionStart", "PostToolUse"):
+    for event in ("UserPromptSubmit", "PostToolUse"):
         assert await ask(room, event, agent="Ben") == ("silent", "")
+    outcome, line = await ask(room, "SessionStart", agent="Ben")
+    assert (outcome, '1 unread message for "Ben", announced before' in line) == ("tell", True)
     await room.call("mark_message_read", agent_name="Ben", message_id=sent)
     assert (await status(room, sent))["state"] == "read"
     await room.call("acknowledge_message", agent_name="Ben", message_id=sent)
@@ -150,6 +154,38 @@ async def test_a_turn_is_held_for_what_was_announced_and_not_read(room: Room) ->
     assert (await ask(room, "Stop", agent="Ben"))[0] == "hold"
     await room.call("mark_message_read", agent_name="Ben", message_id=sent)
     assert await ask(room, "Stop", agent="Ben") == ("silent", "")
+
+
+async def test_a_turn_is_not_held_for_messages_that_were_fetched(room: Room) -> None:
+    await room.open()
+    first, second = await room.send("Ada", "Ben"), await room.send("Ada", "Ben")
+    fetched = {"agent": "Ben", "acts_as": "Ben", "acts_in": HARBOR}
+    await ask(room, "PostToolUse", **fetched, fetched=[first, second])
+    assert await ask(room, "Stop", agent="Ben") == ("silent", "")
+    third, fourth = await room.send("Ada", "Ben"), await room.send("Ada", "Ben")
+    await ask(room, "PostToolUse", **fetched, fetched=[fourth])
+    assert (await ask(room, "Stop", agent="Ben"))[0] == "hold", f"message {third} was not fetched"
+
+
+async def test_the_hold_names_only_tools_of_the_core_profile(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben")
+    _, line = await ask(room, "Stop", agent="Ben")
+    named = {name for name in OPERATIONS if name in line}
+    assert named == {"fetch_inbox", "acknowledge_message"}
+    assert named <= set(CORE)
+
+
+async def test_the_end_of_a_session_releases_the_hook_that_waits_behind_it(room: Room) -> None:
+    await room.open()
+    hooks = Hooks(room.mail)
+    call = {"cwd": HARBOR, "session_id": "s", "agent": "Ben"}
+    waits = asyncio.create_task(hooks.answer("claude", "wait", {**call, "waiting_since": 1}))
+    while all(one.waiting_since != 1 for one in hooks._idling._sessions.values()):
+        await asyncio.sleep(0)
+    await hooks.answer("claude", "SessionEnd", call)
+    async with asyncio.timeout(5):
+        assert (await waits)["outcome"] == "unknown"
 
 
 async def test_an_edit_of_what_another_holds_is_refused(room: Room) -> None:

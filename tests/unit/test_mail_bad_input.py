@@ -225,7 +225,6 @@ def test_every_operation_is_in_the_tables_above() -> None:
         ("list_file_reservations", {"limit": 0}),
         ("release_file_reservations", {"ids": [0]}),
         ("release_file_reservations", {"ids": [1] * 1_001}),
-        ("release_file_reservations", {"paths": "a"}),
         ("renew_file_reservations", {"ttl_seconds": 0}),
         ("renew_file_reservations", {"ttl_seconds": -1}),
         ("renew_file_reservations", {"ttl_seconds": 8 * 24 * 3600}),
@@ -239,7 +238,6 @@ def test_every_operation_is_in_the_tables_above() -> None:
         ("force_release_file_reservation", {"reservation_id": 1, "reason": "x" * 2_001}),
         ("mark_message_read", {"message_id": 1, "idempotency_key": ""}),
         ("mark_message_read", {"message_id": 1, "idempotency_key": "x" * 201}),
-        ("mark_message_read", {"message_id": 1, "idempotency_key": 5}),
     ],
 )
 async def test_limits_cursors_moments_and_ids_out_of_range_are_refused(
@@ -312,7 +310,7 @@ async def test_a_session_with_a_bad_pattern_begins_nothing(room: Room) -> None:
     await room.refused(InvalidArgument, "start_session", **who, reserve_paths=["ok"], ttl_seconds=10**6)
 
 
-@each_row("thread_id", ["", " ", "a b", "-a", "a\n", "a/b", "a" * 129, "ä", "a\x00", ".a", 5])
+@each_row("thread_id", [" ", "a b", "-a", "a\n", "a/b", "a" * 129, "ä", "a\x00", ".a", 5.5])
 async def test_a_thread_name_outside_of_the_rule_is_refused(memory: Room, thread_id: Any) -> None:
     await memory.open()
     await memory.refused(InvalidArgument, "send_message", **MESSAGE, to=["Ben"], thread_id=thread_id)

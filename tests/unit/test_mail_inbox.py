@@ -1,6 +1,7 @@
 """The inbox: its order and filters, cursors that neither skip nor repeat, marks of which the first stands."""
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -248,3 +249,72 @@ async def test_agents_of_a_project_may_look_at_its_messages(room: Room) -> None:
     await room.open()
     message = await room.send("Ada", "Ben")
     assert (await room.call("get_message", agent_name="Cyd", message_id=message))["body_md"] == "A body"
+
+
+MB = '2026-11-28 ERROR x=1 y="2"\n' * 38_000
+
+
+def in_bytes(answer: object) -> int:
+    return len(json.dumps(answer, ensure_ascii=False).encode())
+
+
+async def test_large_messages_are_cut_and_small_ones_beside_them_are_whole(room: Room) -> None:
+    await room.open()
+    large = [await room.send("Ada", "Ben", body_md=MB) for _ in range(3)]
+    small = await room.send("Ada", "Ben", body_md="stop")
+    inbox = await room.inbox("Ben")
+    assert in_bytes(inbox) < 50_000
+    assert [one["id"] for one in inbox] == [small, *reversed(large)]
+    assert inbox[0]["body_md"] == "stop"
+    assert "truncated" not in inbox[0]
+    for message in inbox[1:]:
+        assert message["truncated"] is True
+        assert MB.startswith(message["body_md"])
+        assert len(message["body_md"]) > 5_000
+        assert message["characters_left"] == len(MB) - len(message["body_md"])
+    thread = await room.call("fetch_thread", thread_id=f"msg-{large[0]}")
+    assert in_bytes(thread) < 50_000
+    assert thread["messages"][0]["truncated"] is True
+
+
+@pytest.mark.parametrize("body", [MB, '"\\\n' * 50_000, "日本語🚀" * 20_000, "\x01" * 60_000, "x" * 40_000])
+@pytest.mark.parametrize("tool", ["get_message", "fetch_inbox"])
+async def test_a_large_message_is_read_in_parts_by_its_id(room: Room, body: str, tool: str) -> None:
+    await room.open()
+    message = await room.send("Ada", "Ben", body_md=body)
+    found, offset, parts = "", 0, 0
+    while True:
+        answer = await room.call(tool, agent_name="Ben", message_id=message, offset=offset)
+        part = answer if tool == "get_message" else answer[0]
+        assert in_bytes(answer) < 41_000
+        assert part["body_md"]
+        found, parts = found + part["body_md"], parts + 1
+        if "truncated" not in part:
+            break
+        assert part["characters_left"] == len(body) - len(found)
+        offset = part["next_offset"]
+    assert found == body
+    assert parts > 1
+    past = await room.call("get_message", agent_name="Ben", message_id=message, offset=len(body) + 5)
+    assert past["body_md"] == ""
+    assert "truncated" not in past
+
+
+async def test_a_thousand_messages_of_any_size_keep_every_message_in_the_answer(room: Room) -> None:
+    await room.open()
+    for size in range(150):
+        await room.send("Ada", "Ben", body_md="ä" * (size * 40))
+    inbox = await room.inbox("Ben", limit=1000)
+    assert len(inbox) == 150
+    bare = await room.inbox("Ben", limit=1000, include_bodies=False)
+    assert in_bytes(inbox) < in_bytes(bare) + 20_000
+
+
+async def test_only_a_message_that_came_to_the_agent_is_in_its_inbox(room: Room) -> None:
+    await room.open()
+    message = await room.send("Ada", "Ben")
+    assert [one["id"] for one in await room.inbox("Ben", message_id=message)] == [message]
+    error = await room.refused(UnknownMessage, "fetch_inbox", agent_name="Cyd", message_id=message)
+    assert "Cyd" in error.message
+    await room.refused(UnknownMessage, "fetch_inbox", agent_name="Ada", message_id=message)
+    await room.refused(UnknownMessage, "fetch_inbox", agent_name="Ben", message_id=message + 1)

@@ -103,7 +103,15 @@ def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approv
 
 def test_descriptions_say_when_and_what_next_and_name_only_tools_that_there_are() -> None:
     names = {operation.name for operation in ALL_OPERATIONS}
-    hints = {"reply_all", "unread_only", "ack_required", "enforced_by", "ttl_seconds"}
+    hints = {
+        "reply_all",
+        "unread_only",
+        "ack_required",
+        "enforced_by",
+        "ttl_seconds",
+        "message_id",
+        "next_offset",
+    }
     for operation in ALL_OPERATIONS:
         assert "\n" not in operation.description
         assert operation.description.startswith(operation.summary)

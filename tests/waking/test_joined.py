@@ -81,6 +81,27 @@ async def test_a_send_that_locks_its_readers_thread_is_no_error(room):
     assert commits == {"again": 1, "error": 0}
 
 
+async def test_the_next_message_to_the_same_readers_runs_its_change_once(room):
+    await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
+    again = partial(
+        room.mailbox.metrics.value, "postroom_mailbox_operations_total", operation="commit", result="again"
+    )
+    for to in (("Bo",), ("Bo", "Cy")):
+        await room.send("Ada", *to)
+        first = again()
+        for _ in range(3):
+            await room.send("Ada", *to)
+        assert again() == first
+    await room.mail.set_runner(PROJECT, "Cy", None)
+    await room.send("Ada", "Bo", "Cy", body="for Bo alone")
+    await room.turn()
+    assert sorted(room.agents.prompts)[-1][0].startswith("Cy"), "before its runner was taken away"
+    await room.mail.set_runner(PROJECT, "Cy", "{}")
+    sent = await room.send("Ada", "Bo", "Cy", body="for both again")
+    await room.turn()
+    assert (await room.handled(number(sent), "Cy")).failure == ""
+
+
 async def test_a_change_that_wakes_readers_of_one_message_and_then_of_another_locks_the_threads_of_both(room):
     await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
     runs = []

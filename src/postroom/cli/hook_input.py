@@ -193,6 +193,9 @@ def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
                     "acts_as": name[:400],
                     "acts_in": _text(given.get("project_key"))[:LONGEST_PATH],
                 }
+                if tool.endswith("fetch_inbox"):
+                    fetched = next((ids for one in _ANSWERS if (ids := _fetched_in(sent.get(one)))), [])
+                    return acted | {"fetched": fetched} if fetched else acted
                 reserved = next((ids for one in _ANSWERS if (ids := _reserved_in(sent.get(one)))), [])
                 return acted | {"reserved": reserved} if reserved else acted
     return {}
@@ -230,6 +233,27 @@ def _reserved_in(answer: object, depth: int = 0) -> list[int]:
         return [one for one in found if isinstance(one, int) and one > 0]
     wrapped = ("reservations", *_WRAPPINGS)
     return next((ids for key in wrapped if (ids := _reserved_in(answer.get(key), depth + 1))), [])
+
+
+def _fetched_in(answer: object, depth: int = 0) -> list[int]:
+    """Return the ids of the messages in an answer of fetch_inbox, however the client wraps it."""
+    if depth > DEEPEST:
+        return []
+    if isinstance(answer, str):
+        if answer.lstrip()[:1] not in ("{", "["):
+            return []
+        try:
+            return _fetched_in(read(answer.encode("utf-8", "replace")), depth + 1)
+        except ValueError:
+            return []
+    if isinstance(answer, list):
+        listed: list[object] = [one.get("id") for one in answer[:MOST_IDS] if isinstance(one, dict)]
+        ids = [one for one in listed if isinstance(one, int) and one > 0]
+        return ids or next((ids for one in answer[:20] if (ids := _fetched_in(one, depth + 1))), [])
+    if not isinstance(answer, dict):
+        return []
+    wrapped = ("messages", *_WRAPPINGS)
+    return next((ids for key in wrapped if (ids := _fetched_in(answer.get(key), depth + 1))), [])
 
 
 def _values(given: object) -> Values:

@@ -41,15 +41,24 @@ _BUILDS = ("codex-x86_64", "codex-aarch64")
 def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
     """Return the line with which an idle session begins a turn, when mail has come.
 
-    It is empty when nobody is to wait any more: the session is no agent's, or at an end, the client is gone,
-    or another waits in this one's place. A server that is away is waited for, except at the end of a turn:
-    who has waited since the start waits still.
+    It is empty when no wait makes sense: no person attends the session, the session is no agent's or has
+    ended, the client is gone, or another process waits in this one's place. A process of the session's start
+    waits for a server that is away; a process of a turn's end does not.
 
     Raises:
         Exception: what the client sent cannot be read, or the server's answer cannot.
     """
+    if _is_unattended(environment):
+        return ""
     parent = os.getppid()
     return _line(client, raw, environment, lambda seconds: _gone_within(seconds, parent), last=WAKE)
+
+
+def _is_unattended(environment: Mapping[str, str]) -> bool:
+    """Return whether Claude Code runs without a person: `claude -p` exits after this process only."""
+    attended = environment.get("CLAUDE_CODE_SESSION_ATTENDED", "")
+    entry = environment.get("CLAUDE_CODE_ENTRYPOINT", "")
+    return attended == "0" or (not attended and entry.startswith("sdk-"))
 
 
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:

@@ -171,6 +171,12 @@ def read(
     server = Server.find()
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
     message = show.fields(server.call_tool("get_message", named))
+    body = str(message.get("body_md") or "")
+    while (offset := message.get("next_offset")) is not None:
+        message = show.fields(server.call_tool("get_message", {**named, "offset": offset}))
+        body += str(message.get("body_md") or "")
+    if body:
+        message["body_md"] = body
     marked = None
     readers = [*message.get("to", []), *message.get("cc", []), *message.get("bcc", [])]
     if not peek and acting.casefold() in (str(name).casefold() for name in readers):
@@ -327,7 +333,10 @@ def _message(message: Mapping[str, Any]) -> str:
         ("Subject", message.get("subject")),
     ]
     top = "\n".join(f"{name}: {show.line(value)}" for name, value in heads if value not in (None, ""))
-    return f"{top}\n\n{show.plain(message.get('body_md') or '')}"
+    text = f"{top}\n\n{show.plain(message.get('body_md') or '')}"
+    if left := message.get("characters_left"):
+        text += f"\n... {left:,} more characters: postroom mail read {message.get('id')}"
+    return text
 
 
 def _hits(found: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """`postroom setup`: connects clients with the server, says how that stands, and takes it out again."""
 
 import difflib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -323,7 +324,12 @@ def _diff(path: Path, before: str, after: str) -> str:
 def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:
     """Return what a person should do or know after clients were set up or taken out."""
     if dry_run:
-        return ["nothing was written"]
+        clients = [one for one in CLIENTS if one.name in {result["client"] for result in results}]
+        path = target.environment.get("PATH", "")
+        asked = [one.title for one in clients if one.asks and shutil.which(one.asks.program, path=path)]
+        if not asked:
+            return ["nothing was written"]
+        return [f"postroom wrote nothing; {' and '.join(asked)} was asked and may write files of its own"]
     if not results:
         return ["no client was found; name one, for example `claude`"]
     notes = []

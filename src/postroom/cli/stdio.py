@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +37,9 @@ GRACE: Final = timedelta(seconds=10)
 """How long requests may still be answered once stdin has closed, for `echo ... | postroom mcp`: with the
 first message after its start the server loads what speaks MCP."""
 UNWIND: Final = timedelta(seconds=2)
+FIRST_PAUSE: Final = timedelta(seconds=1)
+LONGEST_PAUSE: Final = timedelta(minutes=1)
+"""The pause after a failed start of the server doubles from the first to the longest."""
 
 
 class PendingRequest:
@@ -56,7 +60,12 @@ class PendingRequest:
 
 
 class Proxy:
-    """Forwards lines to the server that `locate` finds, afresh for each, and hands its lines to `write`."""
+    """Forwards lines to the server that `locate` finds, afresh for each, and hands its lines to `write`.
+
+    When no server accepts a connection, `start` starts one. The request is then sent once more, because
+    nothing of it has reached a server. After a failed start the proxy refuses requests for 1 s, then 2 s,
+    up to 60 s, before it tries to start a server again.
+    """
 
     def __init__(
         self,
@@ -64,11 +73,16 @@ class Proxy:
         write: Callable[[bytes], None],
         log: Callable[[str], None],
         *,
+        start: Callable[[], None] | None = None,
         limit: int = IN_FLIGHT,
     ) -> None:
         self._locate = locate
         self._write = write
         self._log = log
+        self._start = start
+        self._starting = threading.Lock()
+        self._pause = FIRST_PAUSE
+        self._start_refused_until = 0.0
         self._limit = limit
         self._changed = threading.Condition()
         self._waiting: deque[PendingRequest] = deque()
@@ -148,11 +162,41 @@ class Proxy:
                 self._start_what_fits()
                 self._changed.notify_all()
 
-    def _forward(self, request: PendingRequest) -> None:
+    def _connected(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
+        """Return the server's endpoint and an open connection, which the request can break off."""
         endpoint = self._locate()
         request.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
+        exchange.connect()
+        return endpoint, exchange
+
+    def _connected_to_a_new_server(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
+        """Start a server unless one answers by now, and connect to it; one thread at a time.
+
+        Raises:
+            ServerUnavailable: No server came up, or the last start failed too short a time ago.
+        """
+        with self._starting:
+            if self._start is not None and time.monotonic() >= self._start_refused_until:
+                self._start()
+            try:
+                found = self._connected(request)
+            except ServerUnavailable:
+                if time.monotonic() >= self._start_refused_until:
+                    self._start_refused_until = time.monotonic() + self._pause.total_seconds()
+                    self._pause = min(self._pause * 2, LONGEST_PAUSE)
+                raise
+            self._pause = FIRST_PAUSE
+            return found
+
+    def _forward(self, request: PendingRequest) -> None:
         if request.dropped:
             return
+        try:
+            endpoint, exchange = self._connected(request)
+        except ServerUnavailable:
+            if self._start is None or request.dropped:
+                raise
+            endpoint, exchange = self._connected_to_a_new_server(request)
         try:
             call = Call(
                 path=endpoint.mcp_path, body=request.message.body, headers=self._headers(request.message)
@@ -261,16 +305,16 @@ class LineWriter:
                 )
 
 
-def carry(find: Callable[[], Endpoint], *, prepare: Callable[[], None] | None = None) -> int:
+def carry(find: Callable[[], Endpoint], *, start: Callable[[], None] | None = None) -> int:
     """Serve this process's stdin and stdout until stdin closes; return the exit code.
 
-    `prepare` runs once before the first line is read.
+    `start` starts a server unless one answers: before the first line, and whenever the server is gone.
     """
     writer = LineWriter(_take_stdout())
-    proxy = Proxy(find, writer.write, _log)
+    proxy = Proxy(find, writer.write, _log, start=start)
     try:
-        if prepare is not None:
-            prepare()
+        if start is not None:
+            start()
         while writer.is_open and (line := sys.stdin.buffer.readline()):
             proxy.take(line)
         proxy.finish()
@@ -288,14 +332,14 @@ def _take_stdout() -> int:
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
-    """Be the stdio entry of the server until stdin closes; with `start`, start one if none answers.
+    """Be the server's stdio entry until stdin closes; with `start`, start a server whenever none answers.
 
     `tools` chooses the address, and with it which tools the server lists: `core` or `full`.
     """
     environment = places.environment()
     folder = None if data_dir is None else places.absolute(str(data_dir), environment)
 
-    def prepare() -> None:
+    def start_server() -> None:
         from postroom.cli.start import ensure_server
 
         ensure_server(environment, _log, data_dir=folder)
@@ -304,7 +348,7 @@ def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None 
         found = locate(environment, data_dir=folder)
         return found if tools is None else replace(found, mcp_path=f"{found.mcp_path}/{tools}")
 
-    return carry(find, prepare=prepare if start else None)
+    return carry(find, start=start_server if start else None)
 
 
 def _log(text: str) -> None:

@@ -79,16 +79,37 @@ class Exchange:
         self._socket: socket.socket | None = None
         self._broken_off = False
 
-    def send(self, call: Call) -> http.client.HTTPResponse:
-        """Send and return the answer as soon as its head is there; the body is read from it.
+    def connect(self) -> None:
+        """Connect to the server. Nothing of a call has reached it when this fails.
 
         Raises:
-            ServerUnavailable: nobody answers there, or not in time.
+            ServerUnavailable: No server accepts a connection there.
+        """
+        try:
+            self._connection.connect()
+            held = self._connection.sock
+            if held is None:
+                raise ConnectionError("the connection was closed while it was made")
+            held.settimeout(self._timeout.total_seconds())
+            self._socket = held
+            if self._broken_off:
+                raise ConnectionAbortedError("the call was broken off")
+        except OSError as error:
+            raise ServerUnavailable(
+                f"no server answers at {self._endpoint.url}: {error}", value=self._endpoint.url
+            ) from error
+
+    def send(self, call: Call) -> http.client.HTTPResponse:
+        """Send a call and return the response once its head has arrived; read the body from the response.
+
+        Raises:
+            ServerUnavailable: No server answers there, or none answers in time.
         """
         headers = {**self._endpoint.headers(), **call.headers}
         path = self._parts.path + call.path
+        if self._socket is None:
+            self.connect()
         try:
-            self._connect()
             with suppress(BrokenPipeError, ConnectionResetError):
                 # A server that refuses what is too large answers, and closes, before it has it all.
                 self._connection.request(call.method, path, body=call.body, headers=headers)
@@ -106,16 +127,6 @@ class Exchange:
     def close(self) -> None:
         """Give the connection back; harmless when done twice."""
         self._connection.close()
-
-    def _connect(self) -> None:
-        self._connection.connect()
-        held = self._connection.sock
-        if held is None:
-            raise ConnectionError("the connection was closed while it was made")
-        held.settimeout(self._timeout.total_seconds())
-        self._socket = held
-        if self._broken_off:
-            raise ConnectionAbortedError("the call was broken off")
 
 
 def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIMEOUT) -> Reply:

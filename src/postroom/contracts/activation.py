@@ -160,6 +160,8 @@ class DeliveryOptions(Record, frozen=True, kw_only=True):
 class RunHints(Record, frozen=True, kw_only=True):
     """Ids that the caller, or the preparation, has decided on."""
 
+    key: str | None = None
+    """The caller's name for this job, which `run_id` was made from; a refusal names it."""
     run_id: str | None = None
     dispatch_id: str | None = None
     resolution_id: str | None = None

@@ -40,7 +40,7 @@ class Nudges:
     """What hooks did with an agent's turns; an agent without a record has this one."""
 
     held_seq: int = 0
-    """The newest message for which the end of a turn was held."""
+    """Messages up to this seq hold no end of a turn: a turn was held for them, or they were fetched."""
     notified_at: int = 0
     """When a line was last given in the middle of a turn; 0 for never."""
 
@@ -52,10 +52,10 @@ class AnnouncingReads(Protocol):
         """Return messages of the agent that are not read, recalled or announced, oldest first."""
         ...
 
-    def directed_unread(self, agent_id: int) -> tuple[int, int]:
-        """Return how many unread messages name the agent with `to`, no broadcast, and the newest's seq.
+    def directed_unread(self, agent_id: int, *, limit: int) -> list[tuple[int, int]]:
+        """Return id and seq of the unread messages that name the agent with `to`, the newest first.
 
-        Recalled ones do not count, nor those that a run has in hand; without any, both are 0.
+        Broadcasts, recalled messages and messages that an open run works on are left out.
         """
         ...
 

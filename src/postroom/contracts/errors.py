@@ -14,13 +14,14 @@
     │   ├── AlreadyRead, NotHolder, CursorExpired, CursorAhead
     │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
     │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull
-    │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, LifecycleBusy, ThreadAlreadyRunning
+    │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, MailboxForked, LifecycleBusy, ThreadAlreadyRunning
     │   └── ResultConflict, StaleResult, ResultTooEarly, RunUnsuccessful
     ├── AccessError           the caller proves who it is
     │   ├── TokenRequired, WrongToken, IdentityMismatch, WrongSignature, NotPermitted, InsufficientScope
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
     ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
     │   ├── DeadlinePassed, ExecutorFailed, ExecutorMisbehaved, PhaseError, RunTimedOut, RunnerSecretMissing
+    │   ├── GiveUp            raised by work that cannot succeed
     │   ├── CommandError      the program that runs the agent
     │   │   ├── CommandBusy, CommandKilled                                  (tried again)
     │   │   └── CommandNotStarted, PromptTooLong, CommandFailed, CommandSaidNothing,
@@ -51,7 +52,7 @@ from typing import ClassVar, Self
 
 
 class PostroomError(Exception):
-    """The root. Carries a stable code, the offending value and the remedy."""
+    """The root. Carries a stable code, the offending value and the remedy, which a traceback shows, too."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -74,6 +75,8 @@ class PostroomError(Exception):
         self.value = value
         self.remedy = self.default_remedy if remedy is None else remedy
         self.details = dict(details or {})
+        if self.remedy:
+            self.add_note(f"Remedy: {self.remedy}")
 
     def met_at(self, place: str) -> Self:
         """Return the same failure with the place where it was met before its message."""
@@ -435,6 +438,16 @@ class MailboxClosed(StateError):
     retryable = True
 
 
+class MailboxForked(StateError):
+    """A forked process used a mailbox that its parent opened: the threads that serve it are in the parent."""
+
+    code = "mailbox_forked"
+    default_remedy = (
+        "open a mailbox in the child, after the fork: on PostgreSQL any number of processes can; "
+        "one SQLite file is for one process"
+    )
+
+
 class LifecycleBusy(StateError):
     """The lifecycle is being started or stopped at this moment."""
 
@@ -546,6 +559,13 @@ class ExecutorFailed(RunFailure):
 
     code = "executor_failed"
     retryable = True
+
+
+class GiveUp(RunFailure):
+    """Work raises it when no retry can help: the run fails at once, whatever attempts are left."""
+
+    code = "gave_up"
+    branch = "gave up"
 
 
 class RunTimedOut(RunFailure):

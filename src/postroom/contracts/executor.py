@@ -6,7 +6,7 @@ that the run is still its own.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,6 +68,10 @@ class PendingBoundary(Protocol):
         ...
 
 
+async def _stored() -> None:
+    """Do nothing: no text is kept back."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunControl:
     """What an execution is given beside its request; it lives in this process alone."""
@@ -79,6 +83,10 @@ class RunControl:
     """The registry that the run is pinned to; None means the live one."""
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
+    store_output: Callable[[], Awaitable[None]] = _stored
+    """Stores the text that the run has streamed so far: an event that is stored next comes after it."""
+    give_up_on: tuple[type[Exception], ...] = ()
+    """Exceptions after which neither the run nor a step of it is retried."""
     is_noted: bool = False
     """Whether `RunEffects.begin` has written what belongs to the beginning of this execution."""
     conversation: str | None = None

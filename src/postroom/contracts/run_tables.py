@@ -476,6 +476,8 @@ class Together(Protocol):
 
     runs: dict[str, str]
     """Which of the runs exist, with their threads."""
+    messages: dict[str, Message]
+    """The messages of these runs that have the id of their run, by that id."""
 
     def facts(
         self, thread_id: str, run_id: str, dispatch_id: str, messages: Sequence[Message]

@@ -305,8 +305,10 @@ def _scope_of(ticket: RunWaitingTicket) -> str | None:
 def _amount(limit: str, used: int) -> str:
     """Return how much that is, in the unit that people count it in."""
     match limit:
-        case "wall_ms":
-            return str(used // 1_000)
+        case "wall_ms":  # whole seconds from a minute up, milliseconds below: a small budget is not "0 of 0"
+            return f"{used / 1_000:g}" if used < 60_000 else str(used // 1_000)
         case "cost_micros":
-            return f"{used / 1_000_000:.2f}"
+            cents, rest = divmod(used, 10_000)
+            rest = rest if used < 1_000_000 else 0
+            return f"{cents // 100}.{cents % 100:02d}" + (f"{rest:04d}".rstrip("0") if rest else "")
     return str(used)

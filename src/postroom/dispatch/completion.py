@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
     CommandKilled,
     DeadlinePassed,
     ExecutorFailed,
+    GiveUp,
     IllegalTransition,
     InvalidResume,
     PhaseError,
@@ -122,17 +123,24 @@ _LONGEST_ERROR = 16 * 1024
 COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 
 
-def classify(ended: AgentRunResult | BaseException) -> MailboxRunOutcome:
-    """Say what an execution's end means.
+def classify(
+    ended: AgentRunResult | BaseException, give_up_on: tuple[type[Exception], ...] = ()
+) -> MailboxRunOutcome:
+    """Return what the end of an execution means for its dispatch.
 
-    A result of any termination is consumed. One of our failures says by `retryable` whether it is tried
-    again; a phase that failed on its own state, and a resume of nothing, leave nothing to try. A store's
-    failure, and everything that says nothing, is tried again, as often as the dispatch allows.
+    A result of any termination is consumed. So are a phase that failed on its own state and a resume of
+    nothing: there is nothing to retry. An error of postroom says by `retryable` whether the run is retried.
+    An exception of `give_up_on` is not retried, alone or in a group. Any other exception, and a failure of
+    the store, is retried as often as the dispatch allows.
     """
     if isinstance(ended, AgentRunResult | PhaseError | InvalidResume):
         return COMPLETED
     text = ended.describe() if isinstance(ended, PostroomError) else _told_by(ended)
     permanent = isinstance(ended, PostroomError) and not (ended.retryable or isinstance(ended, StoreError))
+    final: tuple[type[Exception], ...] = (GiveUp, *give_up_on)
+    permanent |= isinstance(ended, final) or (
+        isinstance(ended, BaseExceptionGroup) and ended.subgroup(final) is not None
+    )
     return MailboxRunOutcome(
         kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
         error=storable(text[:_LONGEST_ERROR]),
@@ -440,7 +448,7 @@ class Completion:
             is_repeated = True
             return (await core.coordinator.commit(owned)).dispatch
 
-        started = await core.observed("record_dispatch_start", core.retried(write))
+        started = await core.retried(lambda: core.observed("record_dispatch_start", write()))
         attempt.dispatch = started or attempt.dispatch
         attempt.run, attempt.started_at = run or attempt.run, now
 
@@ -752,7 +760,7 @@ class Completion:
             effects=core.effects,
             now=core.now(),
         )
-        ending = await core.observed("ack", core.retried(lambda: self._written_end(thread_id, ended.end)))
+        ending = await core.retried(lambda: core.observed("ack", self._written_end(thread_id, ended.end)))
         if events:
             attempt.coordinator.staged.written(len(events))
         if ending.run is None or ending.run.status is RunStatus.DONE:
@@ -801,8 +809,8 @@ class Completion:
             return written[0]
 
         moved.__name__ = operation
-        row, ended = await core.observed(
-            operation, core.retried(lambda: self._written_end(dispatch.thread_id, moved))
+        row, ended = await core.retried(
+            lambda: core.observed(operation, self._written_end(dispatch.thread_id, moved))
         )
         if row.status is RunDispatchStatus.CANCELLED:
             await self._events.dispatch_happened("RunCancelled", row)

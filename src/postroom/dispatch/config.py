@@ -97,6 +97,8 @@ class MailboxConfig:
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
     """Where one is used up, one run asks whether all may use as much again; the others stay queued."""
+    give_up_on: tuple[type[Exception], ...] = ()
+    """Exceptions after which neither a run nor a step of it is retried: a retry would raise them again."""
     pending_zone: bool = True
     """Whether input for a busy run waits durably until a step reads it."""
     places: Callable[[], Collection[str]] | None = None
@@ -126,6 +128,15 @@ class MailboxConfig:
                     value=repr(given)[:80],
                     remedy=f"write ({kind.__name__}(...),)",
                 )
+        final: object = self.give_up_on
+        if not isinstance(final, tuple) or not all(
+            isinstance(one, type) and issubclass(one, Exception) for one in final
+        ):
+            raise ConfigError(
+                "give_up_on must be a tuple of exception classes",
+                value=repr(final)[:80],
+                remedy="write (ValueError,)",
+            )
         self._refuse_other_types()
         for name in (*_MORE_THAN_NOTHING, *_NOT_NEGATIVE):
             value = getattr(self, name)

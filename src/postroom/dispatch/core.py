@@ -64,7 +64,7 @@ class Core:
         self.effects = effects
         """What belongs to the beginning and the end of runs, where something does."""
         self.is_leaving = False
-        """Whether this worker no longer waits for an unavailable store; it leaves its runs to their leases."""
+        """Whether this worker no longer waits for an unavailable store; it leaves runs to their leases."""
 
     async def retried(self, step: Callable[[], Awaitable[T]]) -> T:
         """Return what `step` returns; repeat the step while the store is unavailable.

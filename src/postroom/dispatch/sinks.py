@@ -9,6 +9,7 @@ That is advisory: what cannot be kept is logged and missed. The answer of a run 
 """
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -30,9 +31,10 @@ from postroom.contracts.agent_events import (
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import CursorExpired, PostroomError
 from postroom.contracts.events import AppendOptions, CanonicalEvent, CanonicalEventDraft, EventScope
-from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.quoting import end_of
+from postroom.contracts.records import replace
 from postroom.contracts.run_ports import EventStore
 from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.tools import ToolCallOutcome
@@ -156,6 +158,9 @@ class OutputKept(ExecutorAround):
         """Execute a run, as the executor does."""
         gathered = _Gathered(activation, sink)
         tasks = Tasks("output of a run")
+        if isinstance(activation.control, RunControl):
+            control = dataclasses.replace(activation.control, store_output=lambda: self._write(gathered))
+            activation = replace(activation, control=control)
         gathered.on_first = lambda: tasks.start(self._keep_on(gathered), name=f"of {activation.run_id}")
         try:
             return await self._within.run(activation, gathered)
@@ -170,13 +175,14 @@ class OutputKept(ExecutorAround):
             await self._timer.sleep(PAUSE_MS)
 
     async def _write(self, gathered: "_Gathered") -> None:
-        while (draft := gathered.next()) is not None:
-            try:
-                await self._events.append(draft)
-            except PostroomError as error:
-                _LOG.warning("output.not_kept", run_id=draft.correlation_id, reason=error.describe())
-                return
-            gathered.written()
+        async with gathered.writing:
+            while (draft := gathered.next()) is not None:
+                try:
+                    await self._events.append(draft)
+                except PostroomError as error:
+                    _LOG.warning("output.not_kept", run_id=draft.correlation_id, reason=error.describe())
+                    return
+                gathered.written()
 
 
 class _Gathered:
@@ -190,6 +196,8 @@ class _Gathered:
         self._calls_left = MOST_CALLS
         self._count = 0
         self.has_some = asyncio.Event()
+        self.writing = asyncio.Lock()
+        """Held by the one task that writes: the rounds, or a run that stores something else next."""
         self.on_first: Callable[[], object] | None = None
         """Called when there is something to keep for the first time."""
 

@@ -24,6 +24,7 @@ from postroom.contracts.errors import (
     AlreadyConsumed,
     DeliveryBlocked,
     DuplicateRecord,
+    IdempotencyConflict,
     InvalidSubmission,
     PostroomError,
     QueueFull,
@@ -349,6 +350,9 @@ class Submissions:
         """Add a new run with its dispatch; what is decided on more than its thread is submitted alone."""
         thread_id, trace = request.thread_id, request.trace
         if thread_id == together.runs.get(request.hints.run_id or ""):
+            message = together.messages.get(ids.run_id)
+            stored = (message,) if message is not None else _messages_of(tx, thread_id, ids.run_id)
+            refuse_other_content(request, ids.run_id, stored)
             return _Known(thread_id, ids.run_id)
         is_more = request.decisions or request.continue_run_id or request.committed_message_ids
         if not (is_more or trace.parent_thread_id or request.delivery.dedupe_key or self._events.in_commits):
@@ -1003,6 +1007,32 @@ def _unrepeated(tx: Transaction, request: RunActivation, facts: SubmissionFacts)
     if not any(read[start : start + len(asked)] == asked for start in starts):
         return request
     return replace(request, messages=(), committed_message_ids=ids)
+
+
+def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[Message]) -> None:
+    """Refuse a request whose key names a run that was enqueued with other content.
+
+    A run whose messages were deleted cannot be compared: the request counts as the same.
+
+    Raises:
+        IdempotencyConflict: The content differs; nothing was written.
+    """
+    if not stored or not request.messages or _said(request.messages[0]) in map(_said, stored):
+        return
+    key = request.hints.key
+    raise IdempotencyConflict(
+        f"the key {key!r} names run {run_id!r} of thread {request.thread_id!r}, which has other content",
+        value=key,
+        remedy="give another job a key of its own; with the same content the call returns the same run",
+        details={"key": key, "run_id": run_id},
+    )
+
+
+def _messages_of(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
+    """Return the messages that a run was begun with, as far as they are stored."""
+    run = tx.runs.threads.load_run(run_id)
+    ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
+    return [record.message for record in tx.runs.messages.named(thread_id, ids)]
 
 
 def _said(message: Message) -> Message:

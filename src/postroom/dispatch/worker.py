@@ -760,7 +760,7 @@ class Execution:
         attempt, core = job.attempt, self._core
         if isinstance(ended, StaleClaim) or attempt is None:
             raise ended if isinstance(ended, StaleClaim) else InternalError("it never began")
-        outcome = classify(ended)
+        outcome = classify(ended, core.config.give_up_on)
         failed = _failed(attempt.dispatch, ended, outcome.error) if isinstance(ended, BaseException) else None
         if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
             job.comes_again = await self._completion.try_later(attempt, outcome, failed)
@@ -843,6 +843,7 @@ class Execution:
             registry=await core.pinning.materialize(run.resolution_id or ""),
             hidden_runs=frozenset(hidden),
             hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
+            give_up_on=core.config.give_up_on,
             is_noted=begun.is_noted,
         )
         was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0

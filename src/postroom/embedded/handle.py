@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
 
 _PAGE: Final = 200
+_ONE_LOOK_S: Final = 1
+"""Seconds within which a database surely answers a look."""
+_LONGEST_CURSOR: Final = 18
+"""Digits of the largest cursor that both databases can hold."""
 
 
 class State(StrEnum):
@@ -94,7 +98,9 @@ class RunHandle:
     async def result(self, *, timeout: float | None = None, type: type[T]) -> T: ...
 
     async def result(self, *, timeout: float | None = None, type: Any = None) -> Any:
-        """Return what the run answered: text, or with `type` a value of that type; `timeout` is in seconds.
+        """Return what the run answered: text, or with `type` a value of that type.
+
+        `timeout` is in seconds. With 0 it returns the answer of a run that is over, and does not wait.
 
         While the database is unavailable, this waits.
 
@@ -104,8 +110,14 @@ class RunHandle:
             InvalidArgument: the answer is no value of that type.
             UnknownRun: there is no such run any more.
         """
-        async with asyncio.timeout(timeout):
-            run = await self._ended()
+        run = None
+        if (
+            timeout is not None and timeout < _ONE_LOOK_S
+        ):  # a look is not cut off: a run that is over is found
+            run = await self._loaded()
+        if run is None or run.status is not RunStatus.DONE:
+            async with asyncio.timeout(timeout):
+                run = await self._ended()
         text = run.final_output or ""
         if _state(run) is not State.DONE:
             what = (
@@ -173,16 +185,21 @@ class RunHandle:
         except StateError as error:
             raise StaleDecision(f"run {self.id} asks nothing any more", value=self.id) from error
 
-    async def events(self, *, after: int = 0) -> AsyncIterator[RunEvent]:
-        """Yield what the run told behind a cursor and tells from now on, until it is over.
+    async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
+        """Yield the events of the run after a cursor, then each new event, until the run is over.
+
+        `after` is the `cursor` of the last event that the reader has; a string with that number is taken as
+        well, as a browser sends it (`Last-Event-ID`). None and 0 mean from the first event.
 
         While the database is unavailable, this waits.
 
         Raises:
-            CursorAhead: the cursor is beyond the newest event.
+            InvalidArgument: `after` is no cursor.
+            CursorAhead: The cursor is beyond the newest event.
         """
+        after = _cursor(after)
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
-        has_text = after > 0  # what was told before a cursor is not known
+        has_text, is_over = after > 0, False  # what was told before a cursor is not known
         while True:
             page = await self._retried(partial(store.list, scope, after=after, limit=_PAGE))
             for event in page.events:
@@ -195,8 +212,11 @@ class RunHandle:
                 if told.type == "end":
                     return
             if not page.events:
-                await self._retried(self._loaded)
-                await self._retried(partial(store.wait, scope, after=after))
+                if is_over:  # the reader has the last event already
+                    return
+                is_over = (await self._retried(self._loaded)).status is RunStatus.DONE
+                if not is_over:
+                    await self._retried(partial(store.wait, scope, after=after))
             after = max(after, page.cursor)
 
     async def _ended(self) -> RunRecord:
@@ -241,6 +261,20 @@ def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> S
         RunStatus.RUNNING: State.RUNNING,
         RunStatus.WAITING: State.WAITING,
     }[run.status]
+
+
+def _cursor(after: int | str | None) -> int:
+    if after is None:
+        return 0
+    if isinstance(after, str) and after.isascii() and after.isdigit() and len(after) <= _LONGEST_CURSOR:
+        return int(after)
+    if isinstance(after, int) and not isinstance(after, bool) and after >= 0:
+        return after
+    raise InvalidArgument(
+        "`after` must be the cursor of an event: a whole number from 0 up, or None for all events",
+        value=repr(after)[:80],
+        remedy="pass `event.cursor` of the last event that you have",
+    )
 
 
 def _decoded(text: str, type: Any) -> Any:

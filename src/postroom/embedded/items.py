@@ -53,7 +53,7 @@ class Item:
                 tenant=self.tenant,
                 limit_key=self.limit_key,
             ),
-            hints=RunHints(run_id=run_id) if run_id else _NO_HINTS,
+            hints=RunHints(key=self.key, run_id=run_id) if run_id else _NO_HINTS,
         )
 
     def _refuse_other_types(self) -> None:

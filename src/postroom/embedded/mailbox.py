@@ -15,6 +15,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
     ConfigError,
     DuplicateRecord,
+    IdempotencyConflict,
     InputError,
     InvalidArgument,
     RunNotOpen,
@@ -28,6 +29,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
+from postroom.dispatch.submission import refuse_other_content
 from postroom.embedded.effects import Ends
 from postroom.embedded.handle import RunEvent, RunHandle
 from postroom.embedded.items import Item
@@ -114,13 +116,14 @@ class Mailbox:
     ) -> RunHandle:
         """Accept work for a conversation; it is durable when this returns. Runs of a thread take turns.
 
-        `content` is text, or anything that msgspec encodes. With `key` the same call again returns the run
-        of the first. Limits and budgets count it by `agent`, `tenant` and `limit_key`. `priority` 0 is served
-        first, 255 last. A run that fails is tried again for some ten minutes, or as often as `attempts` says;
-        `retry_delay` is doubled each time, up to `max_retry_delay`.
+        `content` is text, or anything that msgspec encodes. With `key` the same content again returns the run
+        of the first call, and other content is refused. Limits and budgets count the run by `agent`, `tenant`
+        and `limit_key`. `priority` 0 is served first, 255 last. A run that fails is retried for about ten
+        minutes, or as often as `attempts` says; `retry_delay` is doubled each time, up to `max_retry_delay`.
 
         Raises:
             InvalidArgument, InvalidSubmission: it cannot be stored, or an option is out of range.
+            IdempotencyConflict: A run of the thread has this key and other content; nothing was written.
             SubmissionRejected, QueueFull: the thread takes no more.
             MailboxClosed: the mailbox is closing.
         """
@@ -141,13 +144,14 @@ class Mailbox:
         when_busy = _policy(when_busy)
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
-            request = replace(request, hints=RunHints())  # it may become part of another run
-        if id is not None and (known := await self._run_with(thread, id, joins=joins)) is not None:
+            request = replace(request, hints=RunHints(key=key))  # it may become part of another run
+        asked = request
+        if id is not None and (known := await self._run_with(asked, id, joins=joins)) is not None:
             return RunHandle(self, thread, known)
         try:
             accepted = await self.admin.submit_background(request, strategy=when_busy)
         except (DuplicateRecord, RunNotOpen):
-            known = None if id is None else await self._run_with(thread, id, joins=joins)
+            known = None if id is None else await self._run_with(asked, id, joins=joins)
             if known is None:
                 raise
             return RunHandle(self, thread, known)  # another was faster
@@ -166,32 +170,55 @@ class Mailbox:
         Raises:
             InvalidArgument, InvalidSubmission: an item cannot be stored, as the text says, which begins with
                 its index; nothing was written.
+            IdempotencyConflict: Another item has the same thread and key and other content; nothing was
+                written. Or a stored run has: the commits before stand.
             QueueFull: the thread of an item takes no more; the commits before stand.
             MailboxClosed: the mailbox is closing.
         """
-        requests = list[RunActivation]()
+        requests, named = list[RunActivation](), dict[str, RunActivation]()
         for index, item in enumerate(items):
             if index % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)  # others are served meanwhile
             try:
-                requests.append(_request_of(item))
-            except InputError as error:
+                request = _request_of(item)
+                if request.run_id is not None:
+                    first = named.setdefault(request.run_id, request)
+                    refuse_other_content(request, request.run_id, first.messages)
+            except (InputError, IdempotencyConflict) as error:
                 raise error.met_at(f"item {index}") from error
+            requests.append(request)
         accepted = await self.admin.submit_many(requests, progress=progress)
         return [RunHandle(self, thread_id, run_id) for thread_id, run_id in accepted]
 
-    async def _run_with(self, thread: str, id: str, *, joins: bool) -> str | None:
-        """Return the run that was given the message with this id; None when there is none yet."""
-        threads = self.stores.threads
+    async def _run_with(self, request: RunActivation, id: str, *, joins: bool) -> str | None:
+        """Return the run that was given the message with this id; None if there is none yet.
+
+        Raises:
+            IdempotencyConflict: It was given other content under this key.
+        """
+        threads, thread = self.stores.threads, request.thread_id
         if not joins:
-            return None if await threads.load_run(id) is None else id
-        waiting = {one.pending_id: one.mode.target_run_id for one in await threads.pending_messages(thread)}
-        if id in waiting or not await threads.load_message_records(thread, [id]):
-            return waiting.get(id)
+            run = await threads.load_run(id)
+            if run is None:
+                return None
+            ids = run.activation.trigger_message_ids if run.activation is not None else ()
+            records = await threads.load_message_records(run.thread_id, ids)
+            refuse_other_content(request, id, [record.message for record in records])
+            return id
+        for waiting in await threads.pending_messages(thread):
+            if waiting.pending_id == id:
+                run_id = waiting.mode.target_run_id
+                if waiting.revision == 1:  # one that a person edited is not compared
+                    refuse_other_content(request, run_id or "", [waiting.message])
+                return run_id
+        records = await threads.load_message_records(thread, [id])
+        if not records:
+            return None
         query = RunQuery(thread_id=thread)
         while page := await threads.list_runs(query):
             for run in page:
                 if run.input is not None and id in run.input.trigger_message_ids:
+                    refuse_other_content(request, run.run_id, [records[0].message])
                     return run.run_id
             query = replace(query, after=page[-1].run_id)
         return None

@@ -363,7 +363,9 @@ class Run:
                 found = await _on_a_thread(function, *args, **kwargs)
                 return await found if inspect.isawaitable(found) else found
             except Exception as error:
-                if not left or (isinstance(error, PostroomError) and not error.retryable):
+                if not left or isinstance(error, self._control.give_up_on):
+                    raise
+                if isinstance(error, PostroomError) and not error.retryable:
                     raise
                 tried = attempts - left
                 await self.log(f"step {name} failed, attempt {tried} of {attempts}: {error}")
@@ -380,6 +382,7 @@ class Run:
             visibility=EventVisibility.INTERNAL,
             options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{kind}/{self.id}/{key}"),
         )
+        await self._control.store_output()  # text that was streamed before it comes before it
         await self._control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, events=(draft,)))
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import ContentBlock, Json, Message, Role, storable
+from postroom.contracts.records import replace
 
 DATA: Final = "data"
 """The type of a block that holds what is no text."""
@@ -110,7 +111,7 @@ def message_of(content: object, *, id: str) -> Message:
         InvalidArgument: it cannot be stored.
     """
     if isinstance(content, Message):
-        return content
+        return content if content.id else replace(content, id=id)
     if isinstance(content, str):
         return Message(role=Role.USER, content=(ContentBlock(text=content),), id=id)
     data = plain(content, "what is enqueued")

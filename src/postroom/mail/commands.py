@@ -1,7 +1,8 @@
 """What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
 
 import math
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +33,7 @@ ThreadId = Annotated[str, Meta(pattern=_THREAD_ID, description="letters, digits,
 Topic = Annotated[str, Meta(pattern=_TOPIC)]
 Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
 Cursor = Annotated[int, Meta(ge=0, le=2**53)]
+Offset = Annotated[int, Meta(ge=0, le=2**53, description="`next_offset` of the part before")]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
 Kinds = Annotated[list[EventKind | EarlierKind], Meta(max_length=len(EVENT_KINDS) + len(EARLIER_KINDS))]
 When = Annotated[str, Meta(max_length=64, description="ISO 8601 moment")]
@@ -209,10 +211,10 @@ class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Read your messages, newest first; with `after`, oldest first.
+    """Read your messages, newest first; with `after`, oldest first; with `message_id`, that message.
 
     Look when you begin, between steps and before you end (unread_only). Reading marks nothing: answer
-    with reply_message, and call acknowledge_message for what you have dealt with.
+    with reply_message, then call acknowledge_message. If `truncated`, read on with message_id and offset.
     """
 
     project_key: ProjectKey
@@ -223,6 +225,8 @@ class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
     urgent_only: Annotated[bool, Meta(description="high and urgent only")] = False
     since: When | None = None
     after: Annotated[int, Meta(ge=0, le=2**53, description="seq of the last message seen")] | None = None
+    message_id: MessageId | None = None
+    offset: Offset = 0
 
 
 class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -260,7 +264,7 @@ class FollowEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Return one message, whole.
+    """Return one message; if `truncated`, call again with `next_offset` as offset.
 
     Use it for an id from search_messages or from a list without bodies.
     """
@@ -268,6 +272,7 @@ class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
     project_key: ProjectKey
     agent_name: AgentName
     message_id: MessageId
+    offset: Offset = 0
 
 
 class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -521,12 +526,16 @@ _DEEPEST = 8
 
 
 def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
-    """Return the command that plain arguments mean; numbers may come as text.
+    """Return the command that plain arguments mean, also if a model wrote them in another form.
 
     Raises:
-        InvalidArgument: one is missing, unknown, of another type, out of range or not valid text.
+        InvalidArgument: An argument is missing, unknown, of another type, out of range or not valid text.
     """
     _refuse_broken_text(arguments, "$")
+    try:
+        return msgspec.convert(arguments, kind, strict=False)
+    except msgspec.ValidationError:
+        arguments = _normalize_arguments(kind, arguments)
     try:
         return msgspec.convert(arguments, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -537,6 +546,72 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
             value=_value_at(arguments, where) if where not in ("", "$") else None,
             remedy=f"the arguments are: {', '.join(_signature(kind)) or 'none'}",
         ) from error
+
+
+def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with each value that does not fit replaced by the form that does.
+
+    A value that fits stays as given. An optional argument that is null or empty text is left out if it
+    does not fit.
+
+    Raises:
+        InvalidArgument: JSON text in an argument contains invalid Unicode or nests too deep.
+    """
+    normal = dict(arguments)
+    for field in msgspec.structs.fields(kind):
+        if field.name not in normal or _fits(normal[field.name], field.type):
+            continue
+        value = normal[field.name]
+        for form in _other_forms(value, field.type):
+            if _fits(form, field.type):
+                normal[field.name] = form
+                break
+        else:
+            # An empty key is a fault of its maker: without a key a repeated call would be done twice.
+            is_empty = value == "" and field.name != "idempotency_key"
+            if not field.required and (value is None or is_empty):
+                del normal[field.name]
+    _refuse_broken_text(normal, "$")
+    return normal
+
+
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _other_forms(value: object, kind: Any) -> Iterator[object]:
+    """Yield the other forms in which a model may have meant a value, the most likely form first."""
+    if isinstance(value, str):
+        text = value.strip()
+        if get_origin(kind) is Literal:
+            yield text.lower()
+        if text[:1] in ("[", "{"):
+            yield from _json_forms(text)
+        yield [value] if text else []
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield str(value) if abs(value) <= 2**53 else value
+        yield [value]
+    elif isinstance(value, dict):
+        yield [value]
+    elif isinstance(value, list):
+        yield [
+            next(_json_forms(item), item) if isinstance(item, str) and item[:1] == "{" else item
+            for item in value
+        ]
+
+
+def _json_forms(text: str) -> Iterator[object]:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return
+    yield found
+    if isinstance(found, dict):
+        yield [found]
 
 
 def _without_patterns(reason: str) -> str:

@@ -29,6 +29,7 @@ from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.views import (
     InboxView,
     MessageView,
+    fit_bodies,
     inbox_view,
     maybe_iso,
     message_view,
@@ -106,13 +107,17 @@ def shown_messages(
     *,
     viewer: Agent | None = None,
     bodies: bool = True,
+    offset: int = 0,
 ) -> list[MessageView]:
-    """Show messages as a project sees them, with two look-ups for all of them together."""
+    """Show messages as a project sees them, with two look-ups for all of them together.
+
+    Long bodies are cut so that the messages fit `ANSWER_BYTES`.
+    """
     ids = [message.id for message in messages]
     recipients = context.tx.recipients(ids) if ids else {}
     attachments = context.tx.attachments(ids) if ids else {}
     slugs = _slugs(context.tx, project, messages)
-    return [
+    views = [
         message_view(
             message,
             recipients[message.id],
@@ -124,6 +129,9 @@ def shown_messages(
         )
         for message in messages
     ]
+    if bodies:
+        fit_bodies(views, offset=offset)
+    return views
 
 
 def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[int, str]:
@@ -136,9 +144,20 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's messages; reading marks nothing."""
+    """Return an agent's messages, or the one that it names by id; reading marks nothing.
+
+    Raises:
+        UnknownMessage: The agent did not receive the message that it names.
+    """
     since = _moment(asked.since)
     project, reader = acting(context, asked.project_key, asked.agent_name)
+    if asked.message_id is not None:
+        message, recipients = visible_message(context, project, reader, asked.message_id)
+        received = next((one for one in recipients if one.agent_id == reader.id), None)
+        if received is None:
+            raise _not_received(reader, message.id)
+        views = shown_messages(context, project, [message], viewer=reader, offset=asked.offset)
+        return [inbox_view(received, views[0])]
     entries = context.tx.inbox(
         reader.id,
         limit=asked.limit,
@@ -191,14 +210,10 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
 
 
 def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
-    """Return one message."""
+    """Return one message, with its body from `offset` on as far as an answer holds it."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
-    message, recipients = visible_message(context, project, agent, asked.message_id)
-    attachments = context.tx.attachments([message.id])[message.id]
-    slug = _slugs(context.tx, project, [message])[message.project_id]
-    return message_view(
-        message, recipients, attachments, viewer=agent, home_slug=project.slug, sender_slug=slug
-    )
+    message, _ = visible_message(context, project, agent, asked.message_id)
+    return shown_messages(context, project, [message], viewer=agent, offset=asked.offset)[0]
 
 
 def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView:

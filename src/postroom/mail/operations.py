@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from postroom.contracts.errors import InsufficientScope, NotPermitted
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant, Scope
@@ -73,6 +73,11 @@ class Operation:
     def description(self) -> str:
         """What it does, when to use it and what to do next, as a model reads it; one line."""
         return " ".join((self.command.__doc__ or "").split())
+
+    @property
+    def answer(self) -> Any:
+        """The type of its answer, as its function declares it."""
+        return get_type_hints(self.run)["return"]
 
     @property
     def summary(self) -> str:

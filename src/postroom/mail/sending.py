@@ -1,7 +1,7 @@
 """Operations that write messages: send, reply, recall. All recipients are valid, or nothing is sent."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -50,6 +50,8 @@ WAITS = "waits"
 CHAT = "message in a chat"
 HOOK = "hook at next step"
 INBOX = "inbox only"
+MAX_NAMED = 32
+"""Readers of a message up to which their names are remembered with the threads that they need."""
 MAX_PROBLEMS = 20
 """Bad recipients after which no more are looked at: each is compared with every known name."""
 
@@ -126,6 +128,16 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
         broadcast=asked.broadcast,
     )
     return post(context, new, bad=bad, skipped=skipped)
+
+
+def named_readers(command: object) -> Hashable:
+    """Return the readers as a command to send names them; None if it names none, or more than 32."""
+    if (
+        not isinstance(command, SendMessage)
+        or len(command.to) + len(command.cc) + len(command.bcc) > MAX_NAMED
+    ):
+        return None
+    return (command.project_key, command.broadcast, *map(tuple, (command.to, command.cc, command.bcc)))
 
 
 def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -52,6 +52,7 @@ from postroom.mail.projects import (
     lock_projects_of,
 )
 from postroom.mail.repositories import Repositories
+from postroom.mail.sending import named_readers
 from postroom.mail.tracing import message_trace
 from postroom.mail.waking.prompts import agent_thread
 
@@ -73,7 +74,9 @@ class _AnswerKey:
 class WakingStore(Protocol):
     """Runs changes that wake readers."""
 
-    async def write(self, change: Callable[[MailWrites, Waking | None], T], *, key: str) -> T:
+    async def write(
+        self, change: Callable[[MailWrites, Waking | None], T], *, key: str, readers: Hashable = None
+    ) -> T:
         """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`."""
         ...
 
@@ -347,7 +350,7 @@ class Mail:
         if waker is None:
             answer = await self.store.write(change, key=key)
         else:
-            answer = await waker.write(change, key=key)
+            answer = await waker.write(change, key=key, readers=named_readers(command))
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:

@@ -1,7 +1,9 @@
 """How records look to a caller: plain JSON, moments as ISO 8601, hidden copies only to whom they concern."""
 
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypedDict
+from typing import Final, NotRequired, TypedDict
+
+import msgspec
 
 from postroom.contracts.clock import iso
 from postroom.contracts.mail import (
@@ -68,9 +70,16 @@ MessageView = TypedDict(
         "recalled_at": str | None,
         "attachments": list[AttachmentView],
         "body_md": NotRequired[str],
+        "truncated": NotRequired[bool],
+        "characters_left": NotRequired[int],
+        "next_offset": NotRequired[int],
     },
 )
-"""A message; `bcc` is there for its sender, and for a hidden recipient holds that one alone."""
+"""A message; `bcc` is there for its sender, and for a hidden recipient holds that one alone.
+
+`truncated`, `characters_left` and `next_offset` are present only if `body_md` stops before the body ends.
+Call get_message, or fetch_inbox with `message_id`, with `next_offset` as `offset` for the next part.
+"""
 
 
 class InboxView(MessageView):
@@ -188,6 +197,46 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
     return view
 
 
+ANSWER_BYTES: Final = 40_000
+"""The bytes of JSON that the messages of one answer take; about 10,000 tokens.
+
+An answer holds them twice, as text and as structured content, because some clients read only the text and
+others only the structured content. Clients stop at about 25,000 tokens.
+"""
+
+
+def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
+    """Cut the longest bodies, in place, so that the messages fit `ANSWER_BYTES`; short bodies stay whole.
+
+    `offset` is the number of characters of each body to leave out at its beginning.
+    """
+    bodies = [view["body_md"][offset:] for view in views]
+    for view, body in zip(views, bodies, strict=True):
+        view["body_md"] = body[:ANSWER_BYTES]
+    sizes = [_json_bytes(view["body_md"]) for view in views]
+    size_left = ANSWER_BYTES - (len(msgspec.json.encode(views)) - sum(sizes))
+    longest = max(sizes, default=0)
+    for shorter, size in enumerate(sorted(sizes)):
+        longer = len(sizes) - shorter
+        if size * longer > size_left:
+            longest = max(0, size_left // longer)
+            break
+        size_left -= size
+    for view, body in zip(views, bodies, strict=True):
+        excerpt = view["body_md"]
+        while (size := _json_bytes(excerpt)) > longest:
+            excerpt = excerpt[: len(excerpt) * longest // size]
+        if len(excerpt) < len(body):
+            view["body_md"] = excerpt
+            view["truncated"] = True
+            view["characters_left"] = len(body) - len(excerpt)
+            view["next_offset"] = offset + len(excerpt)
+
+
+def _json_bytes(text: str) -> int:
+    return len(msgspec.json.encode(text)) - len('""')
+
+
 def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Agent) -> list[Recipient]:
     """Return the hidden recipients that `viewer` may know of: all for the sender, itself for a recipient."""
     return [one for one in recipients if one.kind == "bcc" and _may_know(message, one, viewer)]
@@ -197,7 +246,7 @@ def _may_know(message: Message, hidden: Recipient, viewer: Agent | None) -> bool
     return viewer is not None and viewer.id in (message.sender_id, hidden.agent_id)
 
 
-def inbox_view(entry: InboxEntry, view: MessageView) -> InboxView:
+def inbox_view(entry: InboxEntry | Recipient, view: MessageView) -> InboxView:
     """Add what one recipient knows of its message."""
     return {
         **view,

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from postroom.mail.commands import Command
+from postroom.mail.operations import Operation
 
 _NOISE = ("title", "default")
 _CHECKED_ANYWAY = ("maximum", "minimum", "minLength", "maxLength", "pattern", "maxItems", "minItems")
@@ -25,6 +26,49 @@ def input_schema(command: type[Command]) -> dict[str, Any]:
         "properties": properties,
         **({"required": schema["required"]} if schema.get("required") else {}),
         "additionalProperties": False,
+    }
+
+
+ERROR_SCHEMA = {
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string"},
+                "message": {"type": "string"},
+                "remedy": {"type": "string"},
+                "retryable": {"type": "boolean"},
+            },
+            "required": ["code", "message"],
+        }
+    },
+    "required": ["error"],
+}
+"""The structured content of a refused call; some clients validate refusals by the tool's schema too."""
+
+
+@cache
+def output_schema(operation: Operation) -> dict[str, Any]:
+    """Return the JSON schema of a tool's structured content, made once and shared: do not change it."""
+    (schema,), components = msgspec.json.schema_components([operation.answer])
+    answer = _without_prose(_inlined(schema, components))
+    if answer.get("type") != "object":
+        answer = {"properties": {"result": answer}, "required": ["result"]}
+    return {"type": "object", "anyOf": [answer, ERROR_SCHEMA]}
+
+
+def _without_prose(schema: Any) -> Any:
+    """Return a schema without titles and descriptions."""
+    if isinstance(schema, list):
+        return [_without_prose(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _without_prose(field) for name, field in value.items()}
+        if key == "properties"
+        else _without_prose(value)
+        for key, value in schema.items()
+        if key not in ("title", "description")
     }
 
 
@@ -52,6 +96,10 @@ def _small(schema: dict[str, Any]) -> dict[str, Any]:
     }
     if small.get("type") == "array" and "items" in small:
         small["items"] = _small(small["items"])
+    if "enum" in small:
+        small = {"type": "string", **small}
+    if "anyOf" in small:
+        small["anyOf"] = [_small(choice) for choice in small["anyOf"]]
     if small.get("type") == "object" and "properties" in small:
         small.pop("description", None)
         small.pop("additionalProperties", None)

@@ -37,8 +37,8 @@ from postroom.mail.service import Mail
 from postroom.mcp_server import resources
 from postroom.mcp_server.answers import ToolAnswer, answer_call, as_json, crash
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
-from postroom.mcp_server.profiles import Profile, operations_of, profile_of
-from postroom.mcp_server.schema import estimated_tokens, input_schema
+from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
+from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
 from postroom.mcp_server.short_way import ShortWay
 from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
@@ -57,6 +57,7 @@ def _tool(operation: Operation) -> Tool:
         name=operation.name,
         description=operation.description,
         input_schema=input_schema(operation.command),
+        output_schema=output_schema(operation),
         annotations=ToolAnnotations(
             read_only_hint=not operation.changes,
             destructive_hint=operation.destructive,
@@ -64,13 +65,20 @@ def _tool(operation: Operation) -> Tool:
             # Everybody that a tool reaches is an agent or a person of this server.
             open_world_hint=False,
         ),
+        # Claude Code defers tools behind its tool search, unless the tool or the server's entry says this.
+        _meta={"anthropic/alwaysLoad": True} if operation.name in (*CORE, *IN_RUNS) else None,
     )
 
 
 def definition_tokens(profile: Profile) -> int:
-    """Return an estimate of what a profile's definitions cost a model; hints are for its client alone."""
+    """Return an estimate of the tokens that a profile's definitions take in a model's prompt.
+
+    Hints and schemas of answers are for the client and are not counted.
+    """
     definitions: list[dict[str, Any]] = [
-        tool.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"annotations"})
+        tool.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude={"annotations", "meta", "output_schema"}
+        )
         for tool in tools_of(profile)
     ]
     return estimated_tokens(json.dumps(definitions, separators=(",", ":")))

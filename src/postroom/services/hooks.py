@@ -63,6 +63,9 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reserved: Annotated[
         tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of what it has reserved")
     ] = ()
+    fetched: Annotated[
+        tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of the messages that it has fetched")
+    ] = ()
 
 
 class HookAnswer(TypedDict):
@@ -153,6 +156,8 @@ class Hooks:
             text = unchecked("the server's store failed")
             return _answer("error", text, mode=self._mode(call))
         self._idling.note(f"{client}/{call.session_id}", kind, answer["outcome"])
+        if kind == "end":
+            self._mail.changes.ring()  # the hook that waits behind this session returns at once
         return answer
 
     async def _decided(self, kind: str, client: str, call: HookCall, caller: Caller) -> HookAnswer:
@@ -296,7 +301,11 @@ def _actor(context: ReadContext, agent_id: int) -> _Actor | None:
 
 def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     if actor is not None:
-        return _prompt(context, event, actor)
+        told = _prompt(context, event, actor)
+        unread = context.tx.unread_count(actor.agent.id)
+        if told.notes or unread == 0 or _in_run(context):
+            return told
+        return _Decision(answer=_answer("tell", notices.unread_before_line(actor.agent.name, unread)))
     found = locate(context.projects, event.here)
     return _Decision(answer=_answer("tell", notices.welcome_line(found[0].slug))) if found else _SILENT
 
@@ -320,8 +329,12 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     """Say in the middle of a turn what came, now and then; work keeps the reservations of who works."""
     if actor is None:
         return _SILENT
-    active = (*_reserved(context, event, actor.agent), *_activity(context, actor.agent))
     nudges = context.tx.nudges(actor.agent.id)
+    active = (*_reserved(context, event, actor.agent), *_activity(context, actor.agent))
+    if event.call.fetched and (seq := _fetched_up_to(context, event, actor.agent)) > nudges.held_seq:
+        nudges = replace(nudges, held_seq=seq)
+        fetched = nudges
+        active += (lambda writing: writing.tx.set_nudges(actor.agent.id, fetched),)
     if event.call.acts_as or 0 <= context.now - nudges.notified_at < TOLD_INTERVAL:
         return replace(_SILENT, notes=active)
     told = _prompt(context, event, actor)
@@ -348,6 +361,16 @@ def _reserved(
     return (note,)
 
 
+def _fetched_up_to(context: ReadContext, event: _Event, agent: Agent) -> int:
+    """Return the seq up to which the agent has fetched all unread messages that name it."""
+    held_seq, fetched = context.tx.nudges(agent.id).held_seq, set(event.call.fetched)
+    for message_id, seq in reversed(context.tx.directed_unread(agent.id, limit=notices.COUNTED)):
+        if seq > held_seq and message_id not in fetched:
+            break
+        held_seq = max(seq, held_seq)
+    return held_seq
+
+
 def _in_session(event: _Event) -> str:
     return f"session {event.client}/{event.call.session_id}" if event.call.session_id else ""
 
@@ -365,14 +388,14 @@ def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     if actor is None or not told.notes:
         return told
     agent = actor.agent
-    _, newest = context.tx.directed_unread(agent.id)
     nudges = context.tx.nudges(agent.id)
+    newest = max((seq for _, seq in context.tx.directed_unread(agent.id, limit=1)), default=0)
     noted = replace(nudges, held_seq=max(newest, nudges.held_seq))
     return replace(told, notes=(*told.notes, lambda writing: writing.tx.set_nudges(agent.id, noted)))
 
 
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Hold the end of a turn once for what is addressed to the agent and not read.
+    """Hold the end of a turn once for messages that name the agent and that it has neither read nor fetched.
 
     A run's end is not held for what begins a run of its own: what the client said then would be taken for
     the answer to the message that it was woken with.
@@ -382,10 +405,11 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     agent = actor.agent
     if _in_run(context) and context.tx.runner(agent.id) is not None:
         return _SILENT
-    count, newest = context.tx.directed_unread(agent.id)
+    unread = context.tx.directed_unread(agent.id, limit=notices.COUNTED)
     nudges = context.tx.nudges(agent.id)
-    if newest <= nudges.held_seq:
+    if not unread or unread[0][1] <= nudges.held_seq:
         return _SILENT
+    newest = unread[0][1]
     directed = [
         one.message_id
         for one in context.tx.unannounced(agent.id, limit=notices.COUNTED)
@@ -396,7 +420,7 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
         writing.tx.set_nudges(agent.id, replace(nudges, held_seq=newest))
         writing.tx.mark_announced(agent.id, directed, by=BY, now=writing.now)
 
-    return _Decision(answer=_answer("hold", notices.held_line(agent.name, count)), notes=(note,))
+    return _Decision(answer=_answer("hold", notices.held_line(agent.name, len(unread))), notes=(note,))
 
 
 def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:

@@ -17,6 +17,7 @@ from postroom.mail.context import Caller
 from postroom.mail.identity import find_person
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.projects import HUMAN, PEOPLE_SLUG, home_of, lock_projects_of
+from postroom.mail.sending import named_readers
 from postroom.mail.service import Mail
 from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
@@ -79,7 +80,7 @@ class MessageTarget(Target):
             firing.done(tx, message)
             return message
 
-        return await self._waker.changing(change, key=home_of(command))
+        return await self._waker.changing(change, key=home_of(command), readers=named_readers(command))
 
     def is_open(self, tx: Transaction, made: str) -> bool:
         """Say whether somebody has not read the message of an earlier tick."""

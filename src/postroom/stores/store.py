@@ -4,6 +4,7 @@ A row that does not read back stops no other: it is set aside, which is logged o
 again without it. Whoever asked for that very row learns it.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import count
@@ -14,7 +15,14 @@ from typing import Generic, TypeVar
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import CommitUnknown, StaleClaim, StoreCorrupt, StoreFull, WrongStore
+from postroom.contracts.errors import (
+    CommitUnknown,
+    MailboxForked,
+    StaleClaim,
+    StoreCorrupt,
+    StoreFull,
+    WrongStore,
+)
 from postroom.contracts.outbox import EffectPerformer, OutboxMessage
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.transactions import MAIL, Outline, Store, Transaction
@@ -145,6 +153,19 @@ class OpenTransaction(Transaction):
         self.topics.update(topics)
 
 
+def refuse_forked(opened_by: int) -> None:
+    """Refuse a call in a process that another one forked after it opened the mailbox: none would answer it.
+
+    Raises:
+        MailboxForked: This process is not the one with the id `opened_by`.
+    """
+    if (this := os.getpid()) != opened_by:
+        raise MailboxForked(
+            f"process {opened_by} opened this mailbox, and process {this} was forked from it afterwards",
+            value=this,
+        )
+
+
 class SqlStore(Store):
     """The store over an engine."""
 
@@ -156,6 +177,7 @@ class SqlStore(Store):
         self._room = Room()
         self._store_id: str | None = None
         """Which store it was when that was looked at last."""
+        self._process = os.getpid()
 
     @property
     @override
@@ -174,6 +196,7 @@ class SqlStore(Store):
 
     @override
     async def read(self, look: Callable[[Transaction], T]) -> T:
+        refuse_forked(self._process)
         aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> T:
@@ -188,6 +211,7 @@ class SqlStore(Store):
 
     @override
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
+        refuse_forked(self._process)
         clock, performer = self.engine.clock, self._changes.performer
         topics: set[str] = set()
         effects: list[OutboxMessage] = []
@@ -257,7 +281,10 @@ class SqlStore(Store):
 
     @override
     def close(self) -> None:
+        if os.getpid() != self._process:
+            return  # the threads and the lock of the file belong to the process that forked this one
         self.engine.close()
+        self._changes.tell_all()  # those who wait for a hint look again, and learn that it is closed
 
     def _tell(self, topics: set[str]) -> None:
         if topics:

@@ -30,7 +30,8 @@ from postroom.jsonc import NotJson
 
 TRIES: Final = 3
 """How often to plan again when a running client changed a file in between."""
-_CONTENT: Final = ("entry", "item", "table", "replaced")
+_OURS: Final = ("entry", "item", "table")
+_CONTENT: Final = (*_OURS, "replaced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class Part:
     edits: tuple[ConfigEdit, ...] = ()
     whole: str = ""
     """The text of a file that is ours as a whole."""
+    is_wanted: bool = True
+    """False for a part that an earlier set-up may have written and that this one leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +79,15 @@ def parts(
         )
     wanted = {servers_file(client, target): client.edits(way, address, tools, target.scope)}
     file = hooks_file(client, target)
+    found: list[Part] = []
     if hooks and file is not None:
         wanted.setdefault(file, []).extend(client.hook_edits())
-    found = [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
+    elif file is not None and file not in wanted:
+        found.append(Part(file=file, edits=tuple(client.hook_edits()), is_wanted=False))
+    found += [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
     found += [
-        Part(file=where, whole=own.text)
+        Part(file=where, whole=own.text, is_wanted=hooks or not own.is_hook)
         for own, where in own_files(client, target)
-        if hooks or not own.is_hook
     ]
     if switched := switch(client, target):
         found.append(Part(file=switched[0], edits=tuple(switched[1])))
@@ -95,7 +100,13 @@ def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Chang
     Raises:
         ClientFileRefused: a file cannot be read or changed.
     """
-    return [(_planned_whole if part.whole else _planned)(client, part, records) for part in wanted]
+    changes = []
+    for part in wanted:
+        if part.is_wanted:
+            changes.append((_planned_whole if part.whole else _planned)(client, part, records))
+        elif client.name in records.get(files.real(part.file.path)).clients:
+            changes += plan_removal(client, [part], records)
+    return changes
 
 
 def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
@@ -174,6 +185,12 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
     try:
         _require_own_form(client, text)
         old = _still_true(records.get(found.path), found)
+        places = {(one.path, one.sign) if one.sign else ((*one.path, one.key), "") for one in part.edits}
+        if any((one.path, one.sign) not in places for one in old.of(client.name) if one.kind in _OURS):
+            cleared = _planned_removal(
+                client, part, records
+            )  # an earlier set-up wrote more than is wanted now
+            text, old = cleared.after or "", replace(cleared.record, made_file=old.made_file)
         applied_edits: list[AppliedEdit] = []
         for edit in part.edits:
             put = toml_edit.put if _is_toml(part.file.path) else json_edit.put

@@ -199,6 +199,8 @@ def _bearer(token: str) -> dict[str, object]:
 
 _COMMAND: Final[dict[str, object]] = {"command": NAME, "args": ["mcp"]}
 _TYPED: Final[dict[str, object]] = {"type": "stdio", **_COMMAND}
+_LOADED: Final[dict[str, object]] = {"alwaysLoad": True}
+"""Without this, Claude Code defers the tools of an MCP server behind its tool search."""
 _SHELL: Final = "${POSTROOM_TOKEN}"
 _ENV: Final = "${env:POSTROOM_TOKEN}"
 _OPENCODE: Final = "{env:POSTROOM_TOKEN}"
@@ -223,8 +225,8 @@ CLIENTS: Final = (
         title=client_programs.CLAUDE.title,
         user=ConfigPath(names=(".claude.json",), variable="CLAUDE_CONFIG_DIR"),
         project=ConfigPath(base="project", names=(".mcp.json",)),
-        stdio=_TYPED,
-        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL)},
+        stdio={**_TYPED, **_LOADED},
+        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), **_LOADED},
         token=_SHELL,
         programs=(client_programs.CLAUDE.program,),
         asks=client_programs.CLAUDE,

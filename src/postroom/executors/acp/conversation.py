@@ -3,7 +3,7 @@
     initialize ─▶ session/load, /resume or /new ─▶ session/prompt ─▶ updates … ─▶ why it stopped
                                                         └─▶ asks for a permission ─▶ its turn is cancelled,
                                                                                     a person is asked
-We declare no capabilities: what the agent asks of files and terminals is refused.
+Of the optional capabilities we declare notices alone: requests for files and terminals are refused.
 """
 
 import asyncio
@@ -158,7 +158,11 @@ class Conversation:
         """Say who we are."""
         full = Fault(kind=AgentProtocolBroken, what="does not read what it is told")
         self._stdin = await StdinWriter.on(process, lambda: self._fail(full))
-        capabilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+        capabilities = {
+            "fs": {"readTextFile": False, "writeTextFile": False},
+            "terminal": False,
+            "session": {"notices": {}},  # without this an agent puts its notices into the text of its answer
+        }
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._ask(
             "initialize",

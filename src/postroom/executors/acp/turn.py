@@ -10,6 +10,7 @@ from postroom.contracts.messages import storable
 from postroom.contracts.tools import ToolCallOutcome, ToolResult
 from postroom.executors.acp.permissions import told_of
 from postroom.executors.processes.output import Stream, Tail
+from postroom.log import get_logger
 
 MOST_CALLS: Final = 256
 """Calls of tools whose details are remembered at once."""
@@ -18,6 +19,7 @@ MOST_EVENTS: Final = 3_000
 MOST_KEPT: Final = 16 << 10
 """Characters of one detail of a call; of a longer one its digest is kept."""
 MOST_TOLD: Final = 2_000
+_LOG = get_logger(__name__)
 _ENDS: Final = {"completed": ToolCallOutcome.SUCCEEDED, "failed": ToolCallOutcome.FAILED}
 
 
@@ -45,6 +47,9 @@ class Turn:
             case "tool_call" | "tool_call_update":
                 self._begins_anew = True
                 await self._call(update)
+            case "notice":
+                words = (str(update.get(part) or "") for part in ("title", "description"))
+                _LOG.warning("acp.notice", notice=storable(" ".join(words))[:MOST_TOLD])
 
     async def _text(self, update: Mapping[str, Any]) -> None:
         content, message_id = update.get("content"), update.get("messageId")

@@ -61,7 +61,7 @@ def _claude(access: RunAccess, environment: Mapping[str, str], folder: Path) -> 
     twice = f"mcp__plugin_{NAME}_{NAME}"
     return Connection(
         words=(
-            f"--mcp-config={_servers(access, 'http')}",
+            f"--mcp-config={_servers(access, 'http', alwaysLoad=True)}",  # its tool search defers others
             f"--allowedTools=mcp__{NAME}",
             f"--disallowedTools={twice}",
         ),

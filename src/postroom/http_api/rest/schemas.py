@@ -1,6 +1,5 @@
 """The schemas of the document, by reference: what commands take, examples of them, answers and refusals."""
 
-import typing
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ class QueryField:
 @cache
 def _made() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Return the schema of each operation's answer, and what all of them and the commands refer to."""
-    answers = [typing.get_type_hints(one.run)["return"] for one in ALL_OPERATIONS]
+    answers = [one.answer for one in ALL_OPERATIONS]
     changes = [one.command for one in ALL_OPERATIONS if one.changes]
     found, parts = msgspec.json.schema_components([*answers, *changes], ref_template=_AT)
     by_name = {one.name: schema for one, schema in zip(ALL_OPERATIONS, found, strict=False)}

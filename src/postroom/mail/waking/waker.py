@@ -5,7 +5,7 @@ send ─▶ one change: the message ─┬─▶ on its reader's thread, which b
 round ─▶ what was stored when that could not be: by a run's end, without a server, before there was a runner
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -36,6 +36,8 @@ POLL = timedelta(seconds=5)
 BY: Final = "runner"
 MOST_AT_ONCE: Final = 32
 """So many agents are woken by a message in its own change, which others wait for; the rest in rounds."""
+MAX_REMEMBERED: Final = 4_096
+"""How many combinations of readers a server remembers the threads of."""
 _NONCE = 16
 _BATCH = 100
 
@@ -52,6 +54,8 @@ class OpenChange(Waking):
     """The names of messages that were taken for chats."""
     leaves_some: bool = False
     """Whether readers are still to be woken."""
+    expected: frozenset[str] = frozenset()
+    """The threads that the readers of its messages need."""
 
     def expect(self, readers: Sequence[Reader]) -> None:
         """Be told who is to be woken, before anything is written.
@@ -60,6 +64,7 @@ class OpenChange(Waking):
             ThreadsNeeded: the change has to be run again.
         """
         needed = frozenset(sorted(thread_of(one) for one in readers if not is_person(one))[:MOST_AT_ONCE])
+        self.expected |= needed
         if not needed <= self.accept.thread_ids:
             raise ThreadsNeeded(needed)
 
@@ -154,6 +159,8 @@ class Waker:
         self._verified = verified
         self._in_chats: set[str] = set()
         """The messages that chats were given and are not known to have shown."""
+        self._woken_by: dict[Hashable, frozenset[str]] = {}
+        """The threads that the last message to the same readers needed; empty sets are left out."""
         self._rounds = Rounds("wakes", self.round, POLL)
 
     def wake(self) -> None:
@@ -164,22 +171,34 @@ class Waker:
         """Find such messages until cancelled."""
         await self._rounds.serve()
 
-    async def write(self, change: Callable[[MailWrites, Waking | None], T], *, key: str) -> T:
-        """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`."""
-        return await self.changing(lambda made: change(made.tx.mail, made), key=key)
+    async def write(
+        self, change: Callable[[MailWrites, Waking | None], T], *, key: str, readers: Hashable = None
+    ) -> T:
+        """Run a change that is given what wakes readers; `key` and `readers` are those of `changing`."""
+        return await self.changing(lambda made: change(made.tx.mail, made), key=key, readers=readers)
 
-    async def changing(self, change: Callable[[OpenChange], T], *, key: str) -> T:
-        """Run a change that writes messages, and perhaps more than mail; `key` as for `MailStore.write`.
+    async def changing(self, change: Callable[[OpenChange], T], *, key: str, readers: Hashable = None) -> T:
+        """Run a change that writes messages, and perhaps more than mail; `key` is that of `MailStore.write`.
 
-        The threads of their readers are locked before all else. Who they are the change finds out itself:
-        where it has not locked them it is run again, before it has written anything.
+        The change locks the threads of the readers before everything else. `readers` names the readers as
+        the call names them; None if only the change can find them. The threads that the last change with
+        the same `readers` needed are locked at once. If the change finds that it needs other threads, it
+        stops before it has written anything, and runs again with those.
         """
-        thread_ids = frozenset[str]()
+        thread_ids = self._woken_by.get(readers, frozenset())
         while True:
             try:
-                return await self._write(thread_ids, change, key)
+                done, expected = await self._write(thread_ids, change, key)
+                break
             except ThreadsNeeded as needed:
                 thread_ids |= needed.thread_ids
+        if readers is not None and expected:
+            if len(self._woken_by) >= MAX_REMEMBERED:
+                self._woken_by.clear()  # each is found again at the cost of one more run of its change
+            self._woken_by[readers] = expected
+        else:
+            self._woken_by.pop(readers, None)
+        return done
 
     def opened(self, tx: Transaction, accept: Accept) -> OpenChange:
         """Return what wakes readers in a change that another room makes."""
@@ -201,7 +220,11 @@ class Waker:
         self._in_chats -= shown
         return done
 
-    async def _write(self, thread_ids: frozenset[str], change: Callable[[OpenChange], T], key: str) -> T:
+    async def _write(
+        self, thread_ids: frozenset[str], change: Callable[[OpenChange], T], key: str
+    ) -> tuple[T, frozenset[str]]:
+        """Lock these threads and run a change; return its result, and the threads that its readers need."""
+
         def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
             made = self.opened(tx, accept)
             return change(made), made
@@ -211,7 +234,7 @@ class Waker:
             self.wake()
         if made.said and self._chats is not None:
             self._in_chats |= made.said
-        return done
+        return done, made.expected
 
     async def _taken_up(self, message_id: int, agent_id: int) -> bool:
         """Wake a reader by a message; False when that is not needed any more."""
@@ -234,7 +257,7 @@ class Waker:
             return left is not None
 
         try:
-            woken = await self._write(seen.thread_ids, change, seen.reader[0].slug)
+            woken, _ = await self._write(seen.thread_ids, change, seen.reader[0].slug)
         except IdempotencyConflict:  # an earlier version has taken it, in other words
             self._in_chats.add(wake_key(message_id, agent_id))
             return False

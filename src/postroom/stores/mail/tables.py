@@ -550,9 +550,9 @@ class MailTables(Merging, Retention, Timeline, Waking, MailWrites):
         return self._all(Arrival, "mail.unannounced", agent_id=agent_id, limit=limit)
 
     @override
-    def directed_unread(self, agent_id: int) -> tuple[int, int]:
-        [[count, newest]] = self._tx.all("mail.directed_unread", {"agent_id": agent_id})
-        return int(count), int(newest)
+    def directed_unread(self, agent_id: int, *, limit: int) -> list[tuple[int, int]]:
+        found = self._tx.all("mail.directed_unread", {"agent_id": agent_id, "limit": limit})
+        return [(int(message_id), int(seq)) for message_id, seq in found]
 
     @override
     def client_session(self, client: str, session_id: str) -> ClientSession | None:

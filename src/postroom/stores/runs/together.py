@@ -19,6 +19,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import SubmissionFacts
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.contracts.transactions import WORK
+from postroom.stores.codec import decode
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import queue_look
 from postroom.stores.runs.threads import Threads, facts_looks, new_thread
@@ -60,7 +61,10 @@ class Together(Tables, run_tables.Together):
             ("threads.threads_with_rows", {"thread_ids": tuple(messages)}),
             ("threads.threads_of_runs", {"run_ids": tuple(run_ids)}),
         )
-        self.runs = dict(map(tuple, runs))
+        self.runs = {run_id: thread_id for run_id, thread_id, _ in runs}
+        self.messages = {
+            run_id: decode(Message, body, where="body") for run_id, _, body in runs if body is not None
+        }
         self._new = set(messages).difference(row[0] for row in stored)
         # A thread that has no row may be in the queue all the same, if somebody put it there alone.
         ids = {"thread_ids": self._new, "run_ids": run_ids, "dispatch_ids": dispatch_ids}
@@ -102,6 +106,7 @@ class Together(Tables, run_tables.Together):
         ):
             values += more
         self.runs[run.run_id] = thread_id
+        self.messages.update((run.run_id, message) for message in messages if message.id == run.run_id)
         return stored
 
     @override

@@ -436,11 +436,12 @@ SELECT m.id, r.seq, r.kind, m.sender_id, m.sender_name, m.importance, m.broadcas
  ORDER BY r.seq LIMIT :limit;
 
 -- directed_unread
-SELECT count(*), coalesce(max(r.seq), 0)
+SELECT r.message_id, r.seq
   FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
  WHERE r.agent_id = :agent_id AND r.read_at IS NULL AND r.kind = 'to' AND m.broadcast = 0 AND m.recalled_at IS NULL
    AND NOT EXISTS (SELECT 1 FROM message_runs h
-                    WHERE h.message_id = r.message_id AND h.agent_id = r.agent_id AND h.ended_at IS NULL);
+                    WHERE h.message_id = r.message_id AND h.agent_id = r.agent_id AND h.ended_at IS NULL)
+ ORDER BY r.seq DESC LIMIT :limit;
 
 -- mark_announced
 UPDATE recipients SET announced_at = :now, announced_by = :by

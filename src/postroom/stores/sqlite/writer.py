@@ -1,7 +1,8 @@
 """The one thread that writes: callers hand it changes, it commits them in groups and then answers.
 
     callers ──▶ queue ──▶ BEGIN · each change · COMMIT (one fsync) ──▶ answers ──▶ chores when due
-                              ├ one raises: all undone, and again with a SAVEPOINT each
+                              ├ one raises before it has written: the others go on
+                              ├ one raises after that: all undone, and again with a SAVEPOINT each
                               └ the disk is full: the log is folded, and again, once
 
 After it has answered, and while nobody waits, the thread does its chores: it moves the search index
@@ -184,14 +185,17 @@ class Writer:
             change.error.__cause__ = error
 
     def _run_all(self, group: list[_Change]) -> None:
-        """Run changes one behind another; what one has written that raises is undone alone.
+        """Run changes in order; undo only the writes of a change that raises.
 
-        A savepoint costs a copy of each page that is written behind it: they are made where a change has
-        raised, and the group is run anew, as every change may be.
+        A refusal before the first write leaves nothing to undo, and the other changes go on. A savepoint
+        costs a copy of each page that is written behind it. So savepoints are made only if a change raised
+        after it had written: then the whole group is undone and run again.
         """
         for change in group:
+            written = self._connection.total_changes
             self._run(change)
-            if change.error is not None:
+            has_written = self._connection.total_changes != written
+            if isinstance(change.error, StoreError) or (change.error is not None and has_written):
                 break
         else:
             return

@@ -120,12 +120,17 @@ async def directed_messages_are_those_that_name_their_reader(store: MailStore, c
         return ids
 
     first, second, third = await store.write(send)
-    assert await store.read(lambda tx: tx.directed_unread(here.ben.id)) == (3, 3)
+    assert await store.read(lambda tx: tx.directed_unread(here.ben.id, limit=9)) == [
+        (third, 3),
+        (second, 2),
+        (first, 1),
+    ]
+    assert await store.read(lambda tx: tx.directed_unread(here.ben.id, limit=1)) == [(third, 3)]
     await store.write(lambda tx: tx.mark_read(third, here.ben.id, clock.now()))
     await store.write(lambda tx: tx.mark_recalled(second, clock.now()))
-    assert await store.read(lambda tx: tx.directed_unread(here.ben.id)) == (1, 1)
+    assert await store.read(lambda tx: tx.directed_unread(here.ben.id, limit=9)) == [(first, 1)]
     await store.write(lambda tx: tx.mark_read(first, here.ben.id, clock.now()))
-    assert await store.read(lambda tx: tx.directed_unread(here.ben.id)) == (0, 0)
+    assert await store.read(lambda tx: tx.directed_unread(here.ben.id, limit=9)) == []
 
 
 async def a_session_acts_as_one_agent(store: MailStore, clock: ManualClock) -> None:

@@ -1,0 +1,176 @@
+"""Tools take arguments in the forms in which models write them, and describe their answers by a schema."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import jsonschema
+import pytest
+from fastmcp import Client
+from fastmcp.exceptions import ToolError
+
+from mail_room import HARBOR, everything
+from postroom.mcp_server.server import tools_of
+from rest_room import Edge, all_names, arguments_of
+from table_rows import each_row
+
+
+@pytest.fixture
+async def edge() -> AsyncIterator[Edge]:
+    edge = Edge()
+    await edge.furnish()
+    yield edge
+    edge.close()
+
+
+@pytest.fixture
+async def client(edge: Edge) -> AsyncIterator[Client[Any]]:
+    async with Client(edge.mcp) as client:
+        yield client
+
+
+MESSAGE = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
+TEXT_FILE = {"name": "a.txt", "content_base64": "YQ=="}
+
+UNDERSTOOD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("send_message", {**MESSAGE, "to": "Ben"}, MESSAGE),
+    ("send_message", {**MESSAGE, "to": " Ben "}, {**MESSAGE, "to": [" Ben "]}),
+    ("send_message", {**MESSAGE, "to": '["Ben"]'}, MESSAGE),
+    ("send_message", {**MESSAGE, "to": ' ["Ben", "Cyd"]\n'}, {**MESSAGE, "to": ["Ben", "Cyd"]}),
+    ("send_message", {**MESSAGE, "to": "Ben, Cyd"}, {**MESSAGE, "to": ["Ben, Cyd"]}),
+    ("send_message", {**MESSAGE, "cc": None, "bcc": None, "attachments": None, "topic": None}, MESSAGE),
+    ("send_message", {**MESSAGE, "cc": "", "thread_id": "", "importance": ""}, MESSAGE),
+    ("send_message", {**MESSAGE, "importance": None, "ack_required": None, "broadcast": None}, MESSAGE),
+    ("send_message", {**MESSAGE, "importance": " High"}, {**MESSAGE, "importance": "high"}),
+    (
+        "send_message",
+        {**MESSAGE, "subject": 7, "thread_id": 12},
+        {**MESSAGE, "subject": "7", "thread_id": "12"},
+    ),
+    ("send_message", {**MESSAGE, "ack_required": "true"}, {**MESSAGE, "ack_required": True}),
+    ("send_message", {**MESSAGE, "attachments": TEXT_FILE}, {**MESSAGE, "attachments": [TEXT_FILE]}),
+    (
+        "send_message",
+        {**MESSAGE, "attachments": json.dumps(TEXT_FILE)},
+        {**MESSAGE, "attachments": [TEXT_FILE]},
+    ),
+    (
+        "send_message",
+        {**MESSAGE, "attachments": json.dumps([TEXT_FILE])},
+        {**MESSAGE, "attachments": [TEXT_FILE]},
+    ),
+    (
+        "send_message",
+        {**MESSAGE, "attachments": [json.dumps(TEXT_FILE)]},
+        {**MESSAGE, "attachments": [TEXT_FILE]},
+    ),
+    ("send_message", {**MESSAGE, "body_md": '["Ben"]'}, {**MESSAGE, "body_md": '["Ben"]'}),
+    (
+        "fetch_inbox",
+        {"agent_name": "Ben", "since": None, "after": None, "limit": None},
+        {"agent_name": "Ben"},
+    ),
+    ("fetch_inbox", {"agent_name": "Ben", "limit": "1"}, {"agent_name": "Ben", "limit": 1}),
+    ("fetch_events", {"kinds": "message.sent"}, {"kinds": ["message.sent"]}),
+    ("check_file_reservations", {"agent_name": "Ada", "paths": "p"}, {"agent_name": "Ada", "paths": ["p"]}),
+    (
+        "check_file_reservations",
+        {"agent_name": "Ada", "paths": "a, b"},
+        {"agent_name": "Ada", "paths": ["a, b"]},
+    ),
+    (
+        "check_file_reservations",
+        {"agent_name": "Ada", "paths": "[ab].py"},
+        {"agent_name": "Ada", "paths": ["[ab].py"]},
+    ),
+    (
+        "check_file_reservations",
+        {"agent_name": "Ada", "paths": "[1]"},
+        {"agent_name": "Ada", "paths": ["[1]"]},
+    ),
+    ("release_file_reservations", {"agent_name": "Ben", "ids": 1}, {"agent_name": "Ben", "ids": [1]}),
+    ("release_file_reservations", {"agent_name": "Ben", "ids": "[1]"}, {"agent_name": "Ben", "ids": [1]}),
+    ("release_file_reservations", {"agent_name": "Ben", "paths": ""}, {"agent_name": "Ben", "paths": []}),
+]
+
+
+@each_row("name, written, meant", UNDERSTOOD)
+async def test_an_argument_in_a_form_that_models_write_is_taken_as_it_is_meant(
+    name: str, written: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    answers = []
+    for arguments in (written, meant):
+        edge = Edge()
+        await edge.furnish()
+        async with Client(edge.mcp) as client:
+            answer = await client.call_tool(name, {"project_key": HARBOR, **arguments}, raise_on_error=False)
+        answers.append(answer.structured_content)
+        edge.close()
+    assert answers[0] == answers[1]
+    assert answers[0] is not None
+    assert answers[0].get("error", {}).get("code") in (None, "unknown_agent", "not_holder")
+
+
+@each_row(
+    "name, arguments",
+    [
+        ("send_message", {**MESSAGE, "subject": None}),
+        ("send_message", {**MESSAGE, "subject": ["s"]}),
+        ("send_message", {**MESSAGE, "subject": 1.5}),
+        ("send_message", {**MESSAGE, "to": 5.5}),
+        ("send_message", {**MESSAGE, "to": '["Ben", 5'}),
+        ("send_message", {**MESSAGE, "to": '["\\ud800"]'}),
+        ("send_message", {**MESSAGE, "attachments": "[" * 50_000}),
+        ("send_message", {**MESSAGE, "colour": None}),
+        ("send_message", {**MESSAGE, "importance": "highest"}),
+        ("send_message", {**MESSAGE, "idempotency_key": ""}),
+        ("send_message", {**MESSAGE, "thread_id": "a b"}),
+        ("send_message", {**MESSAGE, "ack_required": "perhaps"}),
+    ],
+)
+async def test_an_argument_whose_meaning_is_not_plain_is_refused(
+    client: Client[Any], edge: Edge, name: str, arguments: dict[str, Any]
+) -> None:
+    before = await everything(edge.store)
+    with pytest.raises(ToolError, match=r"invalid_argument|unknown_agent"):
+        await client.call_tool(name, {"project_key": HARBOR, **arguments})
+    assert await everything(edge.store) == before
+
+
+def test_each_choice_of_each_tool_has_a_type() -> None:
+    untyped: list[str] = []
+
+    def walk(schema: Any, where: str) -> None:
+        if isinstance(schema, list):
+            for index, inner in enumerate(schema):
+                walk(inner, f"{where}[{index}]")
+        elif isinstance(schema, dict):
+            if {"enum", "default"} & schema.keys() and not {"type", "anyOf"} & schema.keys():
+                untyped.append(where)
+            for key, inner in schema.items():
+                walk(inner, f"{where}.{key}")
+
+    for tool in tools_of("full"):
+        walk(tool.input_schema, tool.name)
+    assert untyped == []
+
+
+async def test_each_tool_answers_what_its_output_schema_says() -> None:
+    for name in all_names():
+        edge = Edge()
+        await edge.furnish()
+        async with Client(edge.mcp) as client:
+            schema = next(tool.output_schema for tool in await client.list_tools() if tool.name == name)
+            answer = await client.call_tool(name, arguments_of(name))
+        edge.close()
+        assert schema is not None
+        assert schema["type"] == "object"
+        jsonschema.validate(answer.structured_content, schema["anyOf"][0])
+
+
+async def test_each_refusal_is_one_that_the_output_schema_allows(client: Client[Any]) -> None:
+    for tool in await client.list_tools():
+        answer = await client.call_tool(tool.name, {"colour": "red"}, raise_on_error=False)
+        assert answer.is_error
+        assert tool.output_schema is not None
+        jsonschema.validate(answer.structured_content, tool.output_schema)
