@@ -35,7 +35,8 @@ async def done(handle, mailbox, answer):
         async for asked in mailbox.questions:
             if not answer:
                 sys.exit(f"{asked.text} Start it again with yes or no.")
-            await (await mailbox.handle(asked.run_id)).answer(approved=answer == "yes", by="the operator")
+            asks = await mailbox.handle(asked.run_id)
+            await asks.answer(question_id=asked.question_id, approved=answer == "yes", by="the operator")
         with suppress(TimeoutError):
             await handle.result(timeout=1)
 
@@ -46,9 +47,7 @@ async def main(night, jobs=10_000, a_second=500, cents=50, answer="", url="sqlit
     config = MailboxConfig(limits=(rate,), budgets=(money,))
     async with Mailbox.open(url, job, config=config) as mailbox:
         items = [Item(f"page-{n}", (night, n), key=night, limit_key="provider") for n in range(int(jobs))]
-        handles = await mailbox.enqueue_many(
-            items, progress=lambda done, of: print("enqueued", done, "of", of)
-        )
+        handles = await mailbox.enqueue_many(items, progress=lambda n, of: print("enqueued", n, "of", of))
         for number, handle in enumerate(handles, start=1):
             await done(handle, mailbox, answer)
             if number % 100 == 0 or number == len(handles):

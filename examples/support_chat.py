@@ -3,7 +3,7 @@
     python support_chat.py work                   answer customers
     python support_chat.py say CUSTOMER TEXT      write as a customer; the answer at work, if any, reads it
     python support_chat.py follow RUN [CURSOR]    see what a run has told behind the cursor, and tells
-    python support_chat.py decide RUN yes|no      let it refund, or not
+    python support_chat.py decide RUN QUESTION yes|no    let it refund, or not
 
 DATABASE_URL names the database, OPENAI_BASE_URL and OPENAI_API_KEY the model's endpoint.
 """
@@ -34,7 +34,7 @@ def agent():
 
 async def follow(handle, cursor=0):
     async for event in handle.events(after=int(cursor)):
-        print(event.cursor, event.type, event.text, flush=True)
+        print(event.cursor, f"{event.type} {event.question_id}".strip(), event.text, flush=True)
         if event.type == "question":
             return  # it waits for a person, and holds no process: go on behind this cursor later
 
@@ -51,7 +51,8 @@ async def main(command, *words):
         elif command == "follow":
             await follow(await mailbox.handle(words[0]), *words[1:])
         elif command == "decide":
-            await (await mailbox.handle(words[0])).answer(approved=words[1] == "yes", by="a person")
+            handle = await mailbox.handle(words[0])
+            await handle.answer(question_id=words[1], approved=words[2] == "yes", by="a person")
 
 
 with contextlib.suppress(KeyboardInterrupt):

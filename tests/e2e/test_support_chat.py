@@ -97,14 +97,14 @@ async def test_a_customer_steers_a_person_agrees_and_a_killed_worker_is_missed_b
         async with running(environment, "say", "ada", "The blue one.") as second:
             assert await second.line() == f"run {run}"
             told_more.set()
-            question = 'question The agent wants to use refund: {"order": "7", "cents": 4000}'
+            question = 'question call-1 The agent wants to use refund: {"order": "7", "cents": 4000}'
             assert [line.partition(" ")[2] for line in await first.rest()] == ["text Which lamp?", question]
             cursor = (await second.rest())[-1].split()[0]
         said = [one["content"] for one in endpoint.bodies[1]["messages"] if one["role"] == "user"]
         assert said == ["My lamp is broken.", "The blue one."]
         assert await worker.end(signal.SIGKILL) == -signal.SIGKILL
 
-    async with running(environment, "decide", run, "yes") as decision:
+    async with running(environment, "decide", run, "call-1", "yes") as decision:
         assert await decision.rest() == []
     async with running(environment, "work") as worker, running(environment, "follow", run, cursor) as reader:
         text, *end = await reader.rest()

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from embedded.test_mailbox import Open, first, in_state
+from embedded.test_mailbox import Open, answer_open_question, first, in_state
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision
+from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.handle import State
 from postroom.embedded.running import Run
@@ -29,7 +30,7 @@ async def test_a_question_that_nobody_answers_in_time_lets_the_run_go_on(opening
         assert told == [("question", "Deploy?"), ("step", "ask-deploy-55a57d5d-1"), ("question", "Why not?")]
         await in_state(handle, State.WAITING)
         assert (await handle.status()).question == "Why not?"
-        await handle.answer("because")  # the run is begun again, and knows
+        await answer_open_question(handle, "because")  # the run is begun again, and knows
         assert await handle.result(timeout=30) == "True None ''"
 
 
@@ -45,7 +46,7 @@ async def test_an_answer_in_time_is_had_at_once_and_the_deadline_never_comes(ope
         handle = await mailbox.enqueue("t", "go")
         await in_state(handle, State.WAITING)
         assert (await handle.status()).question == "Deploy?"
-        await handle.answer("yes", approved=True)
+        await answer_open_question(handle, "yes", approved=True)
         assert await handle.result(timeout=30) == "False True yes"
         assert begun == [handle.id] * 2
         assert [row.status for row in await mailbox.admin.list_dispatches("t")] == ["Acked"] * 2
@@ -62,10 +63,11 @@ async def test_a_late_answer_is_refused(opening: Open) -> None:
 
     async with opening(wait) as mailbox:
         handle = await mailbox.enqueue("t", "go")
+        asked = await anext(handle.events())
         async with asyncio.timeout(30):
             await begun.wait()
         with pytest.raises(StaleDecision):
-            await handle.answer("too late")
+            await handle.answer("too late", question_id=asked.question_id)
         going.set()
         assert await handle.result(timeout=30) == "True"
 
@@ -83,11 +85,38 @@ async def test_of_an_answer_and_a_deadline_at_the_same_instant_exactly_one_count
             while tickets and mailbox.stores.clock.now() < (tickets[0].expires_at or 0) + number - 2:
                 await asyncio.sleep(0)
             try:
-                await handle.answer("Ann")
+                await handle.answer("Ann", question_id=tickets[0].tool_call_id)
                 expected = "Ann"
             except StaleDecision:
                 expected = "nobody"
             assert await handle.result(timeout=30) == expected
+
+
+async def test_a_late_answer_never_counts_for_the_next_question(opening: Open) -> None:
+    async def two(run: Run) -> str:
+        cache = await run.ask("Restart the cache?")
+        database = await run.ask("Delete the database?")
+        return f"{cache.by} {cache.approved}, {database.by} {database.approved}"
+
+    async with opening(two) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        await in_state(handle, State.WAITING)
+        [seen_by_ann] = [one async for one in mailbox.questions]
+        await handle.answer(question_id=seen_by_ann.question_id, approved=True, by="Bob")
+        await in_state(handle, State.WAITING)
+        [open_now] = [one async for one in mailbox.questions]
+        assert (open_now.text, open_now.run_id) == ("Delete the database?", handle.id)
+        with pytest.raises(StaleDecision) as refused:
+            await handle.answer(question_id=seen_by_ann.question_id, approved=True, by="Ann")
+        assert refused.value.details == {"open": [open_now.question_id]}
+        assert "Delete the database?" in refused.value.describe()
+        decision = seen_by_ann.question_id, ToolCallResume(decision_id="late", result={"approved": True})
+        late = RunActivation.new("t", [], continue_run_id=handle.id, decisions=[decision])
+        with pytest.raises(StaleDecision, match="does not ask"):  # the change refuses it, too
+            await mailbox.admin.submit_background(late)
+        assert (await handle.status()).question_id == open_now.question_id
+        await handle.answer(question_id=open_now.question_id, approved=False, by="Ann")
+        assert await handle.result(timeout=30) == "Bob True, Ann False"
 
 
 @pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1)])
@@ -114,7 +143,7 @@ async def test_questions_side_by_side_are_asked_one_after_another(opening: Open)
         async for event in handle.events():
             if event.type == "question":
                 asked.append(event.text)
-                await handle.answer(f"to {event.text}")
+                await handle.answer(f"to {event.text}", question_id=event.question_id)
         assert asked == ["One?", "Two?"]
         assert await handle.result(timeout=30) == "to One? to Two?"
 
@@ -148,7 +177,7 @@ async def test_a_run_that_goes_on_is_not_said_to_wait(opening: Open) -> None:
         handle = await mailbox.enqueue("t", "go")
         await in_state(handle, State.WAITING)
         await mailbox.enqueue("u", "other")
-        await handle.answer("yes")
+        await answer_open_question(handle, "yes")
         status = await handle.status()
         assert (status.state, status.question) == (State.QUEUED, None)
         slow.set()
@@ -166,8 +195,8 @@ async def test_a_run_that_sleeps_asks_nothing(opening: Open) -> None:
         handle = await mailbox.enqueue("t", "go")
         await in_state(handle, State.WAITING)
         assert (await handle.status()).question is None
-        with pytest.raises(StaleDecision, match="asks nothing"):
-            await handle.answer("wake up")
+        with pytest.raises(StaleDecision, match="does not ask"):
+            await handle.answer("wake up", question_id=f"{handle.id}/sleep-1")
         assert await handle.cancel()
 
 
@@ -181,7 +210,7 @@ async def test_a_run_that_is_answered_keeps_its_tenant_and_its_turn(opening: Ope
         )
         handle = await mailbox.handle((await mailbox.admin.submit_background(asked)).run_id)
         await in_state(handle, State.WAITING)
-        await handle.answer("yes")
+        await answer_open_question(handle, "yes")
         assert await handle.result(timeout=30) == "yes"
         rows = await mailbox.admin.list_dispatches("t")
         told = {(row.tenant, row.limit_key, row.priority, row.max_attempts) for row in rows}
@@ -209,7 +238,7 @@ async def test_what_was_given_up_is_tried_again_behind_a_question(opening: Open)
         again = await mailbox.handle((await mailbox.admin.replay_dead_letter(dead.dispatch_id)).run_id)
         assert (await again.status()).state is State.QUEUED
         assert (await asks.status()).question == "Deploy?"
-        await asks.answer("yes")
+        await answer_open_question(asks, "yes")
         assert [await one.result(timeout=30) for one in (asks, again)] == ["yes", "mended"]
 
 

@@ -43,6 +43,14 @@ async def in_state(handle: RunHandle, state: State) -> None:
             await asyncio.sleep(0)
 
 
+async def answer_open_question(handle: RunHandle, text: str = "", **more: Any) -> str:
+    """Answer the question that is open now, and return its id."""
+    question_id = (await handle.status()).question_id
+    assert question_id is not None
+    await handle.answer(text, question_id=question_id, **more)
+    return question_id
+
+
 async def test_what_is_enqueued_is_answered(opening: Open) -> None:
     async with opening(echo) as mailbox:
         handle = await mailbox.enqueue("chat-1", "hello")
@@ -175,11 +183,12 @@ async def test_a_run_that_asks_goes_on_with_the_answer(opening: Open) -> None:
         assert told == [("step", "build"), ("question", "Deploy main?")]
         state = await handle.status()
         assert (state.state, state.question) == (State.WAITING, "Deploy main?")
-        await (await mailbox.handle(handle.id)).answer("go ahead", approved=True, by="Ann")
+        elsewhere = await mailbox.handle(handle.id)
+        asked = await answer_open_question(elsewhere, "go ahead", approved=True, by="Ann")
         assert await handle.result(timeout=30) == "main: True go ahead by Ann"
         assert [(event.type, event.text) async for event in events] == [("end", "main: True go ahead by Ann")]
         with pytest.raises(StaleDecision):
-            await handle.answer("too late")
+            await handle.answer("too late", question_id=asked)
 
 
 async def first(events: Any, count: int) -> Any:
@@ -197,7 +206,7 @@ async def test_what_comes_behind_a_question_waits_for_its_end(opening: Open) -> 
         await in_state(elsewhere, State.WAITING)
         assert (await behind.status()).state is State.QUEUED
         assert "has an open question" in await why_not(mailbox, behind)
-        await asks.answer(approved=False)
+        await answer_open_question(asks, approved=False)
         assert await asks.result(timeout=30) == "main: False  by "
         await in_state(behind, State.WAITING)
         assert await behind.cancel()
@@ -542,7 +551,7 @@ async def test_when_a_budget_is_used_up_one_asks_and_one_answer_has_all_go_on(
         told = await handles[5].status()
         assert told.question is not None
         assert told.question.startswith(f"The budget of {next(iter(of.values()))} for this month is used up")
-        await handles[5].answer(approved=True, by="Ann")
+        await answer_open_question(handles[5], approved=True, by="Ann")
         assert {await one.result(timeout=30) for one in handles} == {"you said hello"}
 
 
@@ -563,7 +572,7 @@ async def test_what_was_told_before_a_failure_or_a_question_is_told_not_to_count
         async for event in handle.events():
             told.append((event.type, event.text))
             if event.type == "question":
-                await handle.answer("yes")
+                await handle.answer("yes", question_id=event.question_id)
     again = ("reset", "the run begins again")
     assert told == [
         ("text", "half "),
@@ -645,7 +654,7 @@ async def test_a_conversation_with_an_open_question_is_busy(opening: Open, polic
         if policy is BusyPolicy.REJECT:
             with pytest.raises(SubmissionRejected):
                 await mailbox.enqueue("chat", "now", when_busy=policy)
-            await first.answer("yes")
+            await answer_open_question(first, "yes")
             assert await first.result(timeout=30) == "yes"
             return
         second = await mailbox.enqueue("chat", "now", when_busy=policy)
@@ -737,10 +746,11 @@ async def test_what_no_database_can_keep_is_refused_and_the_question_stays_open(
     async with opening(ask) as mailbox:
         handle = await mailbox.enqueue("chat", "go")
         await in_state(handle, State.WAITING)
-        for wrong in ({"by": None}, {"text": 5}, {"approved": "yes"}):
-            with pytest.raises(InvalidArgument):
-                await handle.answer(**wrong)  # type: ignore[arg-type]
         asked = (await handle.status()).question_id
+        assert asked is not None
+        for wrong in ({"by": None}, {"text": 5}, {"approved": "yes"}, {"question_id": None}):
+            with pytest.raises(InvalidArgument):
+                await handle.answer(**{"question_id": asked} | wrong)  # type: ignore[arg-type]
         with pytest.raises(StaleDecision):
             await handle.answer("late", question_id="an earlier one")
         await handle.answer("yes", question_id=asked)
@@ -766,8 +776,7 @@ async def test_questions_side_by_side_have_their_own_answers(opening: Open) -> N
         handle = await mailbox.enqueue("chat", "go")
         async for event in handle.events():
             if event.type == "question":
-                asked: Any = event.data
-                await handle.answer(approved=event.text == "Greet?", question_id=asked["question_id"])
+                await handle.answer(approved=event.text == "Greet?", question_id=event.question_id)
         assert await handle.result(type=dict) == {"refund": False, "greet": True}
 
 

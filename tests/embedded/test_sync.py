@@ -110,7 +110,7 @@ def test_steps_are_called_on_the_thread_of_their_run_and_not_twice(url: str) -> 
         for event in handle.events():
             told.append(event.type)
             if event.type == "question":
-                handle.answer("yes")
+                handle.answer("yes", question_id=event.question_id)
         assert handle.result(type=list) == [7, "yes", 1, []]
         assert called == [0]
         assert sorted(told) == ["end", "log", "question", "step", "step", "text"]
@@ -255,7 +255,7 @@ def test_operators_of_a_script_have_what_those_of_a_program_have(url: str) -> No
         assert next(iter(asking.events())).type == "question"
         [asked] = mailbox.questions
         assert (asked.run_id, asked.thread_id, asked.text) == (asking.id, "a", "may I?")
-        mailbox.handle(asked.run_id).answer("yes")
+        mailbox.handle(asked.run_id).answer("yes", question_id=asked.question_id)
         assert asking.result(timeout=60) == "yes"
         assert [one.run_id for one in mailbox.dead_letters] == [failed.id]
         assert isinstance(mailbox.dead_letters.replay(failed.id), sync.RunHandle)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from embedded.test_mailbox import in_state
+from embedded.test_mailbox import answer_open_question, in_state
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.handle import State
 from postroom.embedded.mailbox import Mailbox
@@ -65,7 +65,7 @@ async def test_a_question_is_answered_from_elsewhere(two: Two) -> None:
     async with two.opened(ask) as (_, asking):
         handle = await asking.enqueue("t", "go")
         await in_state(handle, State.WAITING)
-        await handle.answer("yes")
+        await answer_open_question(handle, "yes")
         assert await handle.result(timeout=30) == "yes"
 
 

@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 
 from dispatch_room import eventually
+from embedded.test_mailbox import answer_open_question
 from faults.storm import Storm, Workers, enqueued
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
@@ -31,7 +32,7 @@ async def test_one_question_for_all_that_four_processes_hold(postgres_dsn: str, 
             workers.processes.clear()
             await workers.start_all()
             assert (await eventually(lambda: _all_held(mailbox))).run_id == asker.run_id
-            await (await mailbox.handle(asker.run_id)).answer(approved=True, by="Ann")
+            await answer_open_question(await mailbox.handle(asker.run_id), approved=True, by="Ann")
         for number in range(STORM.workers):
             await workers.end(number)
 

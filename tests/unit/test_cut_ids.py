@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from postroom.contracts.errors import InvalidArgument, UnknownRun
+from postroom.contracts.errors import InvalidArgument, StaleDecision, UnknownRun
 from postroom.services.cut_ids import whole_id
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -70,6 +70,23 @@ async def test_a_page_is_found_by_an_id_that_was_cut(room: WorkRoom) -> None:
         )
     assert (await browser.get(f"/p/{SLUG}/runs/{run_id}")).status_code == 200
     assert (await browser.get(f"/p/{SLUG}/runs/{run_id}0")).status_code == 404
+
+
+async def test_the_beginning_of_an_answered_questions_number_never_answers_another(room: WorkRoom) -> None:
+    for _ in range(2):
+        await room.send("Ada", "Ash")
+        await room.turn()
+        if len(room.agents.question_ids) == 1:
+            [first] = room.agents.question_ids
+            await room.questions.answer(first, approved=True, why="")
+            await room.turn()
+    second = room.agents.question_ids[-1]
+    assert second != first
+    for stale in (first, first[:5]):
+        with pytest.raises(StaleDecision, match=f"was answered already.*open now: {second}") as refused:
+            await room.questions.answer(stale, approved=True, why="")
+        assert refused.value.details == {"open": [second]}
+    assert [one.number for one in await room.questions.open_questions(SLUG)] == [second]
 
 
 async def test_a_question_is_answered_by_the_beginning_of_its_number(room: WorkRoom) -> None:

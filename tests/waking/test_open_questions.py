@@ -1,5 +1,6 @@
 """A question stays open whatever else is written to the agent, on both engines; what comes meanwhile waits."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from dispatch_room import done
+from dispatch_room import done, eventually
 from postroom.contracts.budgets import Budget, BudgetScope
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import Unauthorized
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Boundary
+from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import (
@@ -413,3 +415,71 @@ async def test_what_is_tried_again_while_a_run_is_at_work_waits_behind_the_quest
     await room.turn()
     assert len(room.agents.prompts) == 3
     assert "about second" in await bodies(room, "Ben")
+
+
+def asks_under_a_key(room: Room, answers: list[dict[str, Any]], *, ends: list[str]):
+    """Have the agent ask under one key in each attempt; the first attempts end as told, before their turn ends."""
+
+    async def act(activation):
+        if activation.decisions:
+            return done(activation, activation.messages[-1].text())
+        asked = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}
+        key = f"ask-{activation.run_id}"
+        answers.append(
+            await room.mail.call("ask_person", {**asked, "question": "May I?", "idempotency_key": key})
+        )
+        match ends.pop(0) if ends else "turn":
+            case "killed":
+                await asyncio.Event().wait()
+            case "fails":
+                raise ConnectionResetError("the line was cut")
+        return done(activation, "I wait.")
+
+    return act
+
+
+@pytest.mark.parametrize("ends", [["killed"], ["fails"], ["killed", "killed"]])
+async def test_a_question_asked_under_a_key_stands_after_an_attempt_that_was_lost(stores, clock, ends):
+    room, answers = Room(*stores, clock=clock, most_attempts=3), list[dict[str, Any]]()
+    kills = ends.count("killed")
+    room.agents.act = asks_under_a_key(room, answers, ends=list(ends))
+    await room.people("Ada", "Bo", runners=("Bo",))
+    await room.send("Ada", "Bo", subject="first")
+    for number_of_kills in range(1, kills + 1):
+
+        async def has_asked(times: int = number_of_kills) -> bool:
+            return len(answers) == times
+
+        await eventually(has_asked)
+        await room.close()
+        room.mailbox, room.waker = room.opened("server")
+        await room.mailbox.recover()
+    await room.turn()
+    clock.advance(timedelta(minutes=2))
+    await room.mailbox.poll()
+    await room.turn()
+    assert [one["question_id"] for one in answers] == [answers[0]["question_id"]] * (len(ends) + 1)
+    asked = await waiting(room)
+    assert [one.ticket_id for one in asked.open_tickets] == [answers[0]["question_id"]]
+    await answered(room, asked)
+    assert (await bodies(room, "Ada"))[1:] == [
+        "You asked a person: May I?\nThe answer is yes.\nGo on from there."
+    ]
+    await room.close()
+
+
+async def test_a_call_that_is_repeated_after_the_answer_asks_nobody_again(room):
+    answers: list[dict[str, Any]] = []
+    act = asks_under_a_key(room, answers, ends=[])
+
+    async def asks_always(activation):
+        await act(replace(activation, decisions=()))
+        return done(activation, "done with it")
+
+    room.agents.act = asks_always
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    await answered(room, await waiting(room))
+    assert len(answers) == 2
+    assert (await bodies(room, "Ada"))[1:] == ["done with it"]
+    assert await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,))) == ()

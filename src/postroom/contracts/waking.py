@@ -120,6 +120,13 @@ class WakingReads(Protocol):
         """Return what a run at work has asked by `ask`, in the order of asking."""
         ...
 
+    def has_asked(self, run_id: str, question_id: str) -> bool:
+        """Return whether a question of a run stands: asked in this attempt, open, or answered.
+
+        An attempt that is cut off or fails loses what it has asked.
+        """
+        ...
+
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose end a message tells; None for one that somebody wrote."""
         ...

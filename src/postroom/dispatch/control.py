@@ -42,23 +42,22 @@ class Control:
         self._workers = workers
 
     async def cancel(self, id: str) -> bool:
-        """Cancel what has this dispatch, run or thread id; of a thread what is at work, waits, or is next.
+        """Cancel the run with this dispatch or run id, or the active, waiting or next run of a thread.
 
-        Queued work and a run that waits for a person at once, a run at work, here or elsewhere, by asking it;
-        that is kept until it has ended, so that it does not come again when its process is gone.
+        A queued run, and a run that waits for an answer, end at once. For an active run the cancel is stored
+        before this returns True: the run ends as cancelled, also if its process dies before it has stopped.
+        Return False if there is no such run, or if the run has ended.
         """
         core = self._core
         while True:
             run = await core.threads.load_run(id)
             if await self._withdrawn(run.dispatch_id or id if run is not None else id):
                 return True
-            is_told = core.executor.cancel(id)
-            if self._workers.stop(id, is_told=is_told) or is_told:
-                return True
             claimed = await self._claimed(id, run)
             if claimed is None:
                 break
             if await self._asked_to_end(claimed):
+                self._workers.stop(claimed.dispatch_id, is_told=core.executor.cancel(claimed.dispatch_id))
                 return True
         target = await self._target(id)
         if target is not None and await self._sent(target, _CANCEL):

@@ -470,11 +470,17 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
     """Return which of the run's questions the request answers; a decision that is repeated counts once.
 
     Raises:
-        StaleDecision: a question has another answer already, which the run will be told, or its time is over.
+        StaleDecision: A question has another answer, its time is over, or the run asks other questions now.
     """
     found: list[AnsweredTicket] = []
+    tickets = run.waiting.tickets if run.waiting is not None else ()
     for call_id, decision in request.decisions:
-        for ticket in run.waiting.tickets if run.waiting is not None else ():
+        if tickets and all(ticket.tool_call_id != call_id for ticket in tickets):
+            asked = ", ".join(repr(ticket.tool_call_id) for ticket in run.open_tickets) or "nothing"
+            raise StaleDecision(
+                f"run {run.run_id} does not ask question {call_id!r} now: it asks {asked}", value=call_id
+            )
+        for ticket in tickets:
             if ticket.tool_call_id != call_id:
                 continue
             before = next((one for one in run.answered if one.ticket == ticket), None)

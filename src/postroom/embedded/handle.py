@@ -1,7 +1,7 @@
 """A handle: what a program holds of a run that it has enqueued, or that another process has."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -79,6 +79,12 @@ class RunEvent:
     text: str = ""
     data: Json = None
 
+    @property
+    def question_id(self) -> str:
+        """The id that an answer to a `question` event needs; "" for every other event."""
+        is_question = self.type == "question" and isinstance(self.data, dict)
+        return str(self.data["question_id"]) if is_question and isinstance(self.data, dict) else ""
+
 
 class RunHandle:
     """Waits for a run, looks at it, answers it and ends it, from any process that has the database."""
@@ -153,37 +159,39 @@ class RunHandle:
         return await self._mailbox.cancel(self.id)
 
     async def answer(
-        self, text: str = "", *, approved: bool | None = None, by: str = "", question_id: str | None = None
+        self, text: str = "", *, question_id: str, approved: bool | None = None, by: str = ""
     ) -> None:
-        """Answer what the run asks; it goes on with that. While the database is unavailable, this waits.
+        """Answer the question with this id; the run goes on with the answer.
 
-        With `question_id`, which the event and the state of the question have, the answer is to that question
-        alone; without, it is to the one that is open.
+        While the database is unavailable, this waits.
+
+        `mailbox.questions`, the `question` event and `status()` have the id as `question_id`. An answer to an
+        earlier question never counts for a later one.
 
         Raises:
-            InvalidArgument: an argument is of another type, or cannot be stored.
-            StaleDecision: it asks nothing, was answered before, or the time to answer is over.
+            InvalidArgument: An argument has the wrong type, or cannot be stored.
+            StaleDecision: The run does not ask this question now, or the question has an answer.
         """
         refuse_other_text("the answer", text)
         refuse_other_text("by", by)
+        refuse_other_text("question_id", question_id)
         if approved is not None and not isinstance(approved, bool):
             raise InvalidArgument("approved must be True, False or None", value=repr(approved)[:80])
         run = await self._retried(self._loaded)
-        asked = [one for one in open_questions(run) if question_id in (None, one.tool_call_id)]
-        if not asked:
-            what = "nothing" if question_id is None else f"question {question_id!r} no more"
-            raise StaleDecision(f"run {self.id} asks {what}", value=self.id)
+        asked = open_questions(run)
+        if all(one.tool_call_id != question_id for one in asked):
+            raise _not_asked(run, question_id, asked)
         result: dict[str, Json] = {"text": text} | ({} if approved is None else {"approved": approved})
         decision = ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
         request = RunActivation.new(
-            self.thread_id, [], continue_run_id=self.id, decisions=[(asked[0].tool_call_id, decision)]
+            self.thread_id, [], continue_run_id=self.id, decisions=[(question_id, decision)]
         )
         try:
             await self._retried(lambda: self._mailbox.admin.submit_background(request))
         except StaleDecision:
             raise
         except StateError as error:
-            raise StaleDecision(f"run {self.id} asks nothing any more", value=self.id) from error
+            raise _not_asked(run, question_id, ()) from error
 
     async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
         """Yield the events of the run after a cursor, then each new event, until the run is over.
@@ -236,6 +244,17 @@ class RunHandle:
         if run is None:
             raise UnknownRun(f"there is no run {self.id!r}", value=self.id)
         return run
+
+
+def _not_asked(run: RunRecord, question_id: str, asked: Sequence[RunWaitingTicket]) -> StaleDecision:
+    """Return the refusal of an answer to a question that a run does not ask; it names the open questions."""
+    now = ", and ".join(f"{one.question!r} (id {one.tool_call_id!r})" for one in asked) or "nothing"
+    return StaleDecision(
+        f"run {run.run_id} does not ask question {question_id!r} now; it asks {now}",
+        value=question_id,
+        remedy="read the open question, then answer it by its id" if asked else "nothing has to be answered",
+        details={"open": [one.tool_call_id for one in asked]},
+    )
 
 
 def open_questions(run: RunRecord) -> list[RunWaitingTicket]:

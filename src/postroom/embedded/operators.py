@@ -65,8 +65,10 @@ def _refuse_other_texts(thread: str, *ids: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """What a run asks; the first of its questions, where it has several. `at` is in milliseconds."""
+    """A question of a waiting run. `at` is when it was asked, in milliseconds since the epoch."""
 
+    question_id: str
+    """The id that `RunHandle.answer` needs; no later question of the run has it."""
     run_id: str
     thread_id: str
     text: str
@@ -74,19 +76,23 @@ class OpenQuestion:
 
 
 class Questions:
-    """What runs wait to be told, in whichever process they were at work; `RunHandle.answer` tells them."""
+    """The open questions of all runs, whichever process executed them; `RunHandle.answer` answers them."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._threads = mailbox.stores.threads
 
     async def __aiter__(self) -> AsyncIterator[OpenQuestion]:
-        """Yield them, in the order of the runs."""
+        """Yield each open question, ordered by run id."""
         query = RunQuery(statuses=(RunStatus.WAITING,))
         while page := await self._threads.list_runs(query):
             for run in page:
-                for asked in open_questions(run)[:1]:
+                for asked in open_questions(run):
                     yield OpenQuestion(
-                        run_id=run.run_id, thread_id=run.thread_id, text=asked.question, at=asked.updated_at
+                        question_id=asked.tool_call_id,
+                        run_id=run.run_id,
+                        thread_id=run.thread_id,
+                        text=asked.question,
+                        at=asked.updated_at,
                     )
             query = replace(query, after=page[-1].run_id)
 

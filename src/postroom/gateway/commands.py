@@ -88,10 +88,8 @@ COMMANDS = (
     ),
     Command(name="search", usage="<words>", help="find what was said here, in earlier conversations too"),
     Command(name="usage", help="what this conversation has used up"),
-    Command(
-        name="approve", usage="[number]", help="say yes to what the agent asks", role=PersonRole.OPERATOR
-    ),
-    Command(name="deny", usage="[number] [why]", help="say no to it", role=PersonRole.OPERATOR),
+    Command(name="approve", usage="<number>", help="answer a question with yes", role=PersonRole.OPERATOR),
+    Command(name="deny", usage="<number> [why]", help="answer a question with no", role=PersonRole.OPERATOR),
     Command(name="remind", usage="<span> <text>", help="be reminded after this time, for instance 10m"),
     Command(
         name="every",

@@ -46,20 +46,20 @@ class Questions:
     async def decide(
         self, thread_ids: Sequence[str], source: SessionSource, words: str, *, approved: bool
     ) -> Decided:
-        """Answer the question on these threads that the words name, or the only one.
+        """Answer the question on these threads whose number the words begin with.
+
+        Words without a number answer nothing: the question that the person saw may have its answer, and
+        another question may be open. The note then lists the open questions with their numbers.
 
         Raises:
             StoreError: the answer could not be kept; the question stays open.
         """
         asked = [(thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)]
         number, why = _number_in(words)
-        matching = [one for one in asked if number is None or one[1].number == number]
-        if len(matching) > 1:
-            listed = "\n".join(f"{question.number}: {question.text}" for _, question in matching)
-            return Decided(f"Which one?\n{listed}")
+        matching = [one for one in asked if one[1].number == number]
         if not matching:
-            return Decided("Nothing is asked here by that number; it may have been answered already.")
-        [(thread_id, chosen)] = matching
+            return Decided(_not_open(number, [question for _, question in asked], approved=approved))
+        thread_id, chosen = matching[0]
         who = source.user_name or source.user_id or ""
         decision = decision_of(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
         if not await answer_run(self._run_queue, thread_id, chosen, decision):
@@ -101,6 +101,16 @@ async def answer_run(
     except StateError:
         return False
     return True
+
+
+def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool) -> str:
+    """Return why a decision answers no question, and which questions are open now."""
+    if number is None:
+        told = "Say which question you answer, by its number." if asked else "No question is open here."
+    else:
+        told = f"Question {number} is not open; it may have been answered already."
+    command = "/approve" if approved else "/deny"
+    return "\n".join([told, *(f"Open now: {command} {one.number}: {one.text}" for one in asked)])
 
 
 def _number_in(words: str) -> tuple[str | None, str]:

@@ -20,6 +20,7 @@ from postroom.contracts.waking import RunnerChange, RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
 from postroom.mail.commands import (
+    AskPerson,
     Change,
     Command,
     CreateAgentIdentity,
@@ -54,6 +55,7 @@ from postroom.mail.projects import (
 from postroom.mail.repositories import Repositories
 from postroom.mail.sending import named_readers
 from postroom.mail.tracing import message_trace
+from postroom.mail.waking.asking import ask_person_again
 from postroom.mail.waking.prompts import agent_thread
 
 T = TypeVar("T")
@@ -340,6 +342,8 @@ class Mail:
             if place is None:
                 return operation.run(context, command)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
+                if isinstance(command, AskPerson):
+                    ask_person_again(context, command, before)
                 return before
             answer = operation.run(context, command)
             tx.insert_answer(place.scope, place.key, place.digest, msgspec.json.encode(answer), context.now)

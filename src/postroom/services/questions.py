@@ -27,6 +27,10 @@ SILENCE = "nobody has answered in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
 _PLACES: Final = {PAGES: "on the pages", COMMAND_LINE: "at the command line", "chat": "in a chat"}
+_NAMED: Final = 3
+"""Open questions that a refused answer names."""
+_SHOWN: Final = 80
+"""Characters of each of their texts."""
 _EACH: Final = 50
 """Runs of each agent that are looked at for answered questions."""
 
@@ -52,17 +56,21 @@ class QuestionService:
         ]
 
     async def answer(self, number: str, *, approved: bool, why: str) -> Mapping[str, object]:
-        """Answer a question with yes or no; the beginning of its number will do where no other begins so.
+        """Answer a question with yes or no. The beginning of its number is enough if it fits no other.
+
+        Questions that were answered lately count as well: a late answer must not fit the next question.
 
         Raises:
-            StaleDecision: it is not open, or not any more.
-            InvalidArgument: several numbers begin so.
+            StaleDecision: The question is not open; the error names the questions that are.
+            InvalidArgument: Several numbers begin like this.
         """
         number, asked = number.strip().lower(), await self._open(None)
         numbers = [one.number for _, one in asked]
-        meant = whole_id(number, numbers, what="questions", remedy="see `postroom questions list`")
-        if meant is None:
-            raise _stale(number, await self._given_before(number))
+        given = {one.number: one for one in await self._given_lately()}
+        remedy = "see `postroom questions list`"
+        meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
+        if meant not in numbers:
+            raise _stale(meant or number, given.get(meant or ""), [question for _, question in asked])
         run, question = asked[numbers.index(meant)]
         await self._hand_over(run, question, approved=approved, why=why, by="", at=COMMAND_LINE)
         return {"number": question.number, "answer": "yes" if approved else "no"}
@@ -96,7 +104,8 @@ class QuestionService:
             (run, one) for run, one in await self._open(slug) if (run.run_id, one.number) == (run_id, number)
         ]
         if not asked:
-            raise _stale(number, await self.given_answer(slug, run_id, number))
+            now = [question for run, question in await self._open(slug) if run.run_id == run_id]
+            raise _stale(number, await self.given_answer(slug, run_id, number), now)
         run, question = asked[0]
         await self._hand_over(run, question, approved=approved, why=why, by=by, at=PAGES)
         return GivenAnswer(
@@ -119,12 +128,12 @@ class QuestionService:
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision):
             slug, _ = whose(run.thread_id)
             before = await self.given_answer(slug, run.run_id, question.number)
-            raise _stale(question.number, before)
+            now = [other for other_run, other in await self._open(slug) if other_run.run_id == run.run_id]
+            raise _stale(question.number, before, now)
 
-    async def _given_before(self, number: str) -> GivenAnswer | None:
+    async def _given_lately(self) -> list[GivenAnswer]:
         runs = await self._runs.newest("", each=_EACH)
-        given = (_given(run, one) for run in runs for one in run.answered)
-        return next((one for one in given if one.number == number), None)
+        return [_given(run, one) for run in runs for one in run.answered]
 
     async def _open(self, slug: str | None) -> list[tuple[RunRecord, Question]]:
         return asked_in(await self._runs.open(slug, (RunStatus.WAITING,)))
@@ -168,14 +177,23 @@ def _given(run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
     )
 
 
-def _stale(number: str, before: GivenAnswer | None) -> StaleDecision:
+def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> StaleDecision:
+    """Return the refusal of an answer to a question that is not open; it names the newest open questions."""
     if before is None:
-        text = f"nothing is asked under the number {number!r}; it may have been answered"
-        return StaleDecision(text, value=number, remedy="see `postroom questions list`")
-    word = {True: "yes", False: "no"}.get(before.approved, "something else")  # type: ignore[arg-type]
-    who = " ".join(part for part in (before.by or "somebody", before.where) if part)
-    text = f"question {before.number} was answered already: {who} said {word} at {iso(before.answered_at)}"
-    return StaleDecision(text, value=number)
+        text = f"question {number} is not open; it may have been answered"
+    else:
+        word = {True: "yes", False: "no"}.get(before.approved, "something else")  # type: ignore[arg-type]
+        who = " ".join(part for part in (before.by or "somebody", before.where) if part)
+        text = (
+            f"question {before.number} was answered already: {who} said {word} at {iso(before.answered_at)}"
+        )
+    newest = ", ".join(f"{one.number} ({one.text[:_SHOWN]})" for one in now[-_NAMED:])
+    return StaleDecision(
+        f"{text}; open now: {newest}" if newest else f"{text}; no question is open",
+        value=number,
+        remedy="see `postroom questions list`",
+        details={"open": [one.number for one in now[-_NAMED:]]},
+    )
 
 
 class QuestionTimeouts:

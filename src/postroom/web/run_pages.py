@@ -243,7 +243,13 @@ class QuestionPages:
         except StaleDecision as error:
             before = await questions.given_answer(project.slug, run_id, number)
             return await self._with.html(
-                request, "stale_answer", 409, project=project, before=before, message=error.message
+                request,
+                "stale_answer",
+                409,
+                project=project,
+                before=before,
+                asked=[one for one in await questions.open_questions(project.slug) if one.run_id == run_id],
+                message=error.message,
             )
         from_control_room = form.text("back") == "control"
         answer = see(

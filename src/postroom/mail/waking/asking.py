@@ -28,25 +28,51 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
         InvalidArgument: a time is given without what silence means then, or the other way about; or no
             run is named, and the caller is none.
     """
-    _, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
         raise InvalidArgument(
             "timeout_seconds and an on_timeout other than 'wait' need one another",
             value=asked.on_timeout,
             remedy="give both, or neither to wait as long as it takes",
         )
+    run_id = _run_of(context, asked)
+    question_id = _number(context, run_id, asked.question)
+    _keep(context, asked, run_id, question_id)
+    return {"question_id": question_id, "asked": True}
+
+
+def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> None:
+    """Make the answer that is kept under a key true again.
+
+    A server's death or a failure ends an attempt, and its question with it. The next attempt repeats the call
+    and gets the kept answer, so the question has to stand under the same id. A question that is open, or has
+    an answer, is not asked again.
+
+    Raises:
+        IllegalTransition: The question does not stand, and the agent has no such run at work.
+    """
+    run_id = _run_of(context, asked)
+    if not context.tx.has_asked(run_id, kept["question_id"]):
+        _keep(context, asked, run_id, kept["question_id"])
+
+
+def _run_of(context: WriteContext, asked: AskPerson) -> str:
     run_id = asked.run_id or context.caller.run_id
     if run_id is None:
         raise InvalidArgument("run_id is needed where no run's token calls", value=None, remedy=_OWN_RUN)
+    return run_id
+
+
+def _keep(context: WriteContext, asked: AskPerson, run_id: str, question_id: str) -> None:
+    """Store a question of a run at work."""
+    _, agent = acting_active(context, asked.project_key, asked.agent_name)
     question = AskedQuestion(
-        id=_number(context, run_id, asked.question),
+        id=question_id,
         text=asked.question,
         timeout_ms=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
         on_timeout=OnTimeout(asked.on_timeout),
     )
     if not context.tx.ask(run_id, agent.id, question, context.now):
         raise IllegalTransition(f"{agent.name} has no run {run_id!r} at work", value=run_id, remedy=_OWN_RUN)
-    return {"question_id": question.id, "asked": True}
 
 
 def _number(context: WriteContext, run_id: str, text: str) -> str:

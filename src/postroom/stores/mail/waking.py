@@ -78,6 +78,18 @@ class Waking(WakingWrites):
         ]
 
     @override
+    def has_asked(self, run_id: str, question_id: str) -> bool:
+        if any(one.id == question_id for one in self.questions(run_id)):
+            return True
+        row = self._tx.one("threads.run", {"run_id": run_id})
+        run = None if row is None else rows.run(row)
+        if run is None:
+            return False
+        tickets = run.waiting.tickets if run.waiting is not None else ()
+        stands = {one.tool_call_id for one in (*tickets, *(told.ticket for told in run.answered))}
+        return question_id in stands
+
+    @override
     def answering_run(self, message_id: int) -> str | None:
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
