@@ -586,7 +586,7 @@ class Completion:
 
         A run that is thereby given up, or was to end, ends in the same change.
         """
-        row = tx.runs.dispatches.reclaim(dispatch_id)
+        row = tx.runs.dispatches.reclaim(dispatch_id, counts=not is_cancelled(tx, dispatch_id))
         return None if row is None else self.ended_in(tx, heeded(tx, row))
 
     async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
@@ -797,7 +797,10 @@ class Completion:
                 tx.lock(thread_lock(dispatch.thread_id))
             if written and tx.runs.dispatches.load(dispatch.dispatch_id) == written[0][0]:
                 return written[0]  # only the reply was lost
-            row = tx.runs.dispatches.move_owned(dispatch.claim_proof, move)
+            step = move
+            if is_cancelled(tx, dispatch.dispatch_id):  # it ends as cancelled, whatever became of it
+                step = lambda row, now: row.released(now=now)  # noqa: E731 - one of two moves
+            row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):
                 return row
             if failed is not None:
@@ -917,10 +920,9 @@ class _End(Record, frozen=True, kw_only=True):
         return _next(tx, run.thread_id, self.asks, due)
 
     def _as_asked(self, run: RunRecord | None, asked: Sequence[LiveRunCommand]) -> AgentRunResult:
-        """Return the result; of a run that would wait now and was to end, that it is cancelled."""
-        waits = self.result.waiting is not None or self.result.termination.type is TerminationKind.SUSPENDED
-        waits = waits or (run is not None and run.status is RunStatus.WAITING)
-        if not waits or not any(one.kind is LiveCommandKind.CANCEL for one in asked):
+        """Return the result; if a cancel of the run was stored before, that the run is cancelled."""
+        is_over = run is not None and run.status is RunStatus.DONE  # its executor has written its end
+        if is_over or not any(one.kind is LiveCommandKind.CANCEL for one in asked):
             return self.result
         return replace(self.result, termination=TerminationReason.cancelled(), waiting=None)
 
@@ -942,6 +944,12 @@ class _End(Record, frozen=True, kw_only=True):
         row = tx.runs.dispatches.load(self.attempt.dispatch.dispatch_id)
         is_done = row is not None and row.status is RunDispatchStatus.ACKED
         return is_done and row is not None and row.dispatch_instance_id == self.attempt.instance_id
+
+
+def is_cancelled(tx: Transaction, dispatch_id: str) -> bool:
+    """Return whether a cancel of the active run of this dispatch is stored."""
+    commands = tx.runs.dispatches.commands((dispatch_id,))
+    return any(command.kind is LiveCommandKind.CANCEL for _, command in commands)
 
 
 def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:

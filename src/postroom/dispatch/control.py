@@ -56,6 +56,9 @@ class Control:
             claimed = await self._claimed(id, run)
             if claimed is None:
                 break
+            run = await core.threads.load_run(claimed.run_id)
+            if run is not None and run.status is RunStatus.DONE:
+                return False  # its executor has written its end
             if await self._asked_to_end(claimed):
                 self._workers.stop(claimed.dispatch_id, is_told=core.executor.cancel(claimed.dispatch_id))
                 return True
@@ -95,7 +98,10 @@ class Control:
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
-        """Ask an active run to end and wait until its dispatch is released; False when it is not."""
+        """Ask an active run to end and wait until its dispatch is released; False if it is not.
+
+        A run of this process that has not stopped in time is queued again, and is not cancelled.
+        """
         here = await self._core.executor.cancel_and_wait_by_thread(active.thread_id)
         here = self._workers.stop(active.dispatch_id) or here
         told = here or await self._gives_way(active)
@@ -104,6 +110,7 @@ class Control:
         waited, config = 0, self._core.config
         while not await self._is_released(active):
             if waited >= config.cancel_wait_ms:
+                self._workers.keep(active.dispatch_id)
                 reason = "local_cancel_release_wait" if here else "remote_cancel_release_wait"
                 await self._events.dispatch_happened(
                     "MailboxTimeout", active, reason=reason, timeout_ms=config.cancel_wait_ms

@@ -50,6 +50,7 @@ from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
     RunWaitingState,
+    TerminationKind,
     TerminationReason,
     WaitingReason,
 )
@@ -723,7 +724,10 @@ class Execution:
         cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
         if job.lease.is_cancelled and isinstance(job.ended, BaseException):
             job.ended = cancelled  # it failed as it was told to end
-        if job.ended is not None:
+        if job.lease.is_kept and not _is_done(job.ended):
+            job.comes_again = True
+            await self.release(dispatch)
+        elif job.ended is not None:
             await self._finish(job, job.ended)
         elif end is LeaseEnd.CANCELLED:
             await self._finish(job, cancelled)
@@ -849,6 +853,11 @@ class Execution:
         was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
         recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
         return replace(activation, control=control, recovery=recovery)
+
+
+def _is_done(ended: Ended | None) -> bool:
+    """Return whether an execution that was asked to give way came to an end of its own."""
+    return isinstance(ended, AgentRunResult) and ended.termination.type is not TerminationKind.CANCELLED
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
