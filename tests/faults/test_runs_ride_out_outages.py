@@ -21,7 +21,7 @@ from postroom.embedded.running import Run
 pytestmark = pytest.mark.long
 GOES_ON_WITHIN = 2.0
 """Seconds in which all that waited for the database has gone on, on a quiet machine."""
-PATIENCE = 10 * GOES_ON_WITHIN
+PATIENCE = 5 * GOES_ON_WITHIN
 """The same for a machine that does other work as well."""
 CONFIG = MailboxConfig(
     lease_ms=90_000, lease_renewal_interval=timedelta(seconds=10), default_retry_delay_ms=0
