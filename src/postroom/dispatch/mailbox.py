@@ -408,15 +408,16 @@ class Mailbox:
         """
         dispatcher = self._dispatcher
         dispatcher.accepting = False
-        await self._core.claiming.settle()  # what they claim is executed, or given back, like the others
         grace_ms = milliseconds(self._core.config.drain_grace if grace is None else grace)
-        if grace_ms:
-            alarm = self._core.tasks.start(self._after(grace_ms), name="drain")
-            await dispatcher.idle()
+        alarm = self._core.tasks.start(self._after(grace_ms), name="drain") if grace_ms else None
+        if alarm is None:
+            dispatcher.leave()
+        await self._core.claiming.settle()
+        if self._core.is_leaving:
+            dispatcher.leave()  # also the runs that were just claimed
+        await dispatcher.idle()
+        if alarm is not None:
             alarm.cancel()
-        else:
-            self._dispatcher.leave()
-            await dispatcher.idle()
 
     async def aclose(self, grace: timedelta | None = None) -> None:
         """Stop the rounds, drain and end; harmless when done twice. The stores are the caller's."""

@@ -773,7 +773,7 @@ class Execution:
             job.leaves_waiting = (await self._completion.acknowledge(attempt)).leaves_waiting
             return False
         if begun.is_held:
-            await self.release(dispatch)
+            await self._completion.release(dispatch)
             job.comes_again = True
             return False
         if begun.asks:
@@ -804,7 +804,7 @@ class Execution:
             job.ended = cancelled  # it failed as it was told to end
         if job.lease.is_kept and not _is_done(job.ended):
             job.comes_again = True
-            await self.release(dispatch)
+            await self._completion.release(dispatch)
         elif job.ended is not None:
             await self._finish(job, job.ended)
         elif end is LeaseEnd.CANCELLED:
