@@ -4,7 +4,7 @@ It cuts where `unicode61 remove_diacritics 2` of SQLite's FTS5 does, so that Pos
 Two kinds of text that FTS5 cannot cut become coded words, on both engines:
 
 - A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
-  neighbouring characters, and its last character. So each part of a run is found, also next to Latin letters.
+  neighbouring characters, and its last character. So each part of a run is found, also next to Latin text.
 - A symbol such as an emoji is a word.
 """
 
@@ -21,7 +21,7 @@ _ASCII_WORD: Final = re.compile(r"[0-9A-Za-z]+")
 
 
 _CODE: Final = "\uf8f0"
-"""Begins a coded word. It is for private use, and FTS5 counts it among the letters."""
+"""Begins a coded word. It is for private use, and FTS5 takes it for a part of a word."""
 _DIGITS: Final = 5
 """Hexadecimal digits of each character of a coded word."""
 _UNSPACED: Final = re.compile(

@@ -117,7 +117,7 @@ async def a_library(store: MailStore) -> tuple[Office, list[int]]:
 
 
 async def scripts_without_spaces_and_symbols_are_found(store: MailStore, clock: ManualClock) -> None:
-    """Each part of a run of such a script is found, also beside Latin letters; a symbol is a word."""
+    """Each part of a run of such a script is found, also beside Latin text; a symbol is a word."""
     here = await an_office(store)
     bodies = (
         "数据库连接失败，请重启服务",
@@ -127,7 +127,7 @@ async def scripts_without_spaces_and_symbols_are_found(store: MailStore, clock: 
         "ship it 🚀 for 5€, 5°C",
         "重跑gen-itgc后50条",
         "数 据",
-        "한글",  # in single letters, as macOS writes names of files
+        "한글",  # in single parts, as macOS writes names of files
     )
 
     def send(tx: MailWrites) -> list[int]:
