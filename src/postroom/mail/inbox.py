@@ -9,9 +9,11 @@ from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
     InvalidArgument,
+    StoreCorrupt,
     UnknownMessage,
 )
-from postroom.contracts.mail import URGENT, Agent, InboxEntry, Message, Project, Recipient
+from postroom.contracts.mail import URGENT, Agent, Attachment, InboxEntry, Message, Project, Recipient
+from postroom.contracts.records import replace
 from postroom.contracts.store import RecordReads
 from postroom.contracts.waking import MessageRun
 from postroom.mail.commands import (
@@ -19,6 +21,7 @@ from postroom.mail.commands import (
     DeliveryStatus,
     FetchInbox,
     FetchInboxEvents,
+    GetAttachment,
     GetMessage,
     MarkMessageRead,
 )
@@ -27,8 +30,10 @@ from postroom.mail.identity import acting, acting_active, visible_message
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.views import (
+    AttachmentPart,
     InboxView,
     MessageView,
+    attachment_part,
     fit_bodies,
     inbox_view,
     maybe_iso,
@@ -225,6 +230,45 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
     return shown_messages(context, project, [message], viewer=agent, offset=asked.offset)[0]
+
+
+def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:
+    """Return a file that came with a message from `offset` on, as much as one answer holds.
+
+    Raises:
+        UnknownMessage: The agent may see no such message, or the message has no such file.
+    """
+    attachment, content = attached_file(context, asked)
+    return attachment_part(attachment, content, offset=asked.offset)
+
+
+def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachment, bytes]:
+    """Return a file that came with a message, or the preview of one, with its bytes.
+
+    Raises:
+        UnknownMessage: The agent may see no such message, or the message has no such file.
+        StoreCorrupt: The store has lost the file's bytes.
+    """
+    project, agent = acting(context, asked.project_key, asked.agent_name)
+    message, _ = visible_message(context, project, agent, asked.message_id)
+    for attachment in context.tx.attachments([message.id])[message.id]:
+        if asked.sha256 in (attachment.sha256, attachment.preview_sha256):
+            content = context.tx.blob(asked.sha256)
+            if content is None:
+                raise StoreCorrupt(
+                    f"the bytes of {attachment.name!r} are not in the store",
+                    value=asked.sha256,
+                    remedy="run `postroom doctor` on the server",
+                )
+            if asked.sha256 == attachment.preview_sha256:
+                preview = f"{attachment.name}.preview.webp"
+                attachment = replace(attachment, sha256=asked.sha256, name=preview, media_type="image/webp")
+            return attachment, content
+    raise UnknownMessage(
+        f"message {message.id} has no attachment with this sha256",
+        value=asked.sha256,
+        remedy="take sha256 from `attachments` of the message, as get_message shows it",
+    )
 
 
 def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView:
