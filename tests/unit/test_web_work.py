@@ -14,7 +14,10 @@ from starlette.applications import Starlette
 from dispatch_room import Noop
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import StaleDecision
 from postroom.contracts.messages import Message
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunStatus
 from postroom.dispatch.mailbox import Mailbox
 from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.projects import PEOPLE_SLUG
@@ -251,6 +254,59 @@ async def test_a_question_of_another_project_is_none_of_ours(room):
     cancelled = await post(browser, "/p/projects-other/runs", *fields, ("do", "cancel"))
     assert cancelled.status_code == 404
     assert len(await room.questions.open_questions(SLUG)) == 1
+
+
+async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
+    browser, _ = await asked(room)
+    [question] = [one for one in await room.messages() if one.sender_name == "Ash"]
+    reply = {
+        "project_key": PROJECT,
+        "sender_name": "Ada",
+        "message_id": question.id,
+        "body_md": "Blue, please.",
+    }
+    await room.mail.call("reply_message", reply)
+    for _ in range(2):  # before the run goes on, and after its end
+        [given] = await room.questions.given_answers(SLUG, limit=10)
+        assert (given.by, given.where, given.why, given.approved) == ("Ada", "by mail", "Blue, please.", None)
+        assert await room.questions.open_questions(SLUG) == []
+        page = (await browser.get(QUESTIONS)).text
+        lately = page[page.index("Answered lately") :]
+        assert all(words in lately for words in ("May I?", "Ada", "by mail", "Blue, please."))
+        await room.turn()
+    story = (await browser.get(f"/p/{SLUG}/runs/{given.run_id}")).text
+    assert "Blue, please." in story
+    assert len([one for one in room.agents.told if "Blue, please." in one]) == 1  # the agent reads it once
+    with pytest.raises(StaleDecision, match="Ada by mail"):
+        await room.questions.answer(given.number, approved=True, why="")
+
+
+async def test_a_persons_reply_to_a_question_on_its_page_answers_it(room):
+    await asked(room)
+    [question] = [one for one in await room.messages() if one.sender_name == "Ash"]  # it came to Ada
+    browser, fields = await message_form(
+        room, f"{WRITE}?reply={question.id}", to="", subject="", body="Do it."
+    )
+    sent = await post(browser, WRITE, *fields, ("reply", str(question.id)))
+    assert "waits:" not in (await browser.get(sent.headers["location"])).text
+    await room.turn()
+    [given] = await room.questions.given_answers(SLUG, limit=10)
+    assert (given.by, given.where, given.why) == ("Ana", "by mail", "Do it.")
+    assert [run.status for run in await room.stores.threads.list_runs(RunQuery())] == [RunStatus.DONE]
+
+
+async def test_a_person_whose_message_does_not_answer_is_told_why_at_once(room):
+    await asked(room)
+    [question] = [one for one in await room.messages() if one.sender_name == "Ash"]
+    await room.questions.answer(room.agents.question_ids[0], approved=True, why="")
+    room.agents.question = "And now?"
+    await room.send("Ada", "Ash")
+    await room.turn()  # another run asks: the first question is no longer open
+    browser, fields = await message_form(room, f"{WRITE}?reply={question.id}", to="", subject="", body="No!")
+    sent = await post(browser, WRITE, *fields, ("reply", str(question.id)))
+    assert "waits: Ash has an open question" in (await browser.get(sent.headers["location"])).text
+    await room.turn()
+    assert [one.text for one in await room.questions.open_questions(SLUG)] == ["And now?"]
 
 
 # Messages.

@@ -17,6 +17,7 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.gateway.questions import answer_run, decision_of
 from postroom.gateway.replies import Question, question_of
 from postroom.log import get_logger
+from postroom.mail.waking.open_questions import BY_MAIL
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, whose
 
@@ -26,7 +27,12 @@ NOBODY = "nobody"
 SILENCE = "nobody has answered in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
-_PLACES: Final = {PAGES: "on the pages", COMMAND_LINE: "at the command line", "chat": "in a chat"}
+_PLACES: Final = {
+    PAGES: "on the pages",
+    COMMAND_LINE: "at the command line",
+    "chat": "in a chat",
+    BY_MAIL: "by mail",
+}
 _NAMED: Final = 3
 """Open questions that a refused answer names."""
 _SHOWN: Final = 80
