@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -29,7 +28,6 @@ pytest.register_assert_rewrite("postroom.testing.conformance")
 from blockbuster import blockbuster_ctx  # noqa: E402 - the rewriting of assertions comes first
 
 from patient_loop import patient_loop  # noqa: E402 - as above
-from postroom.app.logs import route_to_logging  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
 from sqlite_files import open_new  # noqa: E402 - as above
@@ -86,8 +84,6 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def logs_as_embedded() -> Iterator[None]:
     """Begin each test with logs as an embedding program has them, and undo what a test configures."""
-    structlog.reset_defaults()
-    route_to_logging()  # unconfigured, structlog writes to standard output and reads sources to do so
     for name in ("uvicorn", "uvicorn.access", "uvicorn.error"):  # a server within a test may have set them
         theirs = logging.getLogger(name)
         theirs.handlers[:] = []

@@ -1,5 +1,6 @@
 """A mail room to test in: `Mail` over a store, calls in one line, refusals that change nothing."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.engine import SqliteEngine
 from postroom.testing import ManualClock
 
+THE_PLAN = hashlib.sha256(b"the plan").hexdigest()
+"""The file that comes with message 1 in the world of `furnish`."""
 HARBOR = "/projects/harbor"
 SHORE = "/projects/shore"
 AGENTS = ("Ada", "Ben", "Cyd")
@@ -154,7 +157,7 @@ async def furnish(room: Room) -> None:
     """Open a project in which every change of the table has something to do."""
     await room.open("Ada", "Ben", "Cyd", "Ret")
     await room.call("retire_agent", agent_name="Ret")
-    await room.send("Ada", "Ben")
+    await room.send("Ada", "Ben", attachments=[{"name": "plan.txt", "content_base64": "dGhlIHBsYW4="}])
     await room.send("Ada", "Ben", "Cyd")
     await room.call("file_reservation_paths", agent_name="Ben", paths=["p", "q"])
     await set_to_work(room.store)

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from mail_room import CHANGES, HARBOR, UNPLACED, Room, furnish
+from mail_room import CHANGES, HARBOR, THE_PLAN, UNPLACED, Room, furnish
 from postroom.app.tokens import new_named_token, token_check
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
@@ -37,6 +37,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "list_agents": {"include_retired": True, "limit": 3},
     "fetch_inbox": {"agent_name": "Ben", "limit": 1, "include_bodies": False},
     "fetch_inbox_events": {"agent_name": "Ben", "after": 1},
+    "get_attachment": {"agent_name": "Ben", "message_id": 1, "sha256": THE_PLAN},
     "get_message": {"agent_name": "Ben", "message_id": 1},
     "delivery_status": {"agent_name": "Ada", "message_id": 2},
     "search_messages": {"query": "subject:Subject", "order": "best"},

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mcp_agent_mail.config import Settings, get_settings
-from postroom.app.logs import route_to_logging
 from postroom.app.wiring import Application
 from postroom.contracts.errors import MissingExtra
 
@@ -46,7 +45,6 @@ def shared_application() -> Application:
     """
     with _opening:
         if "application" not in _open:
-            route_to_logging()
             _open["application"] = Application.open(get_settings(), purpose="mcp_agent_mail")
         return _open["application"]
 

@@ -1,73 +1,100 @@
-"""The loggers of modules. Their library is loaded when the first line is written, not when a module is.
+"""The loggers of modules: the standard library's, named `postroom.*`. A program decides where lines go.
 
-A program that sets structlog up decides where lines go and what they show. Elsewhere, in a program that uses
-the library, they go to stderr, with plain tracebacks: structlog's own way shows the values of all variables.
+A line is an event with facts. A handler shows it as `run.attempt_failed run_id=r1 attempt=1`; the server's
+formatter takes the facts from `record.msg` (`LogLine`) and writes them in its own form.
 """
 
+import logging
+import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from postroom.contracts.errors import PostroomError
 
-_SAYS_NO_MORE: Final = frozenset(
-    {"event", "reason", "code", "remedy", "count", "work", "level", "logger", "timestamp", "request_id"}
-)
-"""What a line about an error has that concerns nothing but the error."""
+_SAYS_NO_MORE: Final = frozenset({"reason", "code", "remedy", "count", "work"})
+"""Facts of a line about an error that concern nothing but the error."""
+_PLAIN: Final = re.compile(r"[\w./:@+-]+")
+_CALLER: Final = 3
+"""Frames from the call of `logging` to the code that logs."""
 
 
-def about_error(_logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Give a line about the typed error that is handled its code and its remedy; a structlog processor.
+class LogLine:
+    """The message of a record: an event, and its facts by name."""
 
-    Here, for whoever handles one logs it as a `reason`, and what the reason is of can be seen from here.
+    __slots__ = ("event", "facts")
 
-    Raises:
-        structlog.DropEvent: a line says so already, and this one says no more.
+    def __init__(self, event: str, facts: Mapping[str, Any]) -> None:
+        self.event = event
+        self.facts = facts
+
+    def __str__(self) -> str:
+        """Return the event and its facts on one line; a traceback follows on lines of its own."""
+        shown = [f"{name}={_shown(value)}" for name, value in self.facts.items() if name != "traceback"]
+        line = " ".join([self.event, *shown])
+        return f"{line}\n{self.facts['traceback']}".rstrip() if "traceback" in self.facts else line
+
+
+class Logger:
+    """Writes events with facts to a logger of the standard library."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, event: str, **facts: Any) -> None:
+        """Write a line for a developer."""
+        self._write(logging.DEBUG, event, facts)
+
+    def info(self, event: str, **facts: Any) -> None:
+        """Write a line about something that went well."""
+        self._write(logging.INFO, event, facts)
+
+    def warning(self, event: str, **facts: Any) -> None:
+        """Write a line about a failure that passes, or that others are told of, too."""
+        self._write(logging.WARNING, event, facts)
+
+    def error(self, event: str, **facts: Any) -> None:
+        """Write a line about a failure that somebody must look at."""
+        self._write(logging.ERROR, event, facts)
+
+    def exception(self, event: str, **facts: Any) -> None:
+        """Write such a line with the traceback of the exception that is handled."""
+        self._write(logging.ERROR, event, {"exc_info": True, **facts})
+
+    def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        trace = facts.pop("exc_info", None)
+        if not _add_error(level, facts):
+            return
+        self._logger.log(level, LogLine(event, facts), exc_info=trace, stacklevel=_CALLER)
+
+
+def get_logger(name: str) -> Logger:
+    """Return the logger of a module."""
+    return Logger(name)
+
+
+def _add_error(level: int, facts: dict[str, Any]) -> bool:
+    """Add code and remedy of the typed error that is handled to the facts of a line about it.
+
+    Return False if an earlier line told of the error, and this one adds nothing.
     """
-    error = sys.exception()
-    reason = event.get("reason")
+    error, reason = sys.exception(), facts.get("reason")
     if not (isinstance(error, PostroomError) and isinstance(reason, str) and _is_of(error, reason)):
-        return event
-    if error.is_told and method == "warning" and event.keys() <= _SAYS_NO_MORE:
-        from structlog import DropEvent
-
-        raise DropEvent
-    event.setdefault("code", error.code)
+        return True
+    if error.is_told and level == logging.WARNING and facts.keys() <= _SAYS_NO_MORE:
+        return False
+    facts.setdefault("code", error.code)
     if error.remedy:
-        event.setdefault("remedy", error.remedy)
-    return event
+        facts.setdefault("remedy", error.remedy)
+    return True
 
 
 def _is_of(error: PostroomError, reason: str) -> bool:
     return bool(error.message and error.message in reason) or reason == type(error).__name__
 
 
-class _Log:
-    """A logger by name; what it has are the methods of structlog's."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, method: str) -> Any:
-        import structlog  # 0.1 s of CPU, most of it rich
-
-        if structlog.is_configured():
-            return getattr(structlog.get_logger(self._name), method)
-        plain = structlog.wrap_logger(
-            structlog.PrintLogger(sys.stderr),
-            processors=[
-                structlog.contextvars.merge_contextvars,
-                about_error,
-                structlog.processors.add_log_level,
-                structlog.processors.TimeStamper(fmt="iso"),
-                structlog.dev.ConsoleRenderer(
-                    colors=False, exception_formatter=structlog.dev.plain_traceback
-                ),
-            ],
-        )
-        return getattr(plain, method)
-
-
-def get_logger(name: str) -> Any:
-    """Return the logger of a module."""
-    return _Log(name)
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if not isinstance(value, str) or _PLAIN.fullmatch(text) else repr(text)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from channels.chat_listener import DeadLetters
 from channels.fake_discord import ALICE, BOB, DIRECT, GUILD, ME, PERSONS, ROOM, THREAD, TOKEN, FakeDiscord
 from channels.fetching import fetched, sending
 from postroom.contracts.errors import (
@@ -638,7 +639,23 @@ async def test_a_malformed_update_is_counted_and_stops_nothing(
         await until(lambda: inbox.kept)
         assert (inbox.texts, adapter.liveness.refused) == (["good"], 1)
     assert "marked-words" not in caplog.text
-    assert "discord.refused" in caplog.text
+    assert "channel.refused" in caplog.text
+
+
+async def test_an_update_that_meets_a_defect_three_times_is_a_dead_letter_and_the_next_is_taken(
+    fake: FakeDiscord, inbox: Inbox, clock: ManualClock
+) -> None:
+    async with connected(fake, inbox, clock) as adapter:
+        dead = DeadLetters(adapter)
+        inbox.failures.extend([RuntimeError("a defect")] * 3)
+        await fake.say("poison")
+        await fake.say("good")
+        for _ in range(2):
+            await let_pass(clock)
+        await until(lambda: inbox.kept)
+        assert inbox.texts == ["good"]
+        assert ["poison" in raw for raw in dead.letters] == [True]
+        assert adapter.liveness.shown()["state"] == "degraded"
 
 
 @pytest.mark.parametrize(
@@ -1055,18 +1072,19 @@ async def test_heartbeats_that_are_answered_show_that_it_lives(
         await until(lambda: adapter.liveness.inbound_at == clock.now())
 
 
-async def test_a_fault_of_our_own_is_seen(
+async def test_a_fault_of_our_own_is_logged_and_the_update_is_tried_again(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     inbox.failures.append(ZeroDivisionError("ours"))
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("hello")
-        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
-        assert (adapter.liveness.error_code, adapter.liveness.retryable) == ("internal", True)
-        await adapter.connect(is_reconnect=True)
+        await until(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        assert adapter.liveness.error_code == "receive_failed"
+        await let_pass(clock)
         await until(lambda: inbox.kept)
-    assert "task.failed" in caplog.text
-    assert inbox.texts[0] == "hello"
+        assert adapter.liveness.state is AdapterState.CONNECTED
+    assert "channel.update_failed" in caplog.text
+    assert inbox.texts == ["hello"]
 
 
 # The end.

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.chat_listener import Listener, eventually
+from channels.chat_listener import DeadLetters, Listener, eventually
 from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeImap, FakeMail, FakeSmtp, mail
 from channels.fetching import fetched, sending
 from postroom.contracts.errors import (
@@ -157,17 +157,17 @@ async def test_a_message_that_can_never_be_kept_is_passed_over_and_counted(
     assert adapter.liveness.refused == 1
 
 
-async def test_a_failure_that_nobody_foresaw_ends_receiving_and_is_told(
+async def test_a_mail_that_meets_a_defect_three_times_is_a_dead_letter_and_the_next_is_taken(
     fake, adapter, listener, clock
 ) -> None:
-    listener.failures = [ZeroDivisionError("bug")]
+    dead = DeadLetters(adapter)
+    listener.failures = [ZeroDivisionError("bug")] * 3
+    fake.imap.put(mail("poison", Subject=""))
     fake.imap.put(mail("words", Subject=""))
-    await passing(clock, lambda: adapter.liveness.state is AdapterState.FAILED)
-    assert adapter.liveness.retryable
-    assert fake.imap.unread() == [1]
-    await adapter.connect(is_reconnect=True)
     await passing(clock, lambda: not fake.imap.unread())
     assert listener.texts == ["words"]
+    assert ["poison" in raw for raw in dead.letters] == [True]
+    assert adapter.liveness.shown()["state"] == "degraded"
 
 
 async def test_old_unread_mail_is_left_alone(fake, adapter, listener, clock) -> None:

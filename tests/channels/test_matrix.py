@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nio import Api
 
-from channels.chat_listener import Listener, eventually
+from channels.chat_listener import DeadLetters, Listener, eventually
 from channels.fake_matrix import BOT, TOKEN, FakeMatrix, Fault
 from channels.fetching import fetched, sending
 from postroom.contracts.chat_people import PersonRole
@@ -167,17 +167,16 @@ async def test_a_message_that_can_never_be_kept_is_passed_over_and_counted(fake,
     assert adapter.liveness.refused == 1
 
 
-async def test_a_failure_that_nobody_foresaw_ends_receiving_and_is_told(
-    fake, adapter, listener, caplog
+async def test_an_event_that_meets_a_defect_three_times_is_a_dead_letter_and_the_next_is_taken(
+    fake, adapter, listener, clock
 ) -> None:
-    listener.failures = [ZeroDivisionError("bug")]
-    await fake.push(DM, text("$1"))
-    await eventually(lambda: adapter.liveness.state is AdapterState.FAILED)
-    assert adapter.liveness.retryable
-    await eventually(lambda: "task.failed" in caplog.text)
-    await adapter.connect(is_reconnect=True)
-    await eventually(lambda: listener.inbound)
+    dead = DeadLetters(adapter)
+    listener.failures = [ZeroDivisionError("bug")] * 3
+    await fake.push(DM, text("$1", "poison"), text("$2"))
+    await passing(clock, lambda: listener.inbound)
     assert listener.texts == ["hello"]
+    assert ["poison" in raw for raw in dead.letters] == [True]
+    assert adapter.liveness.shown()["state"] == "degraded"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
+from channels.chat_listener import DeadLetters
 from channels.fake_telegram import (
     BOT_ID,
     CUT,
@@ -384,11 +385,28 @@ async def test_a_failure_that_nobody_foresaw_is_logged_and_nothing_is_acknowledg
     fake.feed(update(1))
     await until(lambda: clock.sleeping)
     assert fake.acknowledged == []
-    assert "task.failed" in caplog.text
+    assert "channel.update_failed" in caplog.text
     assert adapter.liveness.error_code == "receive_failed"
     await pause_over(clock)
     await until(lambda: fake.acknowledged == [1])
     assert kept.texts == ["message 1"]
+
+
+async def test_an_update_that_meets_a_defect_three_times_is_a_dead_letter_and_the_next_is_taken(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    dead = DeadLetters(adapter)
+    kept.failures = [RuntimeError("a bug")] * 3
+    fake.feed(update(1), update(2))
+    for tries in (1, 2):
+        await until(lambda: clock.sleeping)
+        assert (kept.asked, fake.acknowledged) == (tries, [])
+        assert adapter.liveness.shown()["state"] == "reconnecting"
+        await pause_over(clock)
+    await until(lambda: fake.acknowledged == [1, 2])
+    assert kept.texts == ["message 2"]
+    assert ['"update_id": 1' in raw for raw in dead.letters] == [True]
+    assert adapter.liveness.shown()["state"] == "degraded"
 
 
 async def test_what_can_never_be_kept_is_acknowledged_and_counted(

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-import structlog
 
 from gateway_room import Agent, all_answered, busy, delivery, settled
+from log_lines import capture_logs
 from postroom.contracts.errors import Unauthorized
 from postroom.contracts.records import replace
 from postroom.gateway.config import BusyPolicy, PlatformConfig
@@ -146,7 +146,7 @@ async def test_a_mark_that_has_no_turn_is_not_tried_again_and_one_to_take_away_w
 async def test_a_chat_that_refuses_marks_is_said_once_in_the_log(room):
     gateway, channel = await room.open(Agent(), capabilities=REACTS)
     channel.mark_refusal = failed(SendErrorKind.FORBIDDEN, "missing_scope")
-    with structlog.testing.capture_logs() as lines:
+    with capture_logs() as lines:
         for number in range(1, 4):
             await channel.say("hello", **GROUP)
             await all_answered(room, gateway, number)

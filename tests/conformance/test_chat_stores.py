@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 import pytest
-import structlog
 
+from log_lines import capture_logs
 from postroom.contracts.chat import (
     ChatSession,
     ChatStores,
@@ -183,7 +183,7 @@ async def test_a_message_that_does_not_read_back_stops_no_other(
     bad = messages[1]
     await place.spoil("UPDATE inbound_messages SET body = $1 WHERE inbound_id = $2", body, bad.inbound_id)
     others = inbound_ids([messages[0], *messages[2:]])
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         for _ in range(2):
             assert inbound_ids(await stores.intake_log.open_messages()) == others
             assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == others[:2]
@@ -238,7 +238,7 @@ async def test_a_session_that_does_not_read_back_stops_no_other(place: Opened, c
     for number in range(3):
         await stores.sessions.open(session(f"s{number}"))
     await place.spoil(f"UPDATE chat_sessions SET {column} = '[]' WHERE session_key = 's1'")
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         for _ in range(2):
             assert [one.session_key for one in await stores.sessions.sessions(limit=2)] == ["s0", "s2"]
     assert said(logs) == [("session", "s1")]
@@ -260,7 +260,7 @@ async def test_a_person_that_does_not_read_back_stops_no_other(place: Opened) ->
         await place.spoil("ALTER TABLE chat_people DROP CONSTRAINT chat_people_role_check")
     await place.spoil("UPDATE chat_people SET role = 'king' WHERE user_id = 'u1'")
     try:
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             for platform in (None, "telegram"):
                 found = await stores.people.people(platform=platform, limit=2)
                 assert [one.user_id for one in found] == ["u0", "u2"]

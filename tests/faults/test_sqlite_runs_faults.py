@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import structlog
 
+from log_lines import capture_logs
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
@@ -97,7 +97,7 @@ async def test_a_claim_passes_over_a_row_that_does_not_read_back(
         await enqueued(stores, name)
     await spoiled_dispatch(sqlite_store, "d1")
     await spoiled(sqlite_store, "UPDATE run_dispatches SET priority = -1 WHERE dispatch_id = 'd2'")
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         owned = await stores.dispatches.claim("t", "worker", lease_ms=LEASE)
     assert owned is not None
     assert owned.dispatch_id == "d3"
@@ -107,7 +107,7 @@ async def test_a_claim_passes_over_a_row_that_does_not_read_back(
     }
     assert await set_aside(sqlite_store) == [("dispatch", "d1"), ("dispatch", "d2")]
     await stores.dispatches.ack(owned.claim_proof)
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         assert (await taken(stores, "d4")).dispatch_id == "d4"
         assert await stores.dispatches.claim("t", "another", lease_ms=LEASE) is None
     assert logs == []  # it is said once

@@ -172,6 +172,14 @@ async def test_a_person_whose_name_is_refused_is_called_a_person(room: Room) -> 
         await name_person(room.mail, "Bob Ö", None)
 
 
+@pytest.mark.parametrize("name", ["System", "user", "Assistant", "postroom"])
+async def test_no_new_agent_or_person_has_the_name_of_a_speaker_in_a_prompt(room: Room, name: str) -> None:
+    await room.open("Ada")
+    await room.refused(InvalidName, "register_agent", name=name, **WHO)
+    with pytest.raises(InvalidName, match="reserved"):
+        await name_person(room.mail, name, None)
+
+
 async def test_the_name_of_a_retired_agent_is_not_given_to_another(room: Room) -> None:
     await room.open("Ada")
     await room.call("retire_agent", agent_name="Ada")

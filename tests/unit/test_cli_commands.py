@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -939,3 +940,38 @@ def test_a_message_that_comes_in_parts_is_shown_whole(fake: FakePostroom, run: R
     told = json.loads(run("mail", "read", "7", "--as", "Zed", "--json").out)
     assert told["message"]["body_md"] == "begin end"
     assert "truncated" not in told["message"]
+
+
+def test_the_files_of_a_message_are_saved_and_replace_none(
+    fake: FakePostroom, run: Run, tmp_path: Path
+) -> None:
+    files = {
+        "a" * 64: ("plan.txt", b"the plan"),
+        "b" * 64: ("../../plan.txt", b"another"),
+        "c" * 64: ("x", b"\x00"),
+    }
+    attached = [{"name": name, "size": len(raw), "sha256": key} for key, (name, raw) in files.items()]
+    fake.tools["get_message"] = lambda _: {**MESSAGE, "attachments": attached}
+
+    def content(seen: Seen) -> Raw:
+        asked = dict(parse_qsl(seen.path.partition("?")[2]))
+        assert asked["agent_name"] == "Zed"
+        return Raw(200, files[asked["sha256"]][1], "application/octet-stream")
+
+    fake.admin["GET", "/v1/get_attachment"] = content
+    for _ in range(2):  # the second time the files are there already
+        saved = run("mail", "save", "7", "--as", "Zed", "--to", str(tmp_path / "in"), "--json").document[
+            "saved"
+        ]
+        assert [Path(one["path"]).name for one in saved] == ["plan.txt", "plan (2).txt", "x"]
+        kept = {path.name: path.read_bytes() for path in (tmp_path / "in").iterdir()}
+        assert kept == {"plan.txt": b"the plan", "plan (2).txt": b"another", "x": b"\x00"}
+    one = run("mail", "save", "7", "--as", "Zed", "--to", str(tmp_path / "one"), "--name", "x")
+    assert one.out == f"Saved {tmp_path / 'one' / 'x'} (1 bytes).\n"
+    unknown = run("mail", "save", "7", "--as", "Zed", "--to", str(tmp_path / "none"), "--name", "y")
+    assert unknown.code == 2
+    assert "plan.txt" in unknown.err
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "file").write_text("in the way")
+    refused = run("mail", "save", "7", "--as", "Zed", "--to", str(tmp_path / "file"))
+    assert "cannot be written" in refused.err

@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx2
 import pytest
-import structlog
 from prometheus_client import CollectorRegistry, Counter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from log_lines import capture_logs
 from postroom.app.tokens import token_check
 from postroom.contracts import errors
 from postroom.contracts.outbox import Backlog
@@ -393,7 +393,7 @@ async def test_a_wrong_method_is_answered_with_the_right_ones(
 async def test_what_nobody_foresaw_is_one_line_to_the_client_and_one_traceback_in_the_log(
     server: Server,
 ) -> None:
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         reply = await get(server, "/broken")
     assert (reply.status_code, reply.json()["code"]) == (500, "internal_error")
     assert reply.json()["request_id"] == reply.headers["x-request-id"]
@@ -712,7 +712,7 @@ async def test_which_rights_are_lacking_is_told_to_all_and_on_what_only_in_the_l
             "the user u has no right to UPDATE on t", remedy=remedy, details={"lacking": ["UPDATE"]}
         )
 
-    with structlog.testing.capture_logs() as told:
+    with capture_logs() as told:
         found = await store_check(lacking)
     assert found.facts == {"code": "store_read_only", "lacking": ["UPDATE"]}
     assert told[0]["remedy"] == remedy

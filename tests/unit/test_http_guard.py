@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from log_lines import capture_logs
 from postroom.app.tokens import token_check
 from postroom.contracts.errors import StoreUnavailable, UnknownAgent
 from postroom.http_api.guard import (
@@ -564,7 +565,7 @@ async def test_an_unexpected_failure_is_logged_whole_and_told_in_one_line() -> N
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         raise RuntimeError("the secret of /etc/shadow")
 
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         reply = await ask(guarded(broken), headers=head((b"x-request-id", b"r-1")))
     assert reply.status == 500
     assert reply.json()["code"] == "internal_error"
@@ -581,7 +582,7 @@ async def test_a_failure_after_the_answer_began_is_not_answered_twice() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise RuntimeError("late")
 
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         reply = await ask(guarded(broken), headers=head())
     assert (reply.status, reply.starts, reply.body) == (200, 1, b"")
     assert logs[0]["event"] == "http.failed"
@@ -598,14 +599,14 @@ async def test_a_typed_failure_keeps_its_code_and_remedy() -> None:
     async def away(scope: Scope, receive: Receive, send: Send) -> None:
         raise StoreUnavailable("the store is closed")
 
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         reply = await ask(guarded(away), headers=head())
     assert (reply.status, reply.json()["retryable"], reply.headers["retry-after"]) == (503, True, "1")
     assert logs[0]["code"] == "store_unavailable"
 
 
 async def test_a_client_that_leaves_is_no_failure() -> None:
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         app = guarded()
 
         async def cut(scope: Scope, receive: Receive, send: Send) -> None:

@@ -50,6 +50,7 @@ GOOD: dict[str, Any] = {
     "reason": "r",
     "run_id": "r",
     "question": "May I?",
+    "sha256": "0" * 64,
 }
 MESSAGE = {"sender_name": "Ada", "subject": "s", "body_md": "b"}
 
@@ -358,7 +359,8 @@ async def test_size_limits_are_kept_to_the_character_and_the_byte(room: Room) ->
 async def test_the_default_limit_of_a_body_is_a_mebibyte(memory: Room) -> None:
     await memory.open()
     message = await memory.send("Ada", "Ben", body_md="x" * 2**20)
-    assert len((await memory.call("get_message", agent_name="Ben", message_id=message))["body_md"]) == 2**20
+    shown = await memory.call("get_message", agent_name="Ben", message_id=message)
+    assert len(shown["body_md"]) + shown["characters_left"] == 2**20
     await memory.refused(TooLarge, "send_message", **{**MESSAGE, "to": ["Ben"], "body_md": "x" * (2**20 + 1)})
 
 

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from mail_room import HARBOR, RUN_OF_ADA, SHORE, Room, everything, in_memory, room_in_memory, set_to_work
+from mail_room import (
+    HARBOR,
+    RUN_OF_ADA,
+    SHORE,
+    THE_PLAN,
+    Room,
+    everything,
+    in_memory,
+    room_in_memory,
+    set_to_work,
+)
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -47,7 +57,8 @@ async def _furnish(room: Room) -> None:
         (SHORE, "Eve", EVE),
     ):
         await room.mail.issue_token(project, name, token_hash(token))
-    await room.send("Ada", "Ben", thread_id="t")
+    plan = [{"name": "plan.txt", "content_base64": "dGhlIHBsYW4="}]
+    await room.send("Ada", "Ben", thread_id="t", attachments=plan)
     await room.call("file_reservation_paths", agent_name="Ada", paths=["a"])
     await set_to_work(room.store)
 
@@ -64,6 +75,7 @@ ACTING: dict[str, dict[str, Any]] = {
     "fetch_inbox": {"agent_name": "Ada"},
     "fetch_inbox_events": {"agent_name": "Ada"},
     "get_message": {"agent_name": "Ada", "message_id": 1},
+    "get_attachment": {"agent_name": "Ada", "message_id": 1, "sha256": THE_PLAN},
     "delivery_status": {"agent_name": "Ada", "message_id": 1},
     "mark_message_read": {"agent_name": "Ben", "message_id": 1},
     "acknowledge_message": {"agent_name": "Ben", "message_id": 1},

@@ -9,7 +9,7 @@ import pytest
 
 from mail_room import SHORE, Room, room_in_memory
 from postroom.contracts.clock import from_iso, iso
-from postroom.contracts.errors import CursorAhead, CursorExpired, UnknownMessage
+from postroom.contracts.errors import CursorAhead, CursorExpired, InvalidArgument, UnknownMessage
 from postroom.stores.sqlite import SqliteStore
 
 room = room_in_memory
@@ -318,3 +318,19 @@ async def test_only_a_message_that_came_to_the_agent_is_in_its_inbox(room: Room)
     assert "Cyd" in error.message
     await room.refused(UnknownMessage, "fetch_inbox", agent_name="Ada", message_id=message)
     await room.refused(UnknownMessage, "fetch_inbox", agent_name="Ben", message_id=message + 1)
+
+
+async def test_several_messages_are_acknowledged_in_one_call_or_none_of_them(room: Room) -> None:
+    await room.open()
+    first, second = await room.send("Ada", "Ben"), await room.send("Ada", "Ben")
+    for_cyd = await room.send("Ada", "Cyd")
+    await room.refused(UnknownMessage, "acknowledge_message", agent_name="Ben", message_ids=[first, for_cyd])
+    assert len(await room.call("fetch_inbox", agent_name="Ben", unread_only=True)) == 2
+    done = await room.call("acknowledge_message", agent_name="Ben", message_ids=[first, second])
+    assert [(one["message_id"], one["acknowledged"]) for one in done["messages"]] == [
+        (first, True),
+        (second, True),
+    ]
+    assert await room.call("fetch_inbox", agent_name="Ben", unread_only=True) == []
+    for given in ({}, {"message_ids": []}, {"message_id": first, "message_ids": [second]}):
+        await room.refused(InvalidArgument, "acknowledge_message", agent_name="Ben", **given)

@@ -1,5 +1,6 @@
 """The MCP server over agent mail: profiles, schemas, answers, refusals, resources, news."""
 
+import base64
 import json
 import re
 from collections.abc import AsyncIterator
@@ -186,7 +187,16 @@ async def test_the_core_profile_refuses_what_it_does_not_offer(mail: Mail) -> No
 
 
 async def test_every_kind_of_resource_reads(client: Client[Any]) -> None:
-    await client.call_tool("send_message", message(thread_id="lamp:1"))
+    files = [
+        {"name": "plan.txt", "content_base64": "dGhlIHBsYW4="},
+        {"name": "x.png", "content_base64": "/wA="},
+    ]
+    sent = await client.call_tool("send_message", message(thread_id="lamp:1", attachments=files))
+    text, picture = (one["sha256"] for one in sent.data["deliveries"][0]["payload"]["attachments"])
+    (found,) = await client.read_resource(f"mail://attachment/srv-lighthouse/Ben/1/{text}")
+    assert (base64.b64decode(found.blob), found.mime_type) == (b"the plan", "text/plain")
+    (found,) = await client.read_resource(f"mail://attachment/srv-lighthouse/Ben/1/{picture}")
+    assert (base64.b64decode(found.blob), found.mime_type) == (b"\xff\x00", "image/png")
     for uri, holds in {
         "mail://inbox/srv-lighthouse/Ben": "Is it lit?",
         "mail://thread/srv-lighthouse/lamp:1": "open_questions",
@@ -197,7 +207,7 @@ async def test_every_kind_of_resource_reads(client: Client[Any]) -> None:
     }.items():
         (found,) = await client.read_resource(uri)
         assert holds in found.text, uri
-    assert len(await client.list_resource_templates()) == len(RESOURCES) == 5
+    assert len(await client.list_resource_templates()) == len(RESOURCES) == 6
 
 
 async def test_an_unknown_resource_is_refused_with_its_remedy(client: Client[Any]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from structlog.testing import capture_logs
 
+from log_lines import capture_logs
 from postgres_runs_room import OpenedRuns, Session
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.dispatch import INTERRUPTED, Claim, RunDispatch, RunDispatchStatus

@@ -1,7 +1,6 @@
 """A database that is away: told when it is lost, then once a minute, and when it is back."""
 
-import structlog
-
+from log_lines import capture_logs
 from postroom.contracts.errors import StoreUnavailable
 from postroom.stores.postgres.reach import Reach
 
@@ -11,7 +10,7 @@ SECOND = 1_000
 def test_a_loss_is_told_once_then_each_minute_and_its_end_with_how_long_it_was() -> None:
     now = 5 * SECOND
     reach = Reach(lambda: now)
-    with structlog.testing.capture_logs() as told:
+    with capture_logs() as told:
         reach.found()
         for _ in range(150):  # a try a second
             reach.lost(StoreUnavailable("nobody listens", remedy="start it"))
@@ -35,7 +34,7 @@ def test_a_loss_is_told_once_then_each_minute_and_its_end_with_how_long_it_was()
 def test_each_error_that_was_told_says_so() -> None:
     errors = [StoreUnavailable("nobody listens") for _ in range(2)]
     reach = Reach(lambda: 0)
-    with structlog.testing.capture_logs():
+    with capture_logs():
         for error in errors:
             reach.lost(error)
     assert [error.is_told for error in errors] == [True, True]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from application_room import Place, place
 from fake_postroom import FakePostroom
@@ -21,6 +20,7 @@ from postroom.app.config import Settings
 from postroom.app.logs import configure_logs
 from postroom.cli.main import main
 from postroom.contracts.errors import StoreFull
+from postroom.log import get_logger
 from postroom.services.runners import RunnerService
 from postroom.testing import ManualClock
 
@@ -90,7 +90,7 @@ def write_log(settings: Settings) -> None:
     for form in ("console", "json"):
         stream = StringIO()
         configure_logs(Settings(data_dir=settings.data_dir, log_format=form), stream=stream)
-        log = structlog.get_logger("postroom.app.somewhere")
+        log = get_logger("postroom.app.somewhere")
         log.error("backup.failed", code=StoreFull.code, reason="quux", agent="QuuxBo", path="/home/quux")
         log.warning("quux said code=quux_word")
         log.info("agents.started", code="quux_word")

@@ -17,6 +17,7 @@ from postroom.app import tokens
 from postroom.app.config import load_settings
 from postroom.app.logs import configure_logs, log_failure
 from postroom.contracts.errors import ConfigError, StoreFull
+from postroom.log import get_logger
 from postroom.mail.context import token_hash
 
 SECRET = "prm_" + "s" * 43
@@ -150,7 +151,6 @@ def log() -> Iterator[io.StringIO]:
     yield io.StringIO()
     root.handlers = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def configured(log: io.StringIO, form: str, level: str = "info") -> None:
@@ -163,7 +163,7 @@ def configured(log: io.StringIO, form: str, level: str = "info") -> None:
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_no_secret_reaches_a_log(log: io.StringIO, form: str) -> None:
     configured(log, form)
-    ours = structlog.get_logger("ours")
+    ours = get_logger("ours")
     ours.info("it.happened", note=f"x {SECRET} y", headers={"Cookie": "opensesame"})
     ours.info("it.happened", token="opensesame")
     ours.info(
@@ -186,7 +186,7 @@ def test_no_secret_reaches_a_log(log: io.StringIO, form: str) -> None:
 def test_json_logs_hold_one_object_a_line_with_what_is_bound(log: io.StringIO) -> None:
     configured(log, "json")
     with structlog.contextvars.bound_contextvars(request_id="r1"):
-        structlog.get_logger("ours").info("mail.sent", message_id=7, code="ok")
+        get_logger("ours").info("mail.sent", message_id=7, code="ok")
         logging.getLogger("library").warning("line\nfeed %s", "\x1b[31m")
     first, second = (json.loads(line) for line in log.getvalue().splitlines())
     assert first["event"] == "mail.sent"
@@ -198,7 +198,7 @@ def test_json_logs_hold_one_object_a_line_with_what_is_bound(log: io.StringIO) -
 
 def test_control_characters_cannot_forge_a_line_of_the_console(log: io.StringIO) -> None:
     configured(log, "console")
-    structlog.get_logger("ours").info("one\ntwo", path="/\x1b[2J")
+    get_logger("ours").info("one\ntwo", path="/\x1b[2J")
     assert len(log.getvalue().splitlines()) == 1
     assert "\x1b[2J" not in log.getvalue()
 
@@ -214,11 +214,11 @@ def test_the_web_servers_own_handlers_write_nothing_beside_ours(log: io.StringIO
 
 def test_the_level_holds_for_ours_and_the_libraries(log: io.StringIO) -> None:
     configured(log, "json", level="warning")
-    structlog.get_logger("ours").info("quiet")
+    get_logger("ours").info("quiet")
     logging.getLogger("library").info("quiet")
     assert log.getvalue() == ""
     configured(log, "json", level="debug")
-    structlog.get_logger("ours").debug("said")
+    get_logger("ours").debug("said")
     assert "said" in log.getvalue()
 
 
@@ -238,12 +238,12 @@ def test_a_line_that_cannot_be_written_fails_nobody_and_is_known(
 ) -> None:
     disk = FullDisk()
     configured(disk, "json")
-    structlog.get_logger("ours").info("it.happened")
+    get_logger("ours").info("it.happened")
     failure = log_failure()
     assert failure is not None
     assert failure.errno == errno.ENOSPC
     assert capsys.readouterr().err == ""
     disk.is_full = False
-    structlog.get_logger("ours").info("it.happened")
+    get_logger("ours").info("it.happened")
     assert log_failure() is None
     assert "it.happened" in disk.getvalue()

@@ -329,11 +329,14 @@ def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
     if told["state"] in (AdapterState.CONNECTED, AdapterState.ELSEWHERE):
         return CheckResult(part="channel", about=name, state="ok", detail=detail, facts=facts)
     is_on_its_way = told["state"] in (AdapterState.CONNECTING, AdapterState.RECONNECTING)
+    remedy = "`postroom gateway config check` reads how it is set up; the log tells each try"
+    if told["state"] == AdapterState.DEGRADED:
+        remedy = "`postroom gateway dead` lists the updates; `postroom gateway reconnect` ends the warning"
     return CheckResult(
         part="channel",
         about=name,
         state="unknown" if is_on_its_way else "failed",
         detail=detail,
         facts=facts,
-        remedy="`postroom gateway config check` reads how it is set up; the log tells each try",
+        remedy=remedy,
     )

@@ -35,7 +35,7 @@ class GatewayService(UndeliveredService):
     def check(self) -> Check:
         """Look how many channels are connected, and whether those that we serve take requests yet."""
         ours = [one for one in self._chats.adapters if one.liveness.state is not AdapterState.ELSEWHERE]
-        states = [adapter.liveness.state.value for adapter in ours]
+        states = [str(adapter.liveness.shown()["state"]) for adapter in ours]
         is_served = all(
             one.liveness.state is AdapterState.CONNECTED for one in ours if isinstance(one, HttpAdapter)
         )
@@ -163,6 +163,7 @@ class GatewayService(UndeliveredService):
                 f"the gateway is {self._chats.state}: its channels are not connected now",
                 remedy="see `postroom gateway status`, and try again when it runs",
             )
+        adapter.liveness.dead_updates = 0
         await self._gateway.reconnect(adapter)
         state = self._gateway.liveness()[adapter.platform.value]
         return {"platform": adapter.platform.value, **state, **_instants(state)}

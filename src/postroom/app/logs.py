@@ -20,7 +20,7 @@ from postroom.app.config import Settings
 from postroom.app.places import environment
 from postroom.app.tokens import redact
 from postroom.contracts.errors import PostroomError
-from postroom.log import about_error
+from postroom.log import LogLine, get_logger
 
 _SECRET_KEYS: Final = re.compile(
     r"(.*[_-])?(token|secret|password|passwd|authorization|cookie|api[_-]?key|credentials?)", re.IGNORECASE
@@ -32,8 +32,6 @@ _CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette")
 """The clients of HTTP among them write whole addresses, in which a person may have put a key."""
 TOLD_AGAIN: Final = timedelta(minutes=1)
 """After so long a failure that goes on is told again."""
-_OF_THIS_TIME: Final = frozenset({"timestamp", "request_id"})
-"""What tells a failure from the same one of another time."""
 _MOST_REPEATS: Final = 1_000
 """So many failures are known at once; of more each is told."""
 _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
@@ -43,16 +41,11 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
     """Send every log of this process to `stream` (standard error) in the configured form; repeatable."""
     target = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    structlog.configure(
-        processors=[*_shared(), Repeats(time.monotonic), ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
     handler = _Lines(target)
     handler.setFormatter(
         ProcessorFormatter(foreign_pre_chain=_shared(), processors=_last(settings.log_format, target))
     )
+    handler.addFilter(Repeats(time.monotonic))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
@@ -64,25 +57,11 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 
-def route_to_logging() -> None:
-    """Let events go to the standard library's logging, unless this process has configured its logs.
-
-    For embedding: unconfigured, structlog would write to standard output, which may be a protocol's.
-    """
-    if not structlog.is_configured():
-        structlog.configure(
-            processors=[*_shared(), structlog.stdlib.render_to_log_kwargs],
-            wrapper_class=structlog.stdlib.BoundLogger,
-            logger_factory=structlog.stdlib.LoggerFactory(),
-            cache_logger_on_first_use=False,
-        )
-
-
 def log_refused_start(error: PostroomError, settings: Settings) -> None:
     """Log why a server does not start."""
     configure_logs(settings)
     reason = {"code": error.code, "reason": error.message, "remedy": error.remedy}
-    structlog.get_logger(__name__).error("serve.not_started", **reason)
+    get_logger(__name__).error("serve.not_started", **reason)
 
 
 def log_failure() -> OSError | None:
@@ -114,15 +93,16 @@ class _Lines(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-class Repeats:
-    """Leaves out warnings that repeat one of the last minute; a structlog processor.
+class Repeats(logging.Filter):
+    """Leaves out warnings that repeat one of the last minute.
 
-    What goes on in rounds (renewing leases, looking for work) fails with the store in each, some times
-    a second. Only what has a `reason` counts as the same: a log-in refused twice is two.
+    Work in rounds (renewing leases, looking for due runs) fails with the store in each round, some times a
+    second. Only lines with a `reason` count as the same: a log-in refused twice is two.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         """`seconds` is a clock that only goes forward."""
+        super().__init__()
         self._seconds = seconds
         self._told: dict[object, tuple[float, int]] = {}
         """When a failure was told last, and how often it came since."""
@@ -130,24 +110,22 @@ class Repeats:
     def __len__(self) -> int:
         return len(self._told)
 
-    def __call__(
-        self, _logger: object, method: str, event: MutableMapping[str, Any]
-    ) -> MutableMapping[str, Any]:
-        """Return what is to be told, with how often it came since it was.
-
-        Raises:
-            structlog.DropEvent: it was told within the last minute.
-        """
-        if method != "warning" or "reason" not in event:
-            return event
-        key = tuple(sorted((name, repr(value)) for name, value in event.items() if name not in _OF_THIS_TIME))
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is written; one that came again after a minute says how often (`times`)."""
+        line: object = record.msg
+        if not isinstance(line, LogLine) or record.levelno != logging.WARNING or "reason" not in line.facts:
+            return True
+        facts = sorted((name, repr(value)) for name, value in line.facts.items())
+        key = (record.name, line.event, *facts)
         now, (since, times) = self._seconds(), self._told.get(key, (0.0, -1))
         if times >= 0 and now - since < TOLD_AGAIN.total_seconds():
             self._told[key] = since, times + 1
-            raise structlog.DropEvent
+            return False
         self._make_room(now)
         self._told[key] = now, 0
-        return event if times <= 0 else {**event, "times": times + 1}
+        if times > 0:
+            record.msg = LogLine(line.event, {**line.facts, "times": times + 1})
+        return True
 
     def _make_room(self, now: float) -> None:
         """Forget what is over, and all where that is too little."""
@@ -182,10 +160,18 @@ def _masked(key: str, value: object, depth: int) -> object:
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", redact(str(value)))
 
 
+def _with_facts(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Take the facts of a line of ours apart; a structlog processor."""
+    line = event["_record"].msg
+    if isinstance(line, LogLine):
+        event.update(line.facts, event=line.event)
+    return event
+
+
 def _shared() -> list[Processor]:
     return [
+        _with_facts,
         structlog.contextvars.merge_contextvars,
-        about_error,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

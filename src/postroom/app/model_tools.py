@@ -38,6 +38,7 @@ TOOLS: Final = (
     "fetch_inbox",
     "fetch_inbox_events",
     "get_message",
+    "get_attachment",
     "delivery_status",
     "mark_message_read",
     "acknowledge_message",

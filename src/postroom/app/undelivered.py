@@ -10,7 +10,7 @@ from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.transactions import Transaction
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter
-from postroom.gateway.replies import has_waiting_caller, target_name
+from postroom.gateway.replies import ReplyKind, has_waiting_caller, target_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import chat_of
 from postroom.services.cut_ids import whole_id
@@ -36,6 +36,12 @@ class UndeliveredService:
         What nobody here could deliver stays on the list.
         """
         named = await self._named(outbox_id)
+        if named.payload.get("kind") == ReplyKind.UPDATE:
+            raise InvalidArgument(
+                "this is a raw update of a platform, which is not tried again",
+                value=outbox_id[:200],
+                remedy="ask its sender to send it again, and discard it",
+            )
         self._refuse_unsayable(named.target)
         row = await self._outbox.revive(named.outbox_id)
         if row is None:

@@ -115,6 +115,18 @@ class Server:
             raise protocol_failure(error)
         return tool_result(answer.get("result"))
 
+    def download(self, path: str, query: Mapping[str, object]) -> bytes:
+        """Return the bytes that the server answers at an address.
+
+        Raises:
+            ServerUnavailable: Nobody answers, or not in time.
+            PostroomError: The server refused; the class is that of its code.
+        """
+        reply = self._exchange("GET", f"{path}?{urlencode(query)}", None, {})
+        if reply.status != 200:
+            raise refused(reply)
+        return reply.body
+
     def admin(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, object]:
         """Ask the administration and return its plain answer.
 

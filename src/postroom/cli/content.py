@@ -1,6 +1,7 @@
 """What a command sends along: the message's text and its attachments."""
 
 import base64
+import itertools
 import stat
 import sys
 from collections.abc import Sequence
@@ -72,6 +73,42 @@ def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
         left -= len(content)
         found.append({"name": file.name, "content_base64": base64.b64encode(content).decode("ascii")})
     return found or None
+
+
+def save_file(folder: Path, name: str, content: bytes) -> Path:
+    """Write a file into a folder and return its path; a number is added to the name of an existing file.
+
+    A file of this name that has the same bytes already is left as it is.
+
+    Raises:
+        InvalidPath: The folder cannot be made, or the file cannot be written.
+    """
+    plain = Path(name.replace("\\", "/")).name.strip(". ") or "attachment"
+    path = folder / plain
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(2):
+            try:
+                _write_new(path, content)
+            except FileExistsError:
+                if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+                    return path
+                path = folder / f"{Path(plain).stem} ({number}){Path(plain).suffix}"
+            else:
+                return path
+    except OSError as error:
+        raise InvalidPath(f"{str(path)!r} cannot be written: {error.strerror}", value=str(path)) from error
+    raise AssertionError("a count never ends")
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        try:
+            file.write(content)
+            file.flush()
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
 
 
 def _check_file(file: Path, limit: int) -> None:

@@ -48,6 +48,7 @@ _ACTING = (
     "fetch_inbox",
     "fetch_inbox_events",
     "get_message",
+    "get_attachment",
     "delivery_status",
     "mark_message_read",
     "acknowledge_message",

@@ -9,10 +9,11 @@ import typer
 
 from postroom.cli import content, show
 from postroom.cli.client import Server
+from postroom.cli.content import save_file
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
 from postroom.contracts.choices import Importance, SearchOrder
-from postroom.contracts.errors import UnknownThread
+from postroom.contracts.errors import InvalidArgument, UnknownThread
 
 app = typer.Typer(
     help="Send, read and find messages.",
@@ -23,6 +24,7 @@ app = typer.Typer(
         "mail inbox --as Ben --unread",
         "mail reply 1 --as Ben Yes.",
         "mail thread msg-1",
+        "mail save 1 --as Ben --to ~/inbox",
     ),
 )
 
@@ -39,6 +41,8 @@ MessageId = Annotated[
     int,
     typer.Argument(metavar="ID", min=1, help="The message's number.", autocompletion=completed("messages")),
 ]
+_PAST_THE_BODY = 2**53
+"""An offset with which a message comes without its body."""
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="At most so many.")]
 
 
@@ -182,6 +186,48 @@ def read(
     if not peek and acting.casefold() in (str(name).casefold() for name in readers):
         marked = server.call_tool("mark_message_read", named)
     show.answer({"message": message, "marked": marked}, as_json=as_json, text=lambda: _message(message))
+
+
+@app.command()
+def save(
+    message_id: MessageId,
+    acting: Acting,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME", help="Save only this file; may be given again."),
+    ] = None,
+    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The folder to save to.")] = Path(),
+    project: Project = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Save the files that came with a message. A number is added to a name that another file has."""
+    server = Server.find()
+    named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
+    message = show.fields(server.call_tool("get_message", {**named, "offset": _PAST_THE_BODY}))
+    attached = show.items(message.get("attachments"))
+    known = [str(one["name"]) for one in attached]
+    for name in names or ():
+        if name not in known:
+            raise InvalidArgument(
+                f"message {message_id} has no file named {name!r}",
+                value=name,
+                remedy=f"its files are: {', '.join(known) or 'none'}",
+            )
+    saved: list[dict[str, object]] = []
+    for one in attached:
+        if names and one["name"] not in names:
+            continue
+        content = server.download("/v1/get_attachment", {**named, "sha256": one["sha256"]})
+        path = save_file(folder, str(one["name"]), content)
+        saved.append({"name": one["name"], "path": str(path), "size": len(content), "sha256": one["sha256"]})
+    show.answer(
+        {"saved": saved},
+        as_json=as_json,
+        text=lambda: (
+            "\n".join(f"Saved {show.line(one['path'])} ({one['size']} bytes)." for one in saved)
+            or f"Message {message_id} has no files."
+        ),
+    )
 
 
 @app.command()

@@ -12,6 +12,7 @@ COMMANDS: Final = {
     "fetch_inbox_events": "watch",
     "fetch_thread": "mail thread",
     "file_reservation_paths": "reservations reserve",
+    "get_attachment": "mail save",
     "get_message": "mail read",
     "health_check": "status",
     "list_agents": "agents list",

@@ -410,7 +410,7 @@ class VersionConflict(StateError):
 
 
 class QueueFull(StateError):
-    """As many runs wait as are allowed to."""
+    """As many runs, or as many messages for the runs of a thread, wait as may."""
 
     code = "queue_full"
     retryable = True

@@ -49,6 +49,7 @@ _NOT_NEGATIVE = (
     "max_concurrent_runs",
     "max_concurrent_runs_per_tenant",
     "max_queued_per_thread",
+    "max_pending_per_thread",
     "drain_grace",
     "outage",
 )
@@ -93,6 +94,9 @@ class MailboxConfig:
     max_concurrent_runs_per_tenant: int | None = None
     limits: tuple[Limit, ...] = ()
     max_queued_per_thread: int | None = 1_000
+    """How many runs may be queued on a thread; None: any number."""
+    max_pending_per_thread: int | None = 10_000
+    """How many messages may wait on a thread for a run to read them; None: any number."""
     drain_grace: timedelta = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()

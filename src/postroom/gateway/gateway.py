@@ -92,7 +92,7 @@ class Gateway:
             stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
         )
         handover = Handover(run_queue, stores, config, presenter.seen.clear, self._place_of_runs)
-        notices = Notices(outbox)
+        notices = self._notices = Notices(outbox)
         self._reminders = None if store is None else Reminders(store, run_queue, self._place_of)
         links = Links(
             stores.links, config, self.people, presenter.sessions, notices, adapters=presenter.adapters
@@ -159,6 +159,7 @@ class Gateway:
             for adapter in self._adapters.values():
                 adapter.set_message_handler(self.intake)
                 adapter.files = self.stores.files
+                adapter.keep_dead = partial(self._notices.keep_dead, adapter)
                 adapter.is_ours = partial(self._is_ours, adapter)
                 adapter.is_shared = self._leases is not None
                 await self._connect(adapter)
@@ -217,17 +218,7 @@ class Gateway:
 
     def liveness(self) -> dict[str, dict[str, Json]]:
         """Return how it stands with each channel, for health pages and the status file."""
-        return {
-            platform.value: {
-                "state": adapter.liveness.state.value,
-                "since": adapter.liveness.since,
-                "inbound_at": adapter.liveness.inbound_at,
-                "outbound_at": adapter.liveness.outbound_at,
-                "error_code": adapter.liveness.error_code,
-                "error": adapter.liveness.error,
-            }
-            for platform, adapter in self._adapters.items()
-        }
+        return {platform.value: adapter.liveness.shown() for platform, adapter in self._adapters.items()}
 
     async def reconnect(self, adapter: BasePlatformAdapter) -> None:
         """Connect a channel anew, whatever its state; how that went is in its liveness."""

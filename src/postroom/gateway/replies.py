@@ -41,6 +41,8 @@ class ReplyKind(StrEnum):
     QUESTION = "question"
     CARD = "card"
     """A question that was asked has its answer: its card is to show that."""
+    UPDATE = "update"
+    """A raw update that met a defect of ours; it is said to nobody and becomes a dead letter."""
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -111,6 +113,8 @@ class Reply(Record, frozen=True, kw_only=True):
 
         What waits for the end of quiet hours is waited for by its like alone.
         """
+        if self.kind is ReplyKind.UPDATE:
+            return None
         if self.kind is not ReplyKind.NOTICE:
             return self.thread_id
         if self.source is None:

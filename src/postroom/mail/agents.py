@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
-from postroom.contracts.errors import AgentRetired, NameTaken, NotPermitted, StateError
+from postroom.contracts.errors import AgentRetired, InvalidName, NameTaken, NotPermitted, StateError
 from postroom.contracts.mail import Agent, Project
 from postroom.mail.commands import (
     CreateAgentIdentity,
@@ -27,7 +27,7 @@ from postroom.mail.identity import (
     refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
-from postroom.mail.names import check_name, generated
+from postroom.mail.names import RESERVED, check_name, generated
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, checked_path, find_project, free_slug, spelling
 from postroom.mail.repositories import project_of
@@ -158,6 +158,12 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
         return _made(context, project, asked)
     name = check_name(asked.name, of="a person" if project.slug == PEOPLE_SLUG else "an agent")
     known = context.tx.agent(project.id, name)
+    if known is None and name.casefold() in RESERVED:
+        raise InvalidName(
+            f"the name {name!r} is reserved: a model could take it for the speaker of its prompt",
+            value=name,
+            remedy=f"use another name, such as '{name}-1'",
+        )
     if known is None:
         return _made(context, project, asked, name=name)
     if known.name != name:

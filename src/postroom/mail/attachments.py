@@ -67,6 +67,7 @@ def _content(one: AttachmentIn, root: str, rules: Rules) -> tuple[str, bytes]:
 
 
 def _decoded(name: str, text: str, rules: Rules) -> bytes:
+    text = "".join(text.split())  # many encoders break lines
     if len(text) > rules.max_attachment_bytes * 4 // 3 + 4:
         raise _too_large(name, len(text) * 3 // 4, rules)
     try:

@@ -29,6 +29,7 @@ Ids = Annotated[list[MessageId], Meta(max_length=1_000)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 _THREAD_ID = rf"^[A-Za-z0-9][A-Za-z0-9._:-]{{0,127}}{_END}"
 _TOPIC = rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,63}})?{_END}"
+_SHA256 = rf"^[0-9a-f]{{64}}{_END}"
 ThreadId = Annotated[str, Meta(pattern=_THREAD_ID, description="letters, digits, . _ : -")]
 Topic = Annotated[str, Meta(pattern=_TOPIC)]
 Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
@@ -275,6 +276,19 @@ class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
     offset: Offset = 0
 
 
+class GetAttachment(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Read a file that came with a message: text as `text`, other files as `content_base64`.
+
+    If `truncated`, call again with `next_offset` as offset.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    message_id: MessageId
+    sha256: Annotated[str, Meta(pattern=_SHA256, description="from the message's attachments")]
+    offset: Offset = 0
+
+
 class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Say for each recipient whether a message is stored, announced, read or acknowledged, and since when.
 
@@ -298,14 +312,16 @@ class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Acknowledge a message, which marks it as read; the first acknowledgement stands.
+    """Acknowledge messages, which marks them as read; the first acknowledgement stands.
 
-    Do it for each message once you have acted on it or answered it: until then it counts as unread.
+    Do it once you have acted on a message or answered it: until then it counts as unread.
+    Give message_id, or several ids at once.
     """
 
     project_key: ProjectKey
     agent_name: AgentName
-    message_id: MessageId
+    message_id: MessageId | None = None
+    message_ids: Ids | None = None
 
 
 class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -519,6 +535,7 @@ _BROKEN_TEXT = "text that is not valid Unicode"
 _LONGEST_SHOWN = 200
 _IN_WORDS = {
     _THREAD_ID: "1 to 128 letters, digits, '.', '_', ':' or '-', beginning with a letter or digit",
+    _SHA256: "64 hexadecimal digits in lower case",
     _TOPIC: "up to 64 letters, digits, '.', '_', '/' or '-', beginning with a letter or digit",
 }
 _DEEPEST = 8

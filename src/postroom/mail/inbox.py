@@ -9,9 +9,11 @@ from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
     InvalidArgument,
+    StoreCorrupt,
     UnknownMessage,
 )
-from postroom.contracts.mail import URGENT, Agent, InboxEntry, Message, Project, Recipient
+from postroom.contracts.mail import URGENT, Agent, Attachment, InboxEntry, Message, Project, Recipient
+from postroom.contracts.records import replace
 from postroom.contracts.store import RecordReads
 from postroom.contracts.waking import MessageRun
 from postroom.mail.commands import (
@@ -19,6 +21,7 @@ from postroom.mail.commands import (
     DeliveryStatus,
     FetchInbox,
     FetchInboxEvents,
+    GetAttachment,
     GetMessage,
     MarkMessageRead,
 )
@@ -27,8 +30,10 @@ from postroom.mail.identity import acting, acting_active, visible_message
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.views import (
+    AttachmentPart,
     InboxView,
     MessageView,
+    attachment_part,
     fit_bodies,
     inbox_view,
     maybe_iso,
@@ -58,11 +63,22 @@ class MarkView(TypedDict):
     read_at: str | None
 
 
-class AckView(MarkView):
-    """An acknowledgement."""
+class Acknowledgement(MarkView):
+    """The acknowledgement of one message."""
 
     acknowledged: bool
     acknowledged_at: str | None
+
+
+class AckView(TypedDict, total=False):
+    """The acknowledgement of one message; for several, `messages` has one for each in the order given."""
+
+    message_id: int
+    read: bool
+    read_at: str | None
+    acknowledged: bool
+    acknowledged_at: str | None
+    messages: list[Acknowledgement]
 
 
 class RecipientStatus(TypedDict):
@@ -216,6 +232,45 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
     return shown_messages(context, project, [message], viewer=agent, offset=asked.offset)[0]
 
 
+def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:
+    """Return a file that came with a message from `offset` on, as much as one answer holds.
+
+    Raises:
+        UnknownMessage: The agent may see no such message, or the message has no such file.
+    """
+    attachment, content = attached_file(context, asked)
+    return attachment_part(attachment, content, offset=asked.offset)
+
+
+def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachment, bytes]:
+    """Return a file that came with a message, or the preview of one, with its bytes.
+
+    Raises:
+        UnknownMessage: The agent may see no such message, or the message has no such file.
+        StoreCorrupt: The store has lost the file's bytes.
+    """
+    project, agent = acting(context, asked.project_key, asked.agent_name)
+    message, _ = visible_message(context, project, agent, asked.message_id)
+    for attachment in context.tx.attachments([message.id])[message.id]:
+        if asked.sha256 in (attachment.sha256, attachment.preview_sha256):
+            content = context.tx.blob(asked.sha256)
+            if content is None:
+                raise StoreCorrupt(
+                    f"the bytes of {attachment.name!r} are not in the store",
+                    value=asked.sha256,
+                    remedy="run `postroom doctor` on the server",
+                )
+            if asked.sha256 == attachment.preview_sha256:
+                preview = f"{attachment.name}.preview.webp"
+                attachment = replace(attachment, sha256=asked.sha256, name=preview, media_type="image/webp")
+            return attachment, content
+    raise UnknownMessage(
+        f"message {message.id} has no attachment with this sha256",
+        value=asked.sha256,
+        remedy="take sha256 from `attachments` of the message, as get_message shows it",
+    )
+
+
 def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView:
     """Mark a message as read by its recipient; the first mark stands."""
     _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
@@ -226,18 +281,44 @@ def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView
 
 
 def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> AckView:
-    """Acknowledge a message for its recipient; the first acknowledgement stands."""
+    """Acknowledge one message or several for their recipient; the first acknowledgement of each stands.
+
+    Raises:
+        InvalidArgument: Both or none of `message_id` and `message_ids` were given.
+        UnknownMessage: A message was not sent to the agent; none was acknowledged.
+    """
     _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
-    acked_at = context.tx.mark_acked(asked.message_id, agent.id, context.now)
-    read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
-    if acked_at is None or read_at is None:
-        raise _not_received(agent, asked.message_id)
+    ids = asked.message_ids or ([] if asked.message_id is None else [asked.message_id])
+    if not ids or (asked.message_ids and asked.message_id is not None):
+        raise InvalidArgument(
+            "acknowledge_message takes either message_id or message_ids",
+            value=asked.message_id,
+            remedy="give message_id for one message, or message_ids with at least one id for several",
+        )
+    done: list[Acknowledgement] = []
+    for message_id in ids:
+        acked_at = context.tx.mark_acked(message_id, agent.id, context.now)
+        read_at = context.tx.mark_read(message_id, agent.id, context.now)
+        if acked_at is None or read_at is None:
+            raise _not_received(agent, message_id)
+        done.append(
+            {
+                "message_id": message_id,
+                "acknowledged": True,
+                "acknowledged_at": iso(acked_at),
+                "read": True,
+                "read_at": iso(read_at),
+            }
+        )
+    if asked.message_ids:
+        return {"messages": done}
+    [one] = done
     return {
-        "message_id": asked.message_id,
-        "acknowledged": True,
-        "acknowledged_at": iso(acked_at),
-        "read": True,
-        "read_at": iso(read_at),
+        "message_id": one["message_id"],
+        "acknowledged": one["acknowledged"],
+        "acknowledged_at": one["acknowledged_at"],
+        "read": one["read"],
+        "read_at": one["read_at"],
     }
 
 

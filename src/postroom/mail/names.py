@@ -57,6 +57,8 @@ Turtle Vale Valley Vine Viper Volcano Vole Walnut Walrus Warbler Waterfall Wave 
 Wheat Willow Wind Wolf Wombat Wood Woodpecker Wren Yak Yarrow Yew Zebra Zephyr Zinnia
 """
 
+RESERVED = frozenset({"assistant", "developer", "human", "postroom", "system", "tool", "user"})
+"""Names that a model could take for the speaker of its prompt; no new agent or person may have one."""
 ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
 

@@ -1,7 +1,7 @@
 """Everything a caller may do: one table from which tools, documents, tests and the command line are made."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_type_hints
 
 from postroom.contracts.errors import InsufficientScope, NotPermitted
@@ -143,6 +143,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _looks(READ, commands.FetchInbox, inbox.fetch_inbox, is_of_one_project=True),
     _looks(READ, commands.FetchInboxEvents, inbox.fetch_inbox_events, is_of_one_project=True),
     _looks(READ, commands.GetMessage, inbox.get_message, is_of_one_project=True),
+    _looks(READ, commands.GetAttachment, inbox.get_attachment, is_of_one_project=True),
     _looks(READ, commands.DeliveryStatus, inbox.delivery_status, is_of_one_project=True),
     _changes(
         SEND, commands.MarkMessageRead, inbox.mark_message_read, repeatable=True, is_of_one_project=True
@@ -197,3 +198,5 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
 )
 
 OPERATIONS = {operation.name: operation for operation in ALL_OPERATIONS}
+WHOLE_ATTACHMENT: Final = replace(OPERATIONS["get_attachment"], run=inbox.attached_file)
+"""get_attachment where a caller takes bytes: its answer is the whole file."""

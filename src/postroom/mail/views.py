@@ -1,5 +1,7 @@
 """How records look to a caller: plain JSON, moments as ISO 8601, hidden copies only to whom they concern."""
 
+import base64
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NotRequired, TypedDict
 
@@ -43,7 +45,7 @@ class AgentView(TypedDict):
 
 
 class AttachmentView(TypedDict):
-    """An attachment; its bytes lie in the archive, and at the page `attachments/<sha256>?message=<id>`."""
+    """An attachment; get_attachment returns its bytes."""
 
     name: str
     media_type: str
@@ -114,6 +116,9 @@ class ContactView(TypedDict):
     reason: str
     created_at: str
     decided_at: str | None
+
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def maybe_iso(instant: int | None) -> str | None:
@@ -231,6 +236,58 @@ def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
             view["truncated"] = True
             view["characters_left"] = len(body) - len(excerpt)
             view["next_offset"] = offset + len(excerpt)
+
+
+class AttachmentPart(TypedDict):
+    """A part of an attached file: `text` if the whole file is UTF-8 text, else `content_base64`.
+
+    `truncated`, `bytes_left` and `next_offset` are present only if the file goes on after this part.
+    """
+
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    text: NotRequired[str]
+    content_base64: NotRequired[str]
+    truncated: NotRequired[bool]
+    bytes_left: NotRequired[int]
+    next_offset: NotRequired[int]
+
+
+def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> AttachmentPart:
+    """Return as much of a file from `offset`, in bytes, as one answer holds."""
+    view: AttachmentPart = {
+        "name": attachment.name,
+        "media_type": attachment.media_type,
+        "size": len(content),
+        "sha256": attachment.sha256,
+    }
+    part = content[offset : offset + ANSWER_BYTES]
+    if is_text(content):
+        text = part.decode(errors="ignore")  # the limit may cut the last character
+        while (size := _json_bytes(text)) > ANSWER_BYTES:
+            text = text[: len(text) * ANSWER_BYTES // size]
+        view["text"] = text
+        end = offset + len(text.encode())
+    else:
+        part = part[: ANSWER_BYTES // 4 * 3]
+        view["content_base64"] = base64.b64encode(part).decode()
+        end = offset + len(part)
+    if end < len(content):
+        view["truncated"] = True
+        view["bytes_left"] = len(content) - end
+        view["next_offset"] = end
+    return view
+
+
+def is_text(content: bytes) -> bool:
+    """Return whether a file is UTF-8 text without control characters other than white space."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return False
+    return _CONTROLS.search(text) is None
 
 
 def _json_bytes(text: str) -> int:

@@ -7,7 +7,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from postroom.contracts.errors import InvalidArgument
+from postroom.mail.commands import read_command
 from postroom.mail.context import Caller
+from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT
 from postroom.mail.service import Mail
 
 
@@ -34,6 +36,18 @@ RESOURCES: tuple[MailResource, ...] = (
         description="The newest messages of an agent.",
         operation="fetch_inbox",
         arguments=lambda part: {"project_key": part["project"], "agent_name": part["agent"], "limit": 50},
+    ),
+    MailResource(
+        name="attachment",
+        template="mail://attachment/{project}/{agent}/{message}/{sha256}",
+        description="A file that came with a message of an agent.",
+        operation="get_attachment",
+        arguments=lambda part: {
+            "project_key": part["project"],
+            "agent_name": part["agent"],
+            "message_id": part["message"],
+            "sha256": part["sha256"],
+        },
     ),
     MailResource(
         name="thread",
@@ -75,7 +89,7 @@ def kind_of(uri: str) -> tuple[MailResource, dict[str, str]] | None:
 
 
 async def read(mail: Mail, uri: str, caller: Caller) -> Any:
-    """Return the plain value of a resource.
+    """Return the plain value of a resource; of an attachment, the record and the bytes.
 
     Raises:
         InvalidArgument: no kind of resource has such an address.
@@ -83,7 +97,9 @@ async def read(mail: Mail, uri: str, caller: Caller) -> Any:
     """
     if (found := kind_of(uri)) is not None:
         kind, parts = found
-        return await mail.call(kind.operation, kind.arguments(parts), caller=caller)
+        operation = WHOLE_ATTACHMENT if kind.name == "attachment" else OPERATIONS[kind.operation]
+        command = read_command(operation.command, kind.arguments(parts))
+        return await mail.perform(operation, command, caller=caller)
     raise InvalidArgument(
         f"no resource has the address {uri[:200]!r}",
         value=uri[:200],

@@ -192,7 +192,7 @@ class PostroomMcpServer(MCPServer[Any]):
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
     ) -> list[ReadResourceContents]:
-        """Return a resource as JSON."""
+        """Return a resource as JSON; an attachment as it is."""
         try:
             value = await resources.read(self._mail, str(uri), _caller_of(_request_in(context)))
         except PostroomError as error:
@@ -200,6 +200,9 @@ class PostroomMcpServer(MCPServer[Any]):
             raise _failed(code, str(uri), error.as_dict()) from error
         except Exception as error:  # the edge around one request, as for a tool
             raise _failed(INTERNAL_ERROR, str(uri), crash(str(uri))) from error
+        if isinstance(value, tuple):
+            attachment, content = value
+            return [ReadResourceContents(content=content, mime_type=attachment.media_type)]
         return [ReadResourceContents(content=as_json(value), mime_type="application/json")]
 
     async def get_prompt(

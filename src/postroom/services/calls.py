@@ -22,7 +22,7 @@ from postroom.log import get_logger
 from postroom.mail.commands import Command, ReplyMessage, read_command
 from postroom.mail.context import Caller
 from postroom.mail.names import nearest, shown
-from postroom.mail.operations import OPERATIONS, Operation
+from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT, Operation
 from postroom.mail.service import Mail
 
 if TYPE_CHECKING:
@@ -176,11 +176,18 @@ class Calls:
         self._observe: Observe = observe or (lambda _name, _outcome, _seconds: None)
 
     async def perform(
-        self, name: str, arguments: dict[str, Any], *, caller: Caller, follows: str | None = None
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        caller: Caller,
+        follows: str | None = None,
+        is_file_taken: bool = False,
     ) -> Any:
         """Perform the operation of this name on plain arguments and return its plain answer.
 
-        `follows` is the traceparent that the caller sent along; no decision hangs on it.
+        `follows` is the traceparent that the caller sent along; no decision hangs on it. If `is_file_taken`,
+        get_attachment returns the record and the bytes of the whole file.
 
         Raises:
             PostroomError: it was refused, or there is none of this name here; nothing changed.
@@ -190,6 +197,8 @@ class Calls:
         try:
             operation = self._operation(name)
             known = operation.name
+            if is_file_taken and operation.name == WHOLE_ATTACHMENT.name:
+                operation = WHOLE_ATTACHMENT
             answers = await self._answered_trace(operation, arguments)
             with self._mail.tracing.executing(known, follows=follows, answers=answers) as span:
                 caller = replace(caller, trace=span.traceparent)

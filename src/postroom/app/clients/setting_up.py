@@ -187,9 +187,8 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
         old = _still_true(records.get(found.path), found)
         places = {(one.path, one.sign) if one.sign else ((*one.path, one.key), "") for one in part.edits}
         if any((one.path, one.sign) not in places for one in old.of(client.name) if one.kind in _OURS):
-            cleared = _planned_removal(
-                client, part, records
-            )  # an earlier set-up wrote more than is wanted now
+            # An earlier set-up wrote more than this one asks for.
+            cleared = _planned_removal(client, part, records)
             text, old = cleared.after or "", replace(cleared.record, made_file=old.made_file)
         applied_edits: list[AppliedEdit] = []
         for edit in part.edits:

@@ -22,7 +22,7 @@ MAY_I: Final = "May I commit it? Please answer yes or no."
 COMMITTED: Final = "Committed as"
 TAKEN_BACK: Final = "I have taken it back."
 _FROM = re.compile(r"^From: (\S+) \((.*)\)$", re.MULTILINE)
-_THREAD = re.compile(r"mailed back to \S+ on thread (\S+)\.")
+_THREAD = re.compile(r"^Thread: (\S+)$", re.MULTILINE)
 
 
 class Assignment:

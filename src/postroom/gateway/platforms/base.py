@@ -9,9 +9,11 @@ acknowledge, and the platform sends the message again. It knows nothing of sessi
 """
 
 import asyncio
+import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,9 +24,16 @@ from starlette.routing import BaseRoute
 
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, SystemClock, Timer
-from postroom.contracts.errors import InvalidArgument, StoreUnavailable
+from postroom.contracts.errors import (
+    InputError,
+    InvalidArgument,
+    PostroomError,
+    ServerUnavailable,
+    StoreError,
+    StoreUnavailable,
+)
 from postroom.contracts.files import FileContent, FileStore
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, storable
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
@@ -39,6 +48,7 @@ from postroom.gateway.events import (
 )
 from postroom.gateway.pacing import Pacing, Turn
 from postroom.gateway.session import Platform, SessionSource
+from postroom.log import get_logger
 
 __all__ = [
     "AdapterState",
@@ -55,7 +65,17 @@ __all__ = [
     "SessionSource",
 ]
 
+_LOG = get_logger(__name__)
 _LOOK_AGAIN_MS: Final = 1_000
+MOST_TRIES: Final = 3
+"""How often an update is taken in that meets a defect of ours, before it becomes a dead letter."""
+LONGEST_RAW: Final = 200_000
+"""Characters of a raw update that its dead letter keeps."""
+_SECRETS: Final = ("token", "response_url", "trigger_id")
+"""Fields of a raw update that let their reader act for a person or for us."""
+_MOST_FAILING: Final = 1_000
+_DEFECT: Final = "receive_failed"
+"""The code of a channel whose newest update met a defect and is tried again."""
 _LONGEST_PAUSE_MS = 60_000
 TOO_OFTEN = "the platform's limits allow it later"
 """Why something was not sent that is before its turn; the platform was not asked."""
@@ -168,6 +188,8 @@ class AdapterState(StrEnum):
     CONNECTING = "connecting"
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
+    DEGRADED = "degraded"
+    """Connected, and an update became a dead letter since it was last connected by hand; only shown."""
     ELSEWHERE = "elsewhere"
     """Another server of this database has it."""
     FAILED = "failed"
@@ -192,6 +214,8 @@ class Liveness:
     retryable: bool = True
     refused: int = 0
     """Requests with a wrong signature or secret, and updates that could not be read."""
+    dead_updates: int = 0
+    """Updates that became dead letters since the channel was last connected by hand."""
     _state: AdapterState = AdapterState.STOPPED
     _reached: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -209,6 +233,25 @@ class Liveness:
             self._reached.set()
         else:
             self._reached.clear()
+
+    def shown(self) -> dict[str, Json]:
+        """Return the state for health pages and the status file."""
+        state, code, why = self._state, self.error_code, self.error
+        if state is AdapterState.CONNECTED and self.dead_updates:
+            state, code = AdapterState.DEGRADED, "updates_set_aside"
+            why = (
+                f"{self.dead_updates} updates of the platform met a defect and are dead letters: see"
+                " `postroom gateway dead`, then `postroom gateway reconnect`"
+            )
+        return {
+            "state": state.value,
+            "since": self.since,
+            "inbound_at": self.inbound_at,
+            "outbound_at": self.outbound_at,
+            "refused": self.refused,
+            "error_code": code,
+            "error": why,
+        }
 
     @property
     def is_reachable(self) -> bool:
@@ -242,6 +285,8 @@ class BasePlatformAdapter(ABC):
 
     platform: ClassVar[Platform]
     capabilities: ClassVar[ChannelCapabilities]
+    passing: ClassVar[tuple[type[Exception], ...]] = ()
+    """What the platform's library raises while the platform does not answer: no fault of the update."""
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
@@ -261,6 +306,10 @@ class BasePlatformAdapter(ABC):
         """False once the platform has said that this bot lacks the right to mark messages."""
         self.files: FileStore | None = None
         """Where files are kept, for an adapter that shows or takes them itself; the gateway sets it."""
+        self.keep_dead: Callable[[str, str, str], Awaitable[None]] | None = None
+        """Keeps a raw update as a dead letter (its key, its text, why); the gateway sets it."""
+        self._failing: OrderedDict[str, int] = OrderedDict()
+        """By the digest of an update that met a defect: how often it was tried."""
         self._pending_messages: dict[str, MessageEvent] = {}
         """The message that is next in each busy session; a view that the runner keeps."""
 
@@ -404,6 +453,54 @@ class BasePlatformAdapter(ABC):
             raise StoreUnavailable(f"nobody takes the messages of {self.platform.value} yet")
         await self._inbound.accept(event)
 
+    async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
+        """Take one update in; when this returns, the platform may be told that we have it.
+
+        An update that can never be used is counted as refused. An update that meets a defect of ours is tried
+        three times; then it becomes a dead letter, and the channel goes on, degraded.
+
+        Raises:
+            PostroomError: The update was not taken: take it again after a pause, and do not acknowledge it.
+        """
+        try:
+            await take()
+        except InputError as error:
+            self.liveness.refused += 1
+            kind = type(error).__name__
+            _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)
+        except Exception as error:  # whatever one update meets, those behind it are served
+            is_passing = isinstance(error, (StoreError, *self.passing))
+            if is_passing or (isinstance(error, PostroomError) and error.retryable):
+                raise
+            await self._defect_met(update, error)
+        if self.liveness.error_code == _DEFECT:
+            self._connected()
+
+    async def _defect_met(self, update: Json | bytes, error: Exception) -> None:
+        """Count a try of an update; make it a dead letter after the third.
+
+        Raises:
+            ServerUnavailable: It is to be tried again.
+            StoreError: The dead letter could not be kept.
+        """
+        raw = _raw(update)
+        key = sha256(raw.encode()).hexdigest()
+        tries = self._failing.pop(key, 0) + 1
+        self._failing[key] = tries
+        if len(self._failing) > _MOST_FAILING:
+            self._failing.popitem(last=False)
+        why = f"an update met a defect: {type(error).__name__}"
+        _LOG.error("channel.update_failed", platform=self.platform.value, tries=tries, exc_info=error)
+        if tries < MOST_TRIES:
+            if self.liveness.state is AdapterState.CONNECTED:
+                self.liveness.state = AdapterState.RECONNECTING
+            self.liveness.error_code, self.liveness.error = _DEFECT, f"{why}; see the log"
+            raise ServerUnavailable(why, remedy="look into the log; it is tried again") from error
+        if self.keep_dead is not None:
+            await self.keep_dead(key, raw[:LONGEST_RAW], why)
+        del self._failing[key]
+        self.liveness.dead_updates += 1
+
     def _turn(
         self,
         method: str,
@@ -446,3 +543,12 @@ class BasePlatformAdapter(ABC):
         self.liveness.error_code = code
         self.liveness.error = message
         self.liveness.retryable = retryable
+
+
+def _raw(update: Json | bytes) -> str:
+    """Return an update as text for its dead letter, without the secrets that platforms send with it."""
+    if isinstance(update, bytes):
+        return storable(update.decode("utf-8", "replace"))
+    if isinstance(update, dict):
+        update = {name: value for name, value in update.items() if name not in _SECRETS}
+    return storable(json.dumps(update, ensure_ascii=False, default=str))

@@ -94,6 +94,7 @@ class DiscordAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.DISCORD
+    passing = (RestFailure, OSError)
     capabilities = ChannelCapabilities(
         # Code points, by the word of its makers (discord/discord-api-docs 1315).
         limit=2_000,
@@ -114,10 +115,10 @@ class DiscordAdapter(BasePlatformAdapter):
         self._options = DiscordOptions.read(config)
         self._intake = Intake(
             self._options,
-            self.liveness,
             self._timer,
             request=self._request,
             accept=self.handle_message,
+            take_in=self.take_in,
             inbound=lambda: self._inbound,
         )
         self._bot: Bot | None = None

@@ -7,16 +7,18 @@ time is handed over, in the order of the gateway; a message that cannot be kept 
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import ConfigError, InputError, PostroomError
+from postroom.contracts.errors import ConfigError, PostroomError
+from postroom.contracts.messages import Json
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.platforms import discord_wire as wire
-from postroom.gateway.platforms.base import Inbound, Liveness, pause_ms
-from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, Unreadable, note_of
+from postroom.gateway.platforms.base import Inbound, pause_ms
+from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, note_of
 from postroom.gateway.platforms.options import Options, refuse_address, secret_remedy
 from postroom.log import get_logger
 
@@ -72,19 +74,19 @@ class Intake:
     def __init__(
         self,
         options: DiscordOptions,
-        liveness: Liveness,
         timer: Timer,
         *,
         request: Callable[..., Awaitable[Any]],
         accept: Callable[[MessageEvent], Awaitable[None]],
+        take_in: Callable[[Json, Callable[[], Awaitable[None]]], Awaitable[None]],
         inbound: Callable[[], Inbound | None],
     ) -> None:
         self.me: Me | None = None
         self._request = request
         self._accept = accept
+        self._take_in = take_in
         self._inbound = inbound
         self._options = options
-        self._liveness = liveness
         self._timer = timer
         self._held: deque[tuple[str, object]] = deque()
         self._marks: OrderedDict[str, str] = OrderedDict()
@@ -151,11 +153,7 @@ class Intake:
         attempt = 0
         while True:
             try:
-                await self._take(name, data)
-            except (InputError, Unreadable) as error:
-                self._liveness.refused += 1
-                _LOG.warning("discord.refused", update=name, why=type(error).__name__)
-                break
+                await self._take_in({"update": name, "data": data}, partial(self._take, name, data))
             except (PostroomError, RestFailure, OSError) as error:
                 self._refusing = True
                 asked = error.wait_ms if isinstance(error, RestFailure) else None

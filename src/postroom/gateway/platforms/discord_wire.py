@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import Json
 from postroom.gateway.events import (
     Attachment,
@@ -164,7 +165,7 @@ COMMAND, COMPONENT = 2, 3
 _KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 
 
-class Unreadable(Exception):
+class Unreadable(InvalidArgument):
     """An update has not the shape that Discord documents. Its words are not in the message."""
 
 

@@ -28,6 +28,7 @@ import smtplib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, TypeVar
 from uuid import uuid4
 
@@ -38,7 +39,6 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
     ConfigError,
     CredentialRefused,
-    InputError,
     PostroomError,
     ServerUnavailable,
 )
@@ -160,6 +160,7 @@ class EmailAdapter(BasePlatformAdapter):
     """
 
     platform = Platform.EMAIL
+    passing = NETWORK
     capabilities = ChannelCapabilities(limit=50_000, threads=True, media=FILES)
 
     def __init__(
@@ -267,25 +268,23 @@ class EmailAdapter(BasePlatformAdapter):
 
     async def _take(self, uid: int) -> None:
         """Hand over one mail, and mark it as read when its message is kept or never will be."""
-        try:
-            event = await self._on_thread(lambda: self._read(uid))
-            if event is not None:
-                await self.handle_message(event)
-        except (wire.Malformed, InputError) as error:
-            self.liveness.refused += 1
-            _LOG.warning("email.refused", uid=uid, reason=type(error).__name__)
+        found = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
+        if found is not None:
+            await self.take_in(found[0], partial(self._hand_over, uid, *found))
         await self._on_thread(lambda: self._mailbox.mark_read(uid))
 
-    def _read(self, uid: int) -> MessageEvent | None:
-        """Fetch a mail and understand it, on the thread: large ones take their time."""
-        found = self._mailbox.fetch(uid, most=self._options.max_bytes)
-        if found is None:
-            return None
-        mail = wire.parsed(found[0])
+    async def _hand_over(self, uid: int, raw: bytes, is_cut: bool) -> None:
+        event = await self._on_thread(lambda: self._read(uid, raw, is_cut=is_cut))
+        if event is not None:
+            await self.handle_message(event)
+
+    def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
+        """Understand a mail, on the thread: large mails take their time."""
+        mail = wire.parsed(raw)
         event = wire.understood(mail, self._mailbox.where(uid), self._me)
         if event is not None and event.message_id is not None:
             self._remember(event.message_id, wire.thread_of(mail))
-            if found[1]:
+            if is_cut:
                 event.metadata["truncated"] = True
         return event
 

@@ -11,6 +11,7 @@ from email.message import Message
 from email.parser import BytesParser
 from email.utils import parsedate_to_datetime
 
+from postroom.contracts.errors import InvalidArgument
 from postroom.gateway.events import Attachment, MessageEvent, MessageType
 from postroom.gateway.platforms.email_text import LONGEST, own_words, text_of_html, unflowed
 from postroom.gateway.platforms.safe_text import clean, one_line
@@ -39,7 +40,7 @@ _PROPERTY = re.compile(r'(header\.from|header\.d|smtp\.mailfrom)\s*=\s*"?([^\s";
 _COMMENT = re.compile(r"\([^()]*\)")
 
 
-class Malformed(Exception):
+class Malformed(InvalidArgument):
     """A mail cannot be read, or does not say clearly who wrote it."""
 
 

@@ -17,6 +17,7 @@ The place in the stream moves when every message of a batch is kept. Invitations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -165,11 +166,8 @@ class MatrixAdapter(BasePlatformAdapter):
             self._me,
             accept=self.handle_message,
             inbound=lambda: self._inbound,
-            refused=self._count_refused,
+            take_in=self.take_in,
         )
-
-    def _count_refused(self) -> None:
-        self.liveness.refused += 1
 
     async def _begin(self) -> None:
         """Take the present for the beginning: what was said before is history."""
@@ -214,16 +212,16 @@ class MatrixAdapter(BasePlatformAdapter):
             return answer.retry_after_ms or 0
         self._heard()
         try:
-            await self._intake.take(answer.body)
-            self._invited(answer.body)
+            await self.take_in(answer.body, partial(self._take, answer.body))
         except PostroomError as error:
             _LOG.warning("matrix.batch_not_kept", code=error.code)
             return 0
-        except Exception:
-            self._fail("failed", "a message could not be taken; see the log", retryable=True)
-            raise
         await self._position.move(since, self._clock.now())
         return None
+
+    async def _take(self, batch: Mapping[str, Any]) -> None:
+        await self._intake.take(batch)
+        self._invited(batch)
 
     async def _sync(self, *, timeout_ms: int) -> Answer:
         """Ask for what is new; with everything about the rooms that are not known yet in this process."""

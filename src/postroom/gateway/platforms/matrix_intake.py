@@ -5,10 +5,11 @@ import json
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from postroom.contracts.errors import ConfigError, InputError, ServerUnavailable
+from postroom.contracts.errors import ConfigError, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.platforms import matrix_wire as wire
@@ -113,8 +114,8 @@ class Intake:
         me: wire.Ourselves,
         *,
         accept: Callable[[MessageEvent], Awaitable[None]],
+        take_in: Callable[[Json, Callable[[], Awaitable[None]]], Awaitable[None]],
         inbound: Callable[[], Inbound | None],
-        refused: Callable[[], None],
     ) -> None:
         self.me = me
         self.rooms: dict[str, wire.Room] = {}
@@ -126,7 +127,7 @@ class Intake:
         self._position = position
         self._accept = accept
         self._inbound = inbound
-        self._refused = refused
+        self._take_in = take_in
 
     def begin(self, batch: Mapping[str, Any]) -> None:
         """Learn which rooms there are; what was said in them is history."""
@@ -163,7 +164,7 @@ class Intake:
         if belonged and isinstance(timeline, dict) and timeline.get("limited") is True:
             events = [*await self._gap(room.room_id, timeline.get("prev_batch")), *events]
         for event in wire.after_our_invitation(events, self.me):
-            await self._take_event(event, room)
+            await self._take_in(event, partial(self._take_event, event, room))
 
     async def _gap(self, room_id: str, before: object) -> list[object]:
         """Return what was said in a room between our last round and this one, the oldest first."""
@@ -186,16 +187,16 @@ class Intake:
         return found[::-1]
 
     async def _take_event(self, event: object, room: wire.Room) -> None:
-        """Hand over one event; what can never be taken is counted and passed over."""
-        try:
-            if room.joined is None:
-                await self._count_members(room)
-            heard = wire.understood(event, room, self.me)
-            if heard is not None:
-                await self._hand_over(heard, room)
-        except (wire.Malformed, InputError) as error:
-            self._refused()
-            _LOG.warning("matrix.event_refused", reason=type(error).__name__)
+        """Hand over one event.
+
+        Raises:
+            Malformed: It is not as the protocol says.
+        """
+        if room.joined is None:
+            await self._count_members(room)
+        heard = wire.understood(event, room, self.me)
+        if heard is not None:
+            await self._hand_over(heard, room)
 
     async def _hand_over(self, heard: wire.Heard, room: wire.Room) -> None:
         event = heard.event

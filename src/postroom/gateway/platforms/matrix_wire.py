@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
+from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import Json
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.safe_text import clean, is_marked_up, one_line
@@ -141,7 +142,7 @@ _QUOTED_SENDER = re.compile(r"> (?:\* )?<(@[^>]{1,255})>")
 _COMMAND = re.compile(r"[a-zA-Z][\w-]*(?:\s|$)")
 
 
-class Malformed(ValueError):
+class Malformed(InvalidArgument):
     """Something that a server sent is not as the protocol says."""
 
 

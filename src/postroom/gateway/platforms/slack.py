@@ -21,6 +21,7 @@ once; it documents the errors of that and not the argument, so that a lost answe
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from msgspec import Meta
@@ -28,7 +29,7 @@ from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import InputError, InvalidArgument, ServerUnavailable
+from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import storable
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
@@ -62,9 +63,7 @@ from postroom.gateway.platforms.slack_wire import (
     Bot,
     Deletion,
     Edit,
-    Malformed,
     NewMessage,
-    Update,
     is_ts,
     read,
 )
@@ -304,23 +303,18 @@ class SlackAdapter(BasePlatformAdapter):
         _LOG.warning("slack.refused", what=what, why=why)
 
     async def _take(self, kind: str, payload: Mapping[str, Any]) -> None:
-        """Understand what came and hand it over; what can never be kept is counted and passed over.
+        """Take an envelope in; see `take_in`.
 
         Raises:
-            StoreError: it was not kept.
+            PostroomError: It was not kept.
         """
-        if self._bot is None:
-            return
-        try:
-            update = read(kind, payload, self._bot, self._options)
-            if update is not None:
-                await self._hand_over(update)
-        except Malformed as error:
-            self._refused(kind, str(error))
-        except InputError as error:
-            self._refused(kind, error.code)
+        if self._bot is not None:
+            await self.take_in({"kind": kind, **payload}, partial(self._hand_over, kind, payload, self._bot))
 
-    async def _hand_over(self, update: Update) -> None:
+    async def _hand_over(self, kind: str, payload: Mapping[str, Any], bot: Bot) -> None:
+        update = read(kind, payload, bot, self._options)
+        if update is None:
+            return
         self._heard()
         if isinstance(update, NewMessage):
             await self.handle_message(update.event)

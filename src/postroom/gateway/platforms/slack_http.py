@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StoreError
+from postroom.contracts.errors import PostroomError
 from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.slack_wire import COMMANDS, EVENTS, INTERACTIVE, Malformed, is_signed
 from postroom.log import get_logger
@@ -38,7 +38,7 @@ class SlackReceiver:
         take: Callable[[str, Mapping[str, Any]], Awaitable[None]],
         refused: Callable[[str, str], None],
     ) -> None:
-        """`tasks` is None while nothing is received; `take` raises StoreError when it kept nothing."""
+        """`tasks` is None while nothing is received; `take` raises PostroomError when it kept nothing."""
         self._secret = secret
         self._clock = clock
         self._tasks = tasks
@@ -82,7 +82,7 @@ class SlackReceiver:
         async with self._in_order:
             try:
                 await self._take(kind, payload)
-            except StoreError as error:
+            except PostroomError as error:
                 _LOG.warning("slack.not_kept", code=error.code)
                 return False
             return True

@@ -26,8 +26,8 @@ from postroom.contracts.errors import (
     ConfigError,
     CredentialRefused,
     MissingExtra,
+    PostroomError,
     ServerUnavailable,
-    StoreError,
 )
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.slack_wire import KINDS
@@ -84,7 +84,7 @@ class Hooks:
     address: Callable[[], Awaitable[str]]
     """Returns where to connect to, good for once; raises ConfigError or ServerUnavailable."""
     take: Callable[[str, Mapping[str, Any]], Awaitable[None]]
-    """Takes an envelope; raises StoreError when it could not be kept."""
+    """Takes an envelope; raises PostroomError when it could not be kept."""
     heard: Callable[[], None]
     refused: Callable[[str, str], None]
     stands: Callable[[AdapterState, str], None]
@@ -311,7 +311,7 @@ class SlackSocket:
             return True
         try:
             await self._hooks.take(str(kind), payload)
-        except StoreError as error:
+        except PostroomError as error:
             _LOG.warning("slack.not_kept", code=error.code)
             return False
         return True

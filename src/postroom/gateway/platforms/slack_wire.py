@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import storable
 from postroom.gateway.events import Attachment, ButtonPress, MessageEvent, MessageType
 from postroom.gateway.platforms.options import Options
@@ -39,7 +40,7 @@ _SPOKEN: Final = (None, "file_share", "thread_broadcast", "me_message", "bot_mes
 _GONE: Final = ("tombstone", "hidden_by_limit")
 
 
-class Malformed(Exception):
+class Malformed(InvalidArgument):
     """It cannot be understood; the message says what is missing and quotes nothing."""
 
 

@@ -46,6 +46,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import ConfigError, CredentialRefused, InputError, PostroomError
+from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError
 from postroom.gateway.events import ButtonPress
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.telegram_wire import (
@@ -380,25 +381,25 @@ class TelegramAdapter(BasePlatformAdapter):
         if self._me is None:
             return False
         try:
-            found = read_update(update, self._me)
-            if isinstance(found, ButtonPress):
-                await self._pressed(found)
-            elif isinstance(found, Moved):
-                await self._follow(found)
-            elif found is not None and not found.edited:
-                await self.handle_message(found.event)
-            elif found is not None and self._inbound is not None:
-                await self._inbound.edited(found.event)
-        except InputError as error:
-            self._refuse(error.code, update_id=update_id_of(update))
+            await self.take_in(update, partial(self._take, update, self._me))
         except PostroomError as error:
-            self.liveness.error_code, self.liveness.error = (
-                "not_kept",
-                f"a message could not be kept: {error.code}",
-            )
+            if self.liveness.state is not AdapterState.RECONNECTING:
+                self.liveness.error_code = "not_kept"
+                self.liveness.error = f"a message could not be kept: {error.code}"
             _LOG.warning("channel.not_kept", platform=self.platform.value, code=error.code)
             return False
         return True
+
+    async def _take(self, update: Json, me: Me) -> None:
+        found = read_update(update, me)
+        if isinstance(found, ButtonPress):
+            await self._pressed(found)
+        elif isinstance(found, Moved):
+            await self._follow(found)
+        elif found is not None and not found.edited:
+            await self.handle_message(found.event)
+        elif found is not None and self._inbound is not None:
+            await self._inbound.edited(found.event)
 
     async def _follow(self, moved: Moved) -> None:
         """Go on in the group that a group has become."""

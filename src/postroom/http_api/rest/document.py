@@ -23,9 +23,10 @@ from postroom.http_api.rest.schemas import (
     reference,
 )
 from postroom.mail.commands import Command, FollowEvents
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, WHOLE_ATTACHMENT, Operation
 from postroom.version import __version__
 
+BYTES: Final = "application/octet-stream"
 OPENAPI: Final = "3.1.0"
 _CODES: Final = codes_by_status()
 _ALL: Final = frozenset(_CODES)
@@ -81,13 +82,14 @@ def document(*, session_cookie: str) -> dict[str, Any]:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
+    responses = _responses(answer_schema(operation), _ALL if operation.changes else _ALL - ONLY_OF_CHANGES)
+    if operation.name == WHOLE_ATTACHMENT.name:
+        responses["200"]["content"] = {BYTES: responses["200"]["content"][JSON]}
     return {
         "operationId": operation.name,
         "summary": operation.summary,
         **(_change(operation) if operation.changes else _look(operation)),
-        "responses": _responses(
-            answer_schema(operation), _ALL if operation.changes else _ALL - ONLY_OF_CHANGES
-        ),
+        "responses": responses,
         "security": [
             *_security(_CHANGERS if operation.changes else _LOOKERS),
             {"token": [one for one in SCOPES if one in operation.needs]},

@@ -1,13 +1,15 @@
 """The routes of the mail room: read the arguments, perform the operation, answer in JSON."""
 
 from collections.abc import Awaitable, Callable
+from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from postroom.http_api.rest.document import DOCUMENT, EVENTS, address_of, encoded, method_of
+from postroom.contracts.mail import Attachment
+from postroom.http_api.rest.document import BYTES, DOCUMENT, EVENTS, address_of, encoded, method_of
 from postroom.http_api.rest.event_routes import EventService
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
 from postroom.mail.operations import ALL_OPERATIONS, Operation
@@ -56,10 +58,25 @@ def _operation_route(operation: Operation, calls: Calls) -> Route:
             arguments,
             caller=caller_of(request),
             follows=request.headers.get(TRACEPARENT),
+            is_file_taken=True,
         )
+        if isinstance(answer, tuple):
+            return _file(*answer)
         return Response(msgspec.json.encode(answer), media_type=JSON)
 
     return _route(address_of(operation), method_of(operation), perform)
+
+
+def _file(attachment: Attachment, content: bytes) -> Response:
+    """Return a file that a browser stores and never runs, whatever its sender called it."""
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(attachment.name, safe='')}",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "private, no-cache",
+        "ETag": f'"{attachment.sha256}"',
+    }
+    return Response(content, media_type=BYTES, headers=headers)
 
 
 def _route(path: str, method: str, endpoint: Endpoint) -> Route:

@@ -11,7 +11,7 @@ import msgspec
 from postroom.contracts import errors
 from postroom.http_api.errors import STATUSES
 from postroom.mail.commands import Command
-from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS, WHOLE_ATTACHMENT, Operation
 
 _AT: Final = "#/components/schemas/{name}"
 
@@ -58,10 +58,11 @@ class QueryField:
 @cache
 def _made() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Return the schema of each operation's answer, and what all of them and the commands refer to."""
-    answers = [one.answer for one in ALL_OPERATIONS]
+    in_json = [one for one in ALL_OPERATIONS if one.name != WHOLE_ATTACHMENT.name]
+    answers = [one.answer for one in in_json]
     changes = [one.command for one in ALL_OPERATIONS if one.changes]
     found, parts = msgspec.json.schema_components([*answers, *changes], ref_template=_AT)
-    by_name = {one.name: schema for one, schema in zip(ALL_OPERATIONS, found, strict=False)}
+    by_name = {one.name: schema for one, schema in zip(in_json, found, strict=False)}
     return by_name, {name: parts[name] for name in sorted(parts)}
 
 
@@ -71,8 +72,8 @@ def components() -> dict[str, Any]:
 
 
 def answer_schema(operation: Operation) -> dict[str, Any]:
-    """Return the schema of what an operation answers."""
-    return dict(_made()[0][operation.name])
+    """Return the schema of what an operation answers; get_attachment answers the bytes of a file."""
+    return dict(_made()[0].get(operation.name, {"type": "string", "format": "binary"}))
 
 
 def reference(command: type[Command]) -> dict[str, Any]:
@@ -113,6 +114,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "requester": "GreenHill",
     "reservation_id": 1,
     "sender_name": "BlueLake",
+    "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "subject": "Review",
     "thread_id": "1",
     "to": "GreenHill",

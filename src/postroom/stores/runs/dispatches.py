@@ -434,9 +434,13 @@ def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: i
     )
 
 
-def queue_look(thread_id: str, at_most: int = 1) -> Look:
-    """Return the look for what is claimed, queued (no further than `at_most`) and waits on a thread."""
-    return "dispatches.queue_of_thread", {"thread_id": thread_id, "at_most": max(at_most, 1)}
+def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
+    """Return the look for the state of a thread: its claimed dispatch, its epoch, and what is behind it.
+
+    It counts at most `at_most` queued dispatches and `waiting` pending messages.
+    """
+    values = {"thread_id": thread_id, "at_most": max(at_most, 1), "waiting": waiting}
+    return "dispatches.queue_of_thread", values
 
 
 def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Look:

@@ -1,0 +1,53 @@
+"""An update that meets a defect of ours becomes a dead letter, and the channel goes on, shown as degraded."""
+
+import asyncio
+
+import pytest
+
+from gateway_room import Agent, settled
+from postroom.app.undelivered import UndeliveredService
+from postroom.contracts.errors import InvalidArgument, ServerUnavailable
+from postroom.gateway.platforms.base import MOST_TRIES
+
+
+async def meet_a_defect() -> None:
+    raise TypeError("a defect in our own code")
+
+
+async def poisoned(room):
+    gateway, channel = await room.open(Agent())
+    update = {"update_id": 7, "message": {"text": "poison"}, "token": "a-secret"}
+    for _ in range(MOST_TRIES - 1):
+        with pytest.raises(ServerUnavailable):
+            await channel.take_in(update, meet_a_defect)
+        assert gateway.liveness()["telegram"]["state"] == "reconnecting"
+    await channel.take_in(update, meet_a_defect)
+    service = UndeliveredService(room.runs, [channel])
+    listed = await until_listed(service)
+    return gateway, channel, service, listed
+
+
+async def until_listed(service):
+    async with asyncio.timeout(60):
+        while not (found := (await service.dead())["undelivered"]):
+            await asyncio.sleep(0)
+    return found
+
+
+async def test_a_poisoned_update_is_listed_whole_without_its_secrets_and_others_are_answered(room):
+    gateway, channel, _, [letter] = await poisoned(room)
+    assert (letter["kind"], letter["error"]) == ("update", "an update met a defect: TypeError")
+    assert '"text": "poison"' in letter["text"]
+    assert "a-secret" not in letter["text"]
+    await channel.say("hello")
+    await settled(lambda: channel.texts() == ["re: hello"])
+    told = gateway.liveness()["telegram"]
+    assert (told["state"], told["error_code"]) == ("degraded", "updates_set_aside")
+
+
+async def test_a_poisoned_update_can_be_discarded_and_is_not_tried_again(room):
+    _, _, service, [letter] = await poisoned(room)
+    with pytest.raises(InvalidArgument, match="raw update"):
+        await service.revive(letter["outbox_id"])
+    assert (await service.discard(letter["outbox_id"]))["discarded"]
+    assert (await service.dead())["undelivered"] == []
