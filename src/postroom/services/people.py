@@ -90,8 +90,8 @@ def _active(tx: MailReads, name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How much a message may hold."""
+class FormSizes:
+    """The most characters of a subject and bytes of a text that the form takes."""
 
     subject_chars: int
     body_bytes: int
@@ -132,10 +132,10 @@ class MessageService:
         self._people = people
 
     @property
-    def limits(self) -> Limits:
-        """How much a message may hold."""
+    def limits(self) -> FormSizes:
+        """The most characters of a subject and bytes of a text that the form takes."""
         rules = self._mail.rules
-        return Limits(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
+        return FormSizes(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
 
     async def people(self) -> list[str]:
         """Return the names of those who may write at the pages, by when they were named."""
