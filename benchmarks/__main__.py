@@ -29,6 +29,7 @@ ALL = (
     "dispatch_store",
     "dispatch_mailbox",
     "enqueue_many",
+    "backlog",
     "embedded",
     "gateway",
     "chat_files",

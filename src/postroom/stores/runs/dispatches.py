@@ -70,6 +70,10 @@ class Dispatches(Tables, DispatchTables):
         return rows.dispatch(row) if row else None
 
     @override
+    def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
+        return self._all("claimed_by", {"consumer": consumer, "besides": besides})
+
+    @override
     def epoch(self, thread_id: str) -> int:
         return int(self._queue(thread_id)[1])
 
@@ -340,6 +344,10 @@ class Dispatches(Tables, DispatchTables):
     def put_place(self, thread_id: str, place: str) -> None:
         put_place(self._sql, thread_id, place)
         self._tell(WORK)
+
+    @override
+    def open_threads(self, among: Sequence[str]) -> frozenset[str]:
+        return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     @override
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:

@@ -121,6 +121,16 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed';
 
+-- claimed_by
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled, limit_key
+  FROM run_dispatches
+ WHERE status = 'Claimed' AND claimed_by = :consumer AND NOT (claim_token IN {texts :besides})
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY thread_id;
+
 -- queued_of_thread
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
@@ -256,6 +266,10 @@ UPDATE run_dispatches SET held_by = '', held_until = 0
 
 -- held_until
 SELECT min(held_until) FROM run_dispatches WHERE held_until > :now AND held_until > 0 AND status = 'Queued';
+
+-- open_threads
+SELECT DISTINCT thread_id FROM run_dispatches
+ WHERE status IN ('Queued', 'Claimed') AND thread_id IN {texts :thread_ids};
 
 -- queued_threads
 SELECT DISTINCT thread_id FROM run_dispatches
