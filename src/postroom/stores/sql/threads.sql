@@ -151,7 +151,7 @@ SELECT * FROM (
    ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found
  UNION ALL
 SELECT * FROM (
-  SELECT 'started' AS part, run_id, body FROM runs
+  SELECT 'started' AS part, run_id, body FROM runs {index runs_started}
    WHERE thread_id = :thread_id AND status <> 'created'
      AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
    ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found;
