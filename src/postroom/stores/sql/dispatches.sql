@@ -70,16 +70,18 @@ INSERT INTO dispatch_epochs (thread_id, epoch) VALUES (:thread_id, :epoch)
 ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
 
 -- next_due
+-- While another run of the thread is claimed the thread compares with NULL, and no row is read.
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
        completed_at, reconciled, limit_key,
        run_id, (SELECT body FROM runs WHERE runs.run_id = run_dispatches.run_id)
   FROM run_dispatches
- WHERE thread_id = :thread_id AND status = 'Queued' AND available_at <= :now
+ WHERE thread_id = (SELECT CAST(:thread_id AS text)
+                     WHERE NOT EXISTS (SELECT 1 FROM run_dispatches o
+                                        WHERE o.thread_id = :thread_id AND o.status = 'Claimed' AND o.dispatch_id <> :ending))
+   AND status = 'Queued' AND available_at <= :now
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = :thread_id AND o.status = 'Claimed'
-                      AND o.dispatch_id <> :ending)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = :thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id AND r.run_id <> :ending_run)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
@@ -96,12 +98,14 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
  ORDER BY thread_id, priority, created_at, dispatch_id;
 
 -- stale_queue
+-- Among the first of the queue: those behind are found when they have come to the front.
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
        completed_at, reconciled, limit_key
-  FROM run_dispatches
- WHERE thread_id = :thread_id AND status = 'Queued' AND dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
+  FROM (SELECT * FROM run_dispatches q WHERE q.thread_id = :thread_id AND q.status = 'Queued'
+         ORDER BY q.thread_id, q.priority, q.created_at, q.dispatch_id LIMIT 64) AS found
+ WHERE dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id);
 
 -- overdue
