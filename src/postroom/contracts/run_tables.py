@@ -141,8 +141,11 @@ class DispatchTables(Protocol):
         """Return what was owned until before now, the longest overdue first."""
         ...
 
-    def reclaim(self, dispatch_id: str) -> RunDispatch | None:
-        """Take back a dispatch if it is overdue; None when it is not, or is of an older epoch and ends."""
+    def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
+        """Take back a dispatch if it is overdue; None when it is not, or is of an older epoch and ends.
+
+        `counts` says whether that is an attempt.
+        """
         ...
 
     def of_thread(

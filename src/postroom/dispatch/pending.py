@@ -37,7 +37,7 @@ class PendingInput:
         def look(tx: Transaction) -> tuple[PendingMessage, ...]:
             return self._leading(tx, tx.runs.threads.load_run(self.run_id), boundary, group)
 
-        pending = await self.core.store.read(look)
+        pending = await self.core.retried(lambda: self.core.store.read(look))
         return tuple(one.message for one in select_pending(pending, boundary, self.run_id, group=group))
 
     async def freeze(
@@ -51,9 +51,12 @@ class PendingInput:
             StaleClaim: the run is not the worker's any more; what waits, waits on.
         """
         core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
+        written: list[tuple[tuple[Message, ...], int]] = []
 
         def freeze(tx: Transaction) -> tuple[tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
+            if written and tx.runs.messages.named(thread_id, [one.id or "" for one in written[0][0]]):
+                return written[0]  # only the reply was lost
             facts = tx.runs.threads.submission_facts(thread_id, self.run_id)
             pending = self._leading(tx, facts.named_run, boundary, group) if facts.waits else ()
             taken = select_pending(pending, boundary, self.run_id, group=group)
@@ -64,9 +67,10 @@ class PendingInput:
                 done = tx.runs.commit(self.coordinator.owned(self._commit(facts, taken, messages)))
                 if isinstance(done, StaleClaim):
                     return done
+            written[:] = [(messages, facts.message_count + 1)] if taken else []
             return messages, facts.message_count + 1
 
-        messages, first_seq = await core.store.write(freeze, key=thread_id)
+        messages, first_seq = await core.retried(lambda: core.store.write(freeze, key=thread_id))
         if messages:
             self.coordinator.staged.written(count)
             await self.events.messages_committed(thread_id, self.run_id, messages, first_seq=first_seq)

@@ -211,7 +211,7 @@ class Dispatches(Tables, DispatchTables):
         return [rows.dispatch(row) for row in found]
 
     @override
-    def reclaim(self, dispatch_id: str) -> RunDispatch | None:
+    def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
         if row is None or found is None or found.lease_until is None or found.lease_until >= now:
@@ -219,7 +219,7 @@ class Dispatches(Tables, DispatchTables):
         if found.dispatch_epoch < row[-1]:
             self.put(found.superseded(reason=STALE_EPOCH, now=now))
             return None
-        return self.put(found.lease_ended(now=now))
+        return self.put(found.lease_ended(now=now) if counts else found.released(now=now))
 
     def insert(self, row: RunDispatch) -> RunDispatch:
         """Store a dispatch that is new, and return it."""
