@@ -30,6 +30,7 @@ ALL = (
     "dispatch_mailbox",
     "enqueue_many",
     "embedded",
+    "waiting",
     "gateway",
     "chat_files",
     "schedules",

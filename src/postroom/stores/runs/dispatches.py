@@ -43,6 +43,8 @@ PURGED_AT_ONCE: Final = 1_000
 _EARLIEST: Final = (-(2**63), "")
 _FOR_EVER: Final = 2**63 - 1
 """Until when something is held that has no end of its own."""
+_FEW: Final = 16
+"""Due rows, and threads of the queue, of which fewer are looked at one by one."""
 _FIRST_WINDOW: Final = 64
 _WINDOWS: Final = 3
 """Rows of the queue that are looked at together, at least, and how often before each thread is looked at."""
@@ -284,13 +286,16 @@ class Dispatches(Tables, DispatchTables):
         """Return due rows in their order, of at least `limit` threads if so many are due.
 
         The cost does not grow with delayed rows, with the rows of one thread, or with rows behind a run that
-        is claimed or waits: after a few windows of rows each thread is looked at once instead.
+        is claimed or waits: if few threads are queued, or a few windows of rows hold too few that are due,
+        each thread is looked at once instead.
         """
         asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **_within(places)}
+        due = self._sql.all("dispatches.due_now", {**asked, "window": _FEW})
+        if len(due) < _FEW:
+            return sorted((row for row in due if row[-1]), key=_turn)
+        if len(self.queued_threads(_FEW, "")) < _FEW:
+            return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
         window = max(2 * limit, _FIRST_WINDOW)
-        due = self._sql.all("dispatches.due_now", {**asked, "window": window})
-        if len(due) < window:
-            return sorted(row for row in due if row[-1])
         statement = "due_threads"
         if tenant is not None:
             statement = "due_threads_of_tenant" if tenant else "due_threads_of_nobody"
@@ -303,7 +308,7 @@ class Dispatches(Tables, DispatchTables):
             if len(part) < window or len({row[3] for row in found}) >= limit:
                 return found
             behind = part[-1][:3]
-        return sorted(self._sql.all("dispatches.due_by_thread", asked))
+        return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
 
     @override
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
@@ -440,6 +445,11 @@ class Dispatches(Tables, DispatchTables):
 
     def _all(self, statement: str, values: Values) -> tuple[RunDispatch, ...]:
         return tuple(rows.dispatch(row) for row in self._sql.all(f"dispatches.{statement}", values))
+
+
+def _turn(row: Row) -> tuple[int, int, str]:
+    """Return the columns by which due rows have their turn."""
+    return row[0], row[1], row[2]
 
 
 def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: int) -> Interrupt:

@@ -349,7 +349,8 @@ SELECT thread_id FROM found
  WHERE thread_id IS NOT NULL
    AND EXISTS (SELECT 1 FROM run_dispatches d
                 WHERE d.thread_id = found.thread_id AND d.status = 'Queued'
-                  AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = d.dispatch_id))
+                  AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = d.dispatch_id)
+                LIMIT 1 OFFSET 0)
  LIMIT :limit;
 
 -- queue_of_thread

@@ -389,7 +389,8 @@ SELECT thread_id FROM found
    AND EXISTS (SELECT 1 FROM pending_messages p
                 WHERE p.thread_id = found.thread_id
                   AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                   WHERE kind = 'pending' AND id = p.thread_id || '/' || p.pending_id))
+                                   WHERE kind = 'pending' AND id = p.thread_id || '/' || p.pending_id)
+                LIMIT 1 OFFSET 0)
  LIMIT :limit;
 
 -- spending
