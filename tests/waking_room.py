@@ -57,6 +57,7 @@ class Room:
     wakes: bool = True
     """Whether a message wakes its readers in its own change; else a round finds them."""
     most_attempts: int = 1
+    max_pending: int | None = None
 
     def __post_init__(self) -> None:
         self.mail = Mail(
@@ -79,7 +80,10 @@ class Room:
             effects=self.effects,
             timer=self.clock,
             config=MailboxConfig(
-                drain_grace=timedelta(0), default_max_attempts=self.most_attempts, budgets=self.budgets
+                drain_grace=timedelta(0),
+                default_max_attempts=self.most_attempts,
+                budgets=self.budgets,
+                max_pending_per_thread=self.max_pending,
             ),
         )
         return mailbox, self.waker_of(mailbox)

@@ -88,7 +88,7 @@ async def test_a_completion_is_the_answer_to_the_last_message_of_the_user(
             "content": [{"type": "text", "text": "Is the"}, {"type": "text", "text": "light on?"}],
         },
     ]
-    body = {"model": "postroom", "messages": messages, "temperature": 1, "user": "harbour"}
+    body = {"model": "postroom", "messages": messages, "temperature": 1, "conversation": "harbour"}
     answer = await client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200
     told = answer.json()
@@ -379,9 +379,9 @@ WRONG = {
     "no content": {"messages": [{"role": "user"}]},
     "two choices": said("x", n=2),
     "stream is a word": said("x", stream="yes"),
-    "user is a number": said("x", user=7),
-    "user is two lines": said("x", user="a\nb"),
-    "user is long": said("x", user="x" * 201),
+    "conversation is a number": said("x", conversation=7),
+    "conversation is two lines": said("x", conversation="a\nb"),
+    "conversation is long": said("x", conversation="x" * 201),
     "a part of text is long": said("x" * 65_537),
     "too many parts": parts(*[{"type": "text", "text": "x"}] * 1_001),
     "an unknown part": parts({"type": "input_audio", "input_audio": {}}),

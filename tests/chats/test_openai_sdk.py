@@ -50,6 +50,7 @@ from postroom.runtime import (
 from runtime.room import call, calls
 
 KEY = "sk-of-the-harbour-1"
+ADA = {"conversation": "ada"}
 CONFIG = GatewayConfig(platforms={Platform.API_SERVER: PlatformConfig(enabled=True, api_key=KEY)})
 TOOL = {
     "type": "function",
@@ -173,15 +174,30 @@ async def test_a_chat_without_a_session_is_what_the_client_says_it_is(room: Room
 async def test_in_a_session_the_conversation_is_ours(room: Room) -> None:
     async with harbour(room) as it:
         it.model.add(said("one"), said("two"))
-        await it.chat("first", user="ada")
-        await it.chat("made up", {"role": "assistant", "content": "made up"}, "second", user="ada")
+        await it.chat("first", extra_body=ADA)
+        await it.chat("made up", {"role": "assistant", "content": "made up"}, "second", extra_body=ADA)
         assert it.shown() == [("user", "first"), ("assistant", "one"), ("user", "second")]
+
+
+async def test_two_chats_of_one_user_stay_two_conversations(room: Room) -> None:
+    async with harbour(room) as it:
+        it.model.add(said("Noted."), said("I do not know."), said("You are Eve."))
+        await it.chat("My name is Bob", user="64f0c0ffee")
+        await it.chat("What is my name?", user="64f0c0ffee")
+        assert it.shown() == [("user", "What is my name?")]
+        await it.chat(
+            "My name is Eve", {"role": "assistant", "content": "Hi"}, "Who am I?", user="64f0c0ffee"
+        )
+        assert it.shown() == [("user", "My name is Eve"), ("assistant", "Hi"), ("user", "Who am I?")]
+        answer = await it.sdk.responses.create(model="postroom", input="And now?", user="64f0c0ffee")
+        assert it.shown() == [("user", "And now?")]
+        assert answer.conversation is None
 
 
 @pytest.mark.parametrize("command", ["/remind 10m Lock the door.", "/every 1d Say what is new."])
 async def test_nothing_is_kept_for_later_where_only_requests_are_answered(room: Room, command: str) -> None:
     async with harbour(room) as it:
-        answer = await it.chat(command, user="ada")
+        answer = await it.chat(command, extra_body=ADA)
         assert answer.choices[0].message.content == wording.ANSWERS_ONLY
 
 
@@ -286,10 +302,10 @@ async def test_our_own_tools_are_used_beside_the_callers(room: Room) -> None:
 
     async with harbour(room, tools=[wind]) as it:
         it.model.add(calls(call("wind", "w"), call("tide", "t")), said("Both."))
-        first = await it.chat("?", tools=[TOOL], user="ada")
+        first = await it.chat("?", tools=[TOOL], extra_body=ADA)
         assert [one.id for one in first.choices[0].message.tool_calls] == ["t"]
         second = await it.chat(
-            {"role": "tool", "tool_call_id": "t", "content": "low"}, tools=[TOOL], user="ada"
+            {"role": "tool", "tool_call_id": "t", "content": "low"}, tools=[TOOL], extra_body=ADA
         )
         assert second.choices[0].message.content == "Both."
         assert it.shown() == [("user", "?"), ("tool", "calm"), ("tool", "low")]
@@ -419,11 +435,11 @@ async def test_a_session_that_refuses_while_busy_says_so(room: Room) -> None:
     config = replace(CONFIG, busy=BusyConfig(mode=BusyPolicy.REJECT))
     async with harbour(room, config=config) as it:
         it.model.free.clear()
-        first = asyncio.create_task(it.chat("one", user="ada"))
+        first = asyncio.create_task(it.chat("one", extra_body=ADA))
         await until(lambda: it.model.waiting)
         with pytest.raises(openai.RateLimitError) as refused:
             await it.sdk.with_options(max_retries=0).chat.completions.create(
-                model="postroom", messages=[{"role": "user", "content": "two"}], user="ada"
+                model="postroom", messages=[{"role": "user", "content": "two"}], extra_body=ADA
             )
         assert refused.value.code == "busy"
         it.model.free.set()
@@ -596,9 +612,9 @@ async def test_the_request_that_steered_gets_the_answer_that_covers_it(room: Roo
 
     async with harbour(room, config=config, tools=[look]) as it:
         it.model.add(calls(call("look"), text="I look."), said("To both."))
-        first = asyncio.create_task(it.chat("one", user="ada"))
+        first = asyncio.create_task(it.chat("one", extra_body=ADA))
         await begun.wait()
-        second = asyncio.create_task(it.chat("two", user="ada"))
+        second = asyncio.create_task(it.chat("two", extra_body=ADA))
         await until(lambda: it.adapter._exchanges.waiting == 2)
         await waiting_is(room, 1)
         go_on.set()
@@ -612,9 +628,9 @@ async def test_no_finished_answer_is_lost_when_somebody_speaks_into_the_end_of_a
     async with harbour(room, config=config) as it:
         it.model.add(said("To one."), said("To two."))
         it.model.free.clear()
-        first = asyncio.create_task(it.chat("one", user="ada", stream=False))
+        first = asyncio.create_task(it.chat("one", extra_body=ADA, stream=False))
         await until(lambda: it.model.waiting)
-        second = asyncio.create_task(it.chat("two", user="ada"))
+        second = asyncio.create_task(it.chat("two", extra_body=ADA))
         await waiting_is(room, 1)
         it.model.free.set()
         answers = [(await one).choices[0].message.content for one in (first, second)]

@@ -9,10 +9,17 @@ import pytest
 from dispatch_room import Blocking, Counting, Raising, dispatch_in, done, eventually
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import AlreadyConsumed, DeliveryBlocked, DuplicateRecord, Unauthorized
+from postroom.contracts.errors import (
+    AlreadyConsumed,
+    DeliveryBlocked,
+    DuplicateRecord,
+    QueueFull,
+    Unauthorized,
+)
 from postroom.contracts.messages import Boundary, DeliveryMode, Granularity, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+from postroom.dispatch.config import MailboxConfig
 from postroom.testing.run_faults import failing_changes
 
 ALONE = DeliveryMode(granularity=Granularity.ONE, starts_run=True)
@@ -50,6 +57,42 @@ async def test_an_idle_thread_begins_at_once_and_the_others_follow_one_by_one(ro
     assert read(executor) == [["one"], ["two"], ["three"]]
     texts = [message.text() for message in await room.stores.threads.load_messages("t")]
     assert texts == ["one", "ok", "two", "ok", "three", "ok"]
+
+
+async def test_a_message_too_many_is_refused_and_those_that_wait_are_read(room):
+    executor = Blocking()
+    mailbox = room.mailbox(executor, config=MailboxConfig(max_pending_per_thread=2))
+    await mailbox.deliver("t", said("one"), ALONE)
+    await executor.started.get()
+    await mailbox.deliver("t", said("two", "three"), ALONE)
+    with pytest.raises(QueueFull) as refused:
+        await mailbox.deliver("t", said("four"), ALONE)
+    assert (refused.value.message, refused.value.details) == (
+        "2 messages wait on thread 't', the most that may",
+        {"max_pending": 2},
+    )
+    await mailbox.deliver("t", said("two"), ALONE)  # known: the call may be repeated
+    with pytest.raises(QueueFull):
+        await mailbox.deliver("other", said("five", "six", "seven"), DeliveryMode())
+    assert await mailbox.pending("other") == ()
+    executor.release.set()
+    await eventually(lambda: nothing_waits(room, runs=3, executor=executor))
+    await mailbox.settled()
+    assert read(executor) == [["one"], ["two"], ["three"]]
+
+
+async def test_a_run_reads_the_messages_of_its_group_from_far_behind(room):
+    executor = Blocking()
+    mailbox = room.mailbox(executor)
+    await mailbox.deliver("t", said("begin"), together("a"))
+    await executor.started.get()
+    names = [f"{group}{number}" for group in "ab" for number in range(90)]
+    for name in names:
+        await mailbox.deliver("t", said(name), together(name[0]))
+    executor.release.set()
+    await eventually(lambda: nothing_waits(room, runs=3, executor=executor))
+    await mailbox.settled()
+    assert read(executor) == [["begin"], names[:90], names[90:]]
 
 
 async def test_what_is_handed_in_on_an_idle_thread_has_begun_with_its_commit(room):

@@ -42,6 +42,7 @@ from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReaso
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.limits import WorkerStatus
 from postroom.dispatch.mailbox import Mailbox
+from postroom.dispatch.outages import LONGEST_PAUSE_MS
 from postroom.dispatch.worker import DispatchAttempt
 from postroom.runtime import AgentRuntime, FixedResolver, MapResolver, ResolvedAgent, ScriptedModel
 from postroom.testing.run_faults import failing_changes, with_parts
@@ -188,32 +189,28 @@ async def test_quota_storm_drains_with_bounded_work(room):
     assert {status: count for status, count in counts.items() if count} == {RunDispatchStatus.DEAD_LETTER: 50}
 
 
-async def test_permanent_error_recovers_from_transient_dead_letter_fault(room):
+@pytest.mark.parametrize("plan", ["before", "after"], ids=["refused", "answer lost"])
+async def test_permanent_error_recovers_from_transient_dead_letter_fault(room, plan: str):
+    """The failure is written when the store is back; the run is not executed again for it."""
     counts: Counter[str] = Counter()
     executor = unauthorized()
-    config = MailboxConfig(default_max_attempts=5, lease_ms=300)
-    stores = failing_queue(room.stores, counts=counts, dead_letter=[True])
-    mailbox = room.mailbox(executor, stores=stores, config=config)
+    plans: dict[str, Any] = {plan: {"dead_letter": [True]}}
+    mailbox = room.mailbox(executor, stores=failing_changes(room.stores, counts=counts, **plans))
     queued = await enqueue_prepared_dispatch(mailbox, room.stores, "thread-dl-fault", "go")
 
     assert await started(mailbox, "thread-dl-fault") is DispatchAttempt.CLAIMED
-    await mailbox.settled()
-    left = await row_of(room.stores, queued.dispatch_id)
-    assert left.status is RunDispatchStatus.CLAIMED
-    assert left.lease_until == room.clock.now() + 300
 
-    room.clock.advance(ms(300))
-    await mailbox.run_sweep()
-    await mailbox.settled()
-    assert await row_of(room.stores, queued.dispatch_id) == left
-    room.clock.advance(ms(1))
-    await mailbox.run_sweep()
+    async def waits_to_try_again() -> bool:
+        return operations(mailbox, "dead_letter", "error") == 1 and room.clock.sleeping == 2
+
+    await eventually(waits_to_try_again)
+    room.clock.advance(ms(LONGEST_PAUSE_MS))
     await mailbox.settled()
 
     dead = await row_of(room.stores, queued.dispatch_id)
     await assert_given_up(room, dead, "unauthorized")
-    assert dead.attempt_count == 1
-    assert executor.run_count == 2
+    assert dead.attempt_count == 0
+    assert executor.run_count == 1
     assert counts["dead_letter"] == 2
 
 
@@ -257,7 +254,7 @@ async def test_background_success_recovers_ack_after_result_was_recorded(room, p
 
     await eventually(waits_to_try_again)
     assert (await run_of(room.stores, submitted.run_id)).status is RunStatus.DONE
-    room.clock.advance(ms(MailboxConfig().lease_retry_ms))
+    room.clock.advance(ms(LONGEST_PAUSE_MS))
     await mailbox.settled()
 
     acked = await row_of(room.stores, submitted.dispatch_id)
@@ -367,7 +364,7 @@ async def test_an_end_in_one_transaction_is_written_once_when_the_store_fails(ro
         return operations(mailbox, "ack", "error") == 1 and room.clock.sleeping == 2
 
     await eventually(waits_to_try_again)
-    room.clock.advance(ms(MailboxConfig().lease_retry_ms))
+    room.clock.advance(ms(LONGEST_PAUSE_MS))
     await mailbox.settled()
 
     acked = await row_of(room.stores, submitted.dispatch_id)

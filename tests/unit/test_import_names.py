@@ -1,6 +1,8 @@
-"""The import names of the mail system: the settings, the database, the archive and the server under them."""
+"""The import names: of the mail system (settings, database, archive, server), and of the gateway."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,3 +86,29 @@ async def test_bad_profiles_and_messages_are_refused(settings: Settings) -> None
     with pytest.raises(InvalidArgument):
         await storage.write_message_bundle(archive, message={}, body_md="", sender="A", recipients=[])
     assert await asyncio.to_thread(archive.repository.tip) is None
+
+
+def test_an_application_keeps_its_own_package_gateway(tmp_path: Path) -> None:
+    own = tmp_path / "gateway"
+    own.mkdir()
+    (own / "routes.py").write_text("name = 'mine'\n")
+    code = (
+        "import gateway.routes, importlib.util as u; print(gateway.routes.name, u.find_spec('gateway.run'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("mine None\n", "")
+
+
+def test_a_program_that_adds_the_folder_of_the_names_imports_the_gateway_s_modules(tmp_path: Path) -> None:
+    code = """if True:
+        import pathlib, sys, postroom
+        sys.path.append(str(pathlib.Path(postroom.__file__).parent / "import_names"))
+        import gateway.run, postroom.gateway.run
+        print(gateway.run is postroom.gateway.run)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.dispatch import OPEN, RunDispatchStatus
-from postroom.contracts.errors import StoreUnavailable, Unauthorized
+from postroom.contracts.errors import QueueFull, StoreUnavailable, Unauthorized
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
@@ -408,3 +408,57 @@ async def test_readers_who_were_given_runners_meanwhile_are_locked_and_woken_as_
     assert asked == [0, 1, 2]
     await room.turn()
     assert len(room.agents.prompts) == 2
+
+
+async def held_up(room: Room, name: str) -> asyncio.Event:
+    """Have an agent begin with a message; return the event that lets its run end."""
+    goes_on, began = asyncio.Event(), asyncio.Event()
+
+    async def act(activation):
+        if activation.agent_id.startswith(name):
+            began.set()
+            await goes_on.wait()
+
+    room.agents.act = act
+    await room.send("Ada", name, body="first")
+    await asyncio.wait_for(began.wait(), 30)
+    return goes_on
+
+
+async def test_a_message_to_an_agent_with_too_many_waiting_messages_is_refused_and_nothing_is_lost(
+    stores, clock
+):
+    room = Room(*stores, clock=clock, max_pending=2)
+    await room.people("Ada", "Bo", "Cy", runners=("Bo",))
+    goes_on = await held_up(room, "Bo")
+    for body in ("second", "third"):
+        await room.send("Ada", "Bo", body=body)
+    with pytest.raises(QueueFull, match="nothing was sent: as many messages wait for runs of Bo as may"):
+        await room.send("Ada", "Bo", "Cy", body="fourth")
+    assert await room.texts("Cy") == []
+    assert [body for _, body in await room.texts("Bo")] == ["first", "second", "third"]
+    goes_on.set()
+    await room.turn()
+    await room.send("Ada", "Bo", "Cy", body="fourth")
+    await room.turn()
+    read = [text for _, prompts in room.agents.prompts for text in prompts]
+    assert [sum(body in text for text in read) for body in ("first", "second", "third", "fourth")] == [1] * 4
+    assert await room.texts("Cy") == [("Ada", "fourth")]
+    await room.close()
+
+
+async def test_the_answer_of_a_run_to_an_agent_with_too_many_waiting_messages_wakes_it_later(stores, clock):
+    room = Room(*stores, clock=clock, max_pending=1)
+    await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
+    goes_on = await held_up(room, "Bo")
+    await room.send("Ada", "Bo", body="second")
+    await room.send("Bo", "Cy", body="a question")
+    async with asyncio.timeout(30):
+        while ("Cy", "Cy did it") not in await room.texts("Bo"):
+            await asyncio.sleep(0)
+    assert await room.waker.round() == 0, "it waits for its turn"
+    goes_on.set()
+    await room.turn()
+    read = [text for who, prompts in room.agents.prompts for text in prompts if who.startswith("Bo")]
+    assert sum("Cy did it" in text for text in read) == 1
+    await room.close()

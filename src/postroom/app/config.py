@@ -262,6 +262,12 @@ class Settings(BaseSettings):
         default=65_536, ge=0, le=64 * _MIB, description="Pictures above this many bytes get a preview."
     )
     max_recipients: Count = Field(default=1000, ge=1, le=100_000, description="Most recipients of a message.")
+    max_pending_messages: Count = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Messages that may wait for runs of one agent or chat; another one is refused.",
+    )
     max_reservation_ttl: Duration = Field(
         default=timedelta(days=7), description="Longest time for which a reservation is given."
     )

@@ -111,6 +111,7 @@ class Application:
             registry=self.metrics.registry,
             is_exclusive=store.is_exclusive,
             budgets=declared.budgets,
+            max_pending=self.settings.max_pending_messages,
             leases=None if store.is_exclusive else self.leases,
             claims_hold=None if self.keeper is None else self.keeper.hold,
         )

@@ -16,25 +16,28 @@ class ThreadsNeeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Puts a message where runs of a thread read it, within a change; it begins one where the thread is idle.
+    """Puts a message where runs of a thread read it, within a change; it begins a run if the thread is idle.
 
-    True when a run begins on it. A message that is known by its id is passed over.
+    Return True if a run begins on it. A message whose id is known is passed over.
     """
 
     thread_ids: frozenset[str]
     """The threads that it is for: the change has locked them."""
     put: Callable[[str, Message, DeliveryMode], bool]
+    is_full: Callable[[str], bool]
+    """Whether as many messages wait on a thread as may: a further message would be refused."""
 
     def __call__(self, thread_id: str, message: Message, mode: DeliveryMode) -> bool:
         """Put it there.
 
         Raises:
-            ThreadsNeeded: the thread is none of those.
+            ThreadsNeeded: The thread is none of those.
+            QueueFull: As many messages wait on the thread as may, and this is another.
         """
         if thread_id not in self.thread_ids:
             raise ThreadsNeeded(frozenset({thread_id}))
         return self.put(thread_id, message, mode)
 
 
-NOWHERE = Accept(frozenset(), lambda *_: False)
+NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)
 """Puts nothing anywhere: a change that would is run again."""

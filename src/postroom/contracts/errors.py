@@ -35,7 +35,7 @@
     │       └── ContextOverflow, RequestRefused, Unauthorized, ModelNotFound, ContentFiltered
     ├── InternalError         a developer: a rule of our own was broken
     ├── StoreError            the operator; the data is as it was
-    │   ├── StoreUnavailable, StoreFull, StoreReadOnly, StoreCorrupt, CommitUnknown
+    │   ├── StoreUnavailable (StoreClosed), StoreFull, StoreReadOnly, StoreCorrupt, CommitUnknown
     │   └── StoreHeld, SchemaTooNew, WrongStore  (at start-up: exit 78)
     ├── ArchiveUnavailable    the operator; mail goes on, the backlog drains later
     ├── ServerUnavailable     the person at the command line: start the server
@@ -410,7 +410,7 @@ class VersionConflict(StateError):
 
 
 class QueueFull(StateError):
-    """As many runs wait as are allowed to."""
+    """As many runs, or as many messages for the runs of a thread, wait as may."""
 
     code = "queue_full"
     retryable = True
@@ -830,6 +830,13 @@ class StoreUnavailable(StoreError):
 
     code = "store_unavailable"
     retryable = True
+
+
+class StoreClosed(StoreUnavailable):
+    """This process has closed the store; the call may be repeated when the store is open again."""
+
+    code = "store_closed"
+    default_remedy = "start the server again"
 
 
 class StoreFull(StoreError):

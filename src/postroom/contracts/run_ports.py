@@ -33,6 +33,7 @@ from postroom.contracts.outbox import (
     OutboxStatus,
     line_lock,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import (
     FAMILIES,
     MAX_PAGE,
@@ -379,8 +380,15 @@ class ThreadStore(_RunPort):
     """Threads, runs, and messages committed and pending. Messages and runs change through commits alone."""
 
     async def submission_facts(self, thread_id: str, run_id: str | None = None) -> SubmissionFacts:
-        """Return what a submission to the thread is decided on."""
-        return await self._look(lambda runs: runs.threads.submission_facts(thread_id, run_id))
+        """Return the facts on which a submission to the thread is decided, with all that waits."""
+
+        def look(runs: RunTables) -> SubmissionFacts:
+            facts = runs.threads.submission_facts(thread_id, run_id)
+            if facts.waits:
+                facts = replace(facts, waits=False, pending=runs.messages.waiting(thread_id))
+            return facts
+
+        return await self._look(look)
 
     async def load_thread(self, thread_id: str) -> Thread | None:
         """Return one thread."""

@@ -36,7 +36,10 @@ class SubmissionFacts(Record, frozen=True, kw_only=True):
 
     thread: Thread | None
     message_count: int = 0
+    waits: bool = False
+    """Whether messages wait on the thread that `pending` does not hold."""
     pending: tuple[PendingMessage, ...] = ()
+    """The messages in front of those that wait, as far as they were read."""
     named_run: RunRecord | None = None
     """The run that the submission names."""
     open_run: RunRecord | None = None

@@ -13,6 +13,7 @@ from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispat
 from postroom.contracts.errors import StaleClaim
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import (
+    Boundary,
     DeliveryMode,
     Json,
     Message,
@@ -140,8 +141,11 @@ class DispatchTables(Protocol):
         """Return what was owned until before now, the longest overdue first."""
         ...
 
-    def reclaim(self, dispatch_id: str) -> RunDispatch | None:
-        """Take back a dispatch if it is overdue; None when it is not, or is of an older epoch and ends."""
+    def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
+        """Take back a dispatch if it is overdue; None when it is not, or is of an older epoch and ends.
+
+        `counts` says whether that is an attempt.
+        """
         ...
 
     def of_thread(
@@ -450,6 +454,29 @@ class MessageTables(Protocol):
         """
         ...
 
+    def leading(
+        self,
+        thread_id: str,
+        boundary: Boundary,
+        run_id: str | None,
+        *,
+        group: str | None = None,
+        resumed: RunRecord | None = None,
+    ) -> tuple[PendingMessage, ...]:
+        """Return the first messages that wait, up to the one at which `select_pending` stops.
+
+        `resumed` is the waiting run that reads them: messages that may not resume it are left out.
+        """
+        ...
+
+    def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return which of these messages wait on the thread."""
+        ...
+
+    def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
+        """Return the threads on which at least `at_most` messages wait."""
+        ...
+
     def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
         """Replace a message under its id; see `ThreadStore.edit_pending`."""
         ...
@@ -553,5 +580,16 @@ class RunTables(Protocol):
 
         Raises:
             InvalidRecord, DuplicateRecord: as `ThreadStore.append_pending` says.
+        """
+        ...
+
+    def put_waiting(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
+    ) -> None:
+        """Add messages as `append_waiting` does, at a cost that does not grow with what waits.
+
+        Raises:
+            InvalidRecord, DuplicateRecord: As for `append_waiting`.
+            QueueFull: More than `at_most` messages would wait on the thread.
         """
         ...

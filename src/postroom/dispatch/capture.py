@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from postroom.contracts import agent_events as live
-from postroom.contracts.clock import Ids
+from postroom.contracts.clock import Ids, Timer
 from postroom.contracts.dispatch import Claim, RunDispatch
 from postroom.contracts.events import (
     AppendOptions,
@@ -24,6 +24,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import CommitCoordinator, Committed, ThreadCommit
 from postroom.contracts.runs import TerminationKind
 from postroom.contracts.tools import ToolCallOutcome, ToolCallResumeMode
+from postroom.dispatch.outages import retried
 
 WRITER = "runtime"
 
@@ -176,6 +177,7 @@ class RunCoordinator:
     staged: EventBuffer
     """Events that wait for a commit."""
     new_id: Ids
+    timer: Timer
 
     @property
     def storage_identity(self) -> str | None:
@@ -192,12 +194,15 @@ class RunCoordinator:
         )
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
-        """Write it together with the events that wait; after a failure they wait on.
+        """Write the commit together with the staged events; after a failure they stay staged.
+
+        While the store is unavailable, the commit is repeated until the execution is stopped.
 
         Raises:
-            StaleClaim: the run is not the worker's any more; and what the coordinator raises.
+            StaleClaim: Another worker has the run, or nobody has.
+            PostroomError: The coordinator refused the commit.
         """
-        count = len(self.staged)
-        committed = await self.inner.commit(self.owned(commit), now=now)
+        count, owned = len(self.staged), self.owned(commit)
+        committed = await retried(lambda: self.inner.commit(owned, now=now), self.timer)
         self.staged.written(count)
         return committed

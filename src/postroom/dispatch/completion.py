@@ -435,8 +435,21 @@ class Completion:
         begins = ThreadCommit(
             thread_id=attempt.run.thread_id, run=run, begins=attempt.instance_id, spends=spends
         )
-        committed = await self._core.observed("record_dispatch_start", attempt.coordinator.commit(begins))
-        attempt.dispatch = committed.dispatch or attempt.dispatch
+        core, owned = self._core, attempt.coordinator.owned(begins)
+        is_repeated = False
+
+        async def write() -> RunDispatch | None:
+            nonlocal is_repeated
+            if is_repeated:  # the reply may have been lost: what begins is counted once
+                row = await core.dispatches.load_dispatch(attempt.dispatch.dispatch_id)
+                has_begun = row is not None and row.dispatch_instance_id == attempt.instance_id
+                if row is not None and has_begun and row.claim_token == attempt.dispatch.claim_token:
+                    return row
+            is_repeated = True
+            return (await core.coordinator.commit(owned)).dispatch
+
+        started = await core.retried(lambda: core.observed("record_dispatch_start", write()))
+        attempt.dispatch = started or attempt.dispatch
         attempt.run, attempt.started_at = run or attempt.run, now
 
     async def end(
@@ -573,7 +586,7 @@ class Completion:
 
         A run that is thereby given up, or was to end, ends in the same change.
         """
-        row = tx.runs.dispatches.reclaim(dispatch_id)
+        row = tx.runs.dispatches.reclaim(dispatch_id, counts=not is_cancelled(tx, dispatch_id))
         return None if row is None else self.ended_in(tx, heeded(tx, row))
 
     async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
@@ -731,7 +744,7 @@ class Completion:
         spends: tuple[Spending, ...],
         asks: ClaimAsk | None,
     ) -> Ending:
-        """Write the end; while the store is out of order, again after a pause, until the claim is lost."""
+        """Write the end; while the store is unavailable, write it again."""
         core, thread_id = self._core, attempt.dispatch.thread_id
         events = tuple(attempt.coordinator.staged.drafts)
         ended = _End(
@@ -747,16 +760,7 @@ class Completion:
             effects=core.effects,
             now=core.now(),
         )
-        tries = 0
-        while True:
-            try:
-                ending = await core.observed("ack", self._written_end(thread_id, ended.end))
-                break
-            except StoreError as error:
-                tries += 1
-                if not error.retryable or tries > core.config.lease_ms // core.config.lease_retry_ms:
-                    raise
-                await core.timer.sleep(core.config.lease_retry_ms)
+        ending = await core.retried(lambda: core.observed("ack", self._written_end(thread_id, ended.end)))
         if events:
             attempt.coordinator.staged.written(len(events))
         if ending.run is None or ending.run.status is RunStatus.DONE:
@@ -784,13 +788,19 @@ class Completion:
         Where that ends it, its run ends with it, counted as `outcome`.
         """
         core = self._core
+        written: list[tuple[RunDispatch, RunRecord | None]] = []
 
         def moved(
             tx: Transaction, accept: Accept = NOWHERE
         ) -> tuple[RunDispatch, RunRecord | None] | StaleClaim:
             if accept is NOWHERE:
                 tx.lock(thread_lock(dispatch.thread_id))
-            row = tx.runs.dispatches.move_owned(dispatch.claim_proof, move)
+            if written and tx.runs.dispatches.load(dispatch.dispatch_id) == written[0][0]:
+                return written[0]  # only the reply was lost
+            step = move
+            if is_cancelled(tx, dispatch.dispatch_id):  # it ends as cancelled, whatever became of it
+                step = lambda row, now: row.released(now=now)  # noqa: E731 - one of two moves
+            row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):
                 return row
             if failed is not None:
@@ -798,10 +808,13 @@ class Completion:
             row = heeded(tx, row)
             if is_failed and row.status is RunDispatchStatus.QUEUED and core.effects is not None:
                 core.effects.put_back(tx, row)
-            return self.ended_in(tx, row, accept)
+            written[:] = [self.ended_in(tx, row, accept)]
+            return written[0]
 
         moved.__name__ = operation
-        row, ended = await core.observed(operation, self._written_end(dispatch.thread_id, moved))
+        row, ended = await core.retried(
+            lambda: core.observed(operation, self._written_end(dispatch.thread_id, moved))
+        )
         if row.status is RunDispatchStatus.CANCELLED:
             await self._events.dispatch_happened("RunCancelled", row)
         return self.told(row, ended, outcome)
@@ -907,10 +920,9 @@ class _End(Record, frozen=True, kw_only=True):
         return _next(tx, run.thread_id, self.asks, due)
 
     def _as_asked(self, run: RunRecord | None, asked: Sequence[LiveRunCommand]) -> AgentRunResult:
-        """Return the result; of a run that would wait now and was to end, that it is cancelled."""
-        waits = self.result.waiting is not None or self.result.termination.type is TerminationKind.SUSPENDED
-        waits = waits or (run is not None and run.status is RunStatus.WAITING)
-        if not waits or not any(one.kind is LiveCommandKind.CANCEL for one in asked):
+        """Return the result; if a cancel of the run was stored before, that the run is cancelled."""
+        is_over = run is not None and run.status is RunStatus.DONE  # its executor has written its end
+        if is_over or not any(one.kind is LiveCommandKind.CANCEL for one in asked):
             return self.result
         return replace(self.result, termination=TerminationReason.cancelled(), waiting=None)
 
@@ -932,6 +944,12 @@ class _End(Record, frozen=True, kw_only=True):
         row = tx.runs.dispatches.load(self.attempt.dispatch.dispatch_id)
         is_done = row is not None and row.status is RunDispatchStatus.ACKED
         return is_done and row is not None and row.dispatch_instance_id == self.attempt.instance_id
+
+
+def is_cancelled(tx: Transaction, dispatch_id: str) -> bool:
+    """Return whether a cancel of the active run of this dispatch is stored."""
+    commands = tx.runs.dispatches.commands((dispatch_id,))
+    return any(command.kind is LiveCommandKind.CANCEL for _, command in commands)
 
 
 def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:

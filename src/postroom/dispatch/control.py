@@ -42,23 +42,25 @@ class Control:
         self._workers = workers
 
     async def cancel(self, id: str) -> bool:
-        """Cancel what has this dispatch, run or thread id; of a thread what is at work, waits, or is next.
+        """Cancel the run with this dispatch or run id, or the active, waiting or next run of a thread.
 
-        Queued work and a run that waits for a person at once, a run at work, here or elsewhere, by asking it;
-        that is kept until it has ended, so that it does not come again when its process is gone.
+        A queued run, and a run that waits for an answer, end at once. For an active run the cancel is stored
+        before this returns True: the run ends as cancelled, also if its process dies before it has stopped.
+        Return False if there is no such run, or if the run has ended.
         """
         core = self._core
         while True:
             run = await core.threads.load_run(id)
             if await self._withdrawn(run.dispatch_id or id if run is not None else id):
                 return True
-            is_told = core.executor.cancel(id)
-            if self._workers.stop(id, is_told=is_told) or is_told:
-                return True
             claimed = await self._claimed(id, run)
             if claimed is None:
                 break
+            run = await core.threads.load_run(claimed.run_id)
+            if run is not None and run.status is RunStatus.DONE:
+                return False  # its executor has written its end
             if await self._asked_to_end(claimed):
+                self._workers.stop(claimed.dispatch_id, is_told=core.executor.cancel(claimed.dispatch_id))
                 return True
         target = await self._target(id)
         if target is not None and await self._sent(target, _CANCEL):
@@ -96,7 +98,10 @@ class Control:
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
-        """Ask an active run to end and wait until its dispatch is released; False when it is not."""
+        """Ask an active run to end and wait until its dispatch is released; False if it is not.
+
+        A run of this process that has not stopped in time is queued again, and is not cancelled.
+        """
         here = await self._core.executor.cancel_and_wait_by_thread(active.thread_id)
         here = self._workers.stop(active.dispatch_id) or here
         told = here or await self._gives_way(active)
@@ -105,6 +110,7 @@ class Control:
         waited, config = 0, self._core.config
         while not await self._is_released(active):
             if waited >= config.cancel_wait_ms:
+                self._workers.keep(active.dispatch_id)
                 reason = "local_cancel_release_wait" if here else "remote_cancel_release_wait"
                 await self._events.dispatch_happened(
                     "MailboxTimeout", active, reason=reason, timeout_ms=config.cancel_wait_ms

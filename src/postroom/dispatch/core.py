@@ -1,7 +1,8 @@
 """What every part of a mailbox works with: its ports, its settings, its ids, and nothing that decides."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
+from typing import TypeVar
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Ids, Timer
@@ -14,7 +15,10 @@ from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
+from postroom.dispatch.outages import retried
 from postroom.dispatch.registry import Pinning
+
+T = TypeVar("T")
 
 
 class Core:
@@ -59,3 +63,13 @@ class Core:
         self.tasks = Tasks("mailbox")
         self.effects = effects
         """What belongs to the beginning and the end of runs, where something does."""
+        self.is_leaving = False
+        """Whether this worker no longer waits for an unavailable store; it leaves runs to their leases."""
+
+    async def retried(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Return what `step` returns; repeat the step while the store is unavailable.
+
+        Raises:
+            StoreError: The worker is leaving, or the failure does not pass by itself.
+        """
+        return await retried(step, self.timer, gives_up=lambda: self.is_leaving)

@@ -19,7 +19,6 @@ from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import RunCoordinator
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.planning import seen_by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,11 +33,11 @@ class PendingInput:
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
         """Return what the run would read at this boundary, in order; it waits on."""
-        pending = await self.core.threads.pending_messages(self.thread_id)
-        run = await self.core.threads.load_run(self.run_id) if pending else None
-        if run is not None and run.status is RunStatus.WAITING:
-            asks = bool(run.open_tickets)
-            pending = tuple(entry for entry in pending if entry.mode.may_resume(run.run_id, asks=asks))
+
+        def look(tx: Transaction) -> tuple[PendingMessage, ...]:
+            return self._leading(tx, tx.runs.threads.load_run(self.run_id), boundary, group)
+
+        pending = await self.core.retried(lambda: self.core.store.read(look))
         return tuple(one.message for one in select_pending(pending, boundary, self.run_id, group=group))
 
     async def freeze(
@@ -52,13 +51,15 @@ class PendingInput:
             StaleClaim: the run is not the worker's any more; what waits, waits on.
         """
         core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
+        written: list[tuple[tuple[Message, ...], int]] = []
 
         def freeze(tx: Transaction) -> tuple[tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
+            if written and tx.runs.messages.named(thread_id, [one.id or "" for one in written[0][0]]):
+                return written[0]  # only the reply was lost
             facts = tx.runs.threads.submission_facts(thread_id, self.run_id)
-            if facts.named_run is not None and facts.named_run.status is RunStatus.WAITING:
-                facts = seen_by(facts.named_run, facts)
-            taken = select_pending(facts.pending, boundary, self.run_id, group=group)
+            pending = self._leading(tx, facts.named_run, boundary, group) if facts.waits else ()
+            taken = select_pending(pending, boundary, self.run_id, group=group)
             if only is not None:
                 taken = tuple(entry for entry in taken if entry.message.id in only)
             messages = tuple(entry.message for entry in taken)
@@ -66,9 +67,10 @@ class PendingInput:
                 done = tx.runs.commit(self.coordinator.owned(self._commit(facts, taken, messages)))
                 if isinstance(done, StaleClaim):
                     return done
+            written[:] = [(messages, facts.message_count + 1)] if taken else []
             return messages, facts.message_count + 1
 
-        messages, first_seq = await core.store.write(freeze, key=thread_id)
+        messages, first_seq = await core.retried(lambda: core.store.write(freeze, key=thread_id))
         if messages:
             self.coordinator.staged.written(count)
             await self.events.messages_committed(thread_id, self.run_id, messages, first_seq=first_seq)
@@ -82,6 +84,12 @@ class PendingInput:
                 await self.core.threads.append_pending(self.thread_id, (message,), mode)
             except DuplicateRecord:
                 continue
+
+    def _leading(
+        self, tx: Transaction, run: RunRecord | None, boundary: Boundary, group: str | None
+    ) -> tuple[PendingMessage, ...]:
+        resumed = run if run is not None and run.status is RunStatus.WAITING else None
+        return tx.runs.messages.leading(self.thread_id, boundary, self.run_id, group=group, resumed=resumed)
 
     def _commit(
         self, facts: SubmissionFacts, taken: Sequence[PendingMessage], messages: tuple[Message, ...]

@@ -21,7 +21,6 @@ from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, LOWEST_PRIORITY, R
 from postroom.contracts.errors import (
     AlreadyConsumed,
     DeliveryBlocked,
-    DuplicateRecord,
     ForeignThread,
     InternalError,
     InvalidSubmission,
@@ -216,12 +215,9 @@ def goes_on(run: RunRecord, request: RunActivation) -> bool:
     return is_for_it or not run.open_tickets or not request.messages
 
 
-def seen_by(run: RunRecord, facts: SubmissionFacts) -> SubmissionFacts:
-    """Return the facts without the pending messages that leave a run that waits as it is."""
-    pending = tuple(
-        entry for entry in facts.pending if entry.mode.may_resume(run.run_id, asks=bool(run.open_tickets))
-    )
-    return replace(facts, pending=pending)
+def boundary_of(request: RunActivation) -> Boundary | None:
+    """Return the boundary at which a request reads the messages that wait; None if it reads none."""
+    return None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
 
 
 def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | None:
@@ -252,18 +248,13 @@ def selected_messages(
     """Return what the run reads first, and what of it waited on the thread.
 
     Raises:
-        DuplicateRecord: one of its messages waits on the thread already.
         DeliveryBlocked: a barrier stands before the new messages, or one wants to be read alone.
         AlreadyConsumed: it brings no messages, and nothing waits that it could read.
     """
     asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
     if not facts.pending and asks_itself:
         return request.messages, ()
-    waiting = {entry.pending_id for entry in facts.pending}
-    for message in request.messages:
-        if message.id in waiting:
-            raise DuplicateRecord(f"message {message.id!r} waits on the thread already", value=message.id)
-    boundary = None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
+    boundary = boundary_of(request)
     may_read = pending_zone and boundary is not None and bool(facts.pending)
     if not asks_itself and not may_read:
         raise AlreadyConsumed(f"nothing waits on thread {request.thread_id!r}", value=request.thread_id)

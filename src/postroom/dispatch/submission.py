@@ -76,13 +76,13 @@ from postroom.dispatch.events import ServerEvents, decision_facts
 from postroom.dispatch.limits import MailboxWorker
 from postroom.dispatch.planning import (
     Plan,
+    boundary_of,
     build_dispatch,
     existing_run,
     goes_on,
     normalized_mode,
     plan_submission,
     refuse_bad_delivery,
-    seen_by,
     validate_run_inputs,
 )
 from postroom.dispatch.shared_limits import note_start
@@ -552,8 +552,9 @@ class Submissions:
     async def _refuse_barrier(self, thread_id: str) -> None:
         if not self._core.config.pending_zone:
             return
-        waiting = await self._core.threads.pending_messages(thread_id)
-        barrier = leading_barrier(waiting, Boundary.INTERRUPT)
+        interrupt = Boundary.INTERRUPT
+        waiting = await self._core.store.read(lambda tx: tx.runs.messages.leading(thread_id, interrupt, None))
+        barrier = leading_barrier(waiting, interrupt)
         if barrier is not None:
             raise DeliveryBlocked(
                 f"pending message {barrier.pending_id!r} must be read first", value=barrier.pending_id
@@ -569,7 +570,10 @@ class Submissions:
     ) -> MailboxSubmitResult | None:
         """Put messages where they are read as their mode says; return the run that was started for them.
 
-        Those that are known by their id are passed over, so that it may be repeated.
+        Messages whose ids are known are passed over, so that the call may be repeated.
+
+        Raises:
+            QueueFull: More than `max_pending_per_thread` messages would wait on the thread; none was stored.
         """
         request = self.checked(RunActivation.new(thread_id, messages), background=True)
         arrival = self._arriving(request, BusyPolicy.REJECT)
@@ -595,8 +599,11 @@ class Submissions:
     ) -> T:
         """Run a change that may put messages where runs of these threads read them.
 
-        Never refused for a thread's sake: what cannot begin a run waits, and is looked at again. `within` is
-        the thread of a run whose end the change writes; it is locked with them.
+        A message that cannot begin a run waits, and is looked at again. `within` is the thread of a run whose
+        end the change writes; it is locked with them.
+
+        Raises:
+            QueueFull: `max_pending_per_thread` messages wait on a thread already; see `Accept`.
         """
         core, scheduled = self._core, RunMode.SCHEDULED
         requests = [
@@ -617,7 +624,11 @@ class Submissions:
                 self._accepted_in(tx, arrivals[thread_id], (message,), mode)
                 return arrivals[thread_id].prepared is not None
 
-            return change(tx, Accept(frozenset(arrivals), put))
+            def is_full(thread_id: str) -> bool:
+                most = core.config.max_pending_per_thread
+                return most is not None and thread_id in tx.runs.messages.full((thread_id,), most)
+
+            return change(tx, Accept(frozenset(arrivals), put, is_full))
 
         with self._reserved(list(arrivals.values())):
             for arrival in arrivals.values():
@@ -655,9 +666,10 @@ class Submissions:
             except (ActiveRunConflict, _LeftWaiting):
                 arrival.looks_again = False  # what is open on the thread looks when it has ended
         if arrival.prepared is None:
+            most = self._core.config.max_pending_per_thread
             for message in messages:
                 with suppress(DuplicateRecord):
-                    tx.runs.append_waiting(arrival.request.thread_id, (message,), mode)
+                    tx.runs.put_waiting(arrival.request.thread_id, (message,), mode, most)
 
     async def _arrived(self, arrival: _Arrival) -> MailboxSubmitResult | None:
         """Go on with what was written: execute it, or tell who is at work that something waits."""
@@ -687,7 +699,7 @@ class Submissions:
 
         def look(tx: Transaction) -> Sequence[PendingMessage]:
             is_at_work = tx.runs.dispatches.claimed(thread_id) is not None  # its end looks at what waits
-            return () if is_at_work else tx.runs.messages.waiting(thread_id)
+            return () if is_at_work else tx.runs.messages.leading(thread_id, Boundary.NEW_RUN, None)
 
         waiting = await self._core.store.read(look)
         modes = [entry.mode for entry in select_pending(waiting, Boundary.NEW_RUN, None)]
@@ -908,7 +920,7 @@ class Submissions:
             if mode is not None and not mode.may_resume(existing.run_id, asks=bool(existing.open_tickets)):
                 raise _LeftWaiting
             existing = existing if mode is not None or goes_on(existing, request) else None
-            facts = facts if existing is None else seen_by(existing, facts)
+        resumed = existing if existing is not None and existing.status is RunStatus.WAITING else None
         if existing is not None and existing.dispatch_id is not None:
             row = tx.runs.dispatches.load(existing.dispatch_id)
             if row is not None and (row.run_id != existing.run_id or row.status not in OPEN):
@@ -925,10 +937,11 @@ class Submissions:
             if ids.pin is None:
                 raise _PinNeeded
             resolution_id = ids.pin
+        run_id = existing.run_id if existing else ids.run_id
         return plan_submission(
             request,
-            facts,
-            run_id=existing.run_id if existing else ids.run_id,
+            self._with_pending(tx, request, facts, run_id, resumed),
+            run_id=run_id,
             dispatch_id=joins.dispatch_id if joins else ids.dispatch_id,
             resolution_id=resolution_id,
             existing=existing,
@@ -936,6 +949,29 @@ class Submissions:
             config=self._core.config,
             now=tx.now(),
         )
+
+    def _with_pending(
+        self,
+        tx: Transaction,
+        request: RunActivation,
+        facts: SubmissionFacts,
+        run_id: str,
+        resumed: RunRecord | None,
+    ) -> SubmissionFacts:
+        """Return the facts with the messages that wait in front, as far as the request may read them.
+
+        Raises:
+            DuplicateRecord: One of its messages waits on the thread already.
+        """
+        messages, boundary = tx.runs.messages, boundary_of(request)
+        message_ids = [message.id for message in request.messages if message.id and facts.waits]
+        if message_ids:
+            for twice in messages.among_waiting(request.thread_id, message_ids):
+                raise DuplicateRecord(f"message {twice!r} waits on the thread already", value=twice)
+        if not facts.waits or boundary is None or not self._core.config.pending_zone:
+            return facts
+        pending = messages.leading(request.thread_id, boundary, run_id, resumed=resumed)
+        return replace(facts, pending=pending)
 
     async def _told(self, prepared: Prepared) -> None:
         """Count and tell what was written."""

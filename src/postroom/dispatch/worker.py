@@ -50,6 +50,7 @@ from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
     RunWaitingState,
+    TerminationKind,
     TerminationReason,
     WaitingReason,
 )
@@ -321,6 +322,7 @@ class Dispatcher:
 
     def leave(self) -> None:
         """Stop every execution and give its dispatch back, with no attempt counted."""
+        self._core.is_leaving = True
         for job in list(self._leases.jobs.values()):
             job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
 
@@ -685,7 +687,7 @@ class Execution:
         """
         dispatch, begun = job.claimed, job.begun
         try:
-            attempt = job.attempt = await self._attempt(job)
+            attempt = job.attempt = await self._core.retried(lambda: self._attempt(job))
         except (InputError, StateError, InternalError, StoreCorrupt) as error:
             await self._completion.give_up(dispatch, job.watched, begun.instance_id, error.describe())
             return False
@@ -693,7 +695,7 @@ class Execution:
             job.leaves_waiting = (await self._completion.acknowledge(attempt)).leaves_waiting
             return False
         if begun.is_held:
-            await self._core.observed("release", self._core.dispatches.release(dispatch.claim_proof))
+            await self.release(dispatch)
             job.comes_again = True
             return False
         if begun.asks:
@@ -722,7 +724,10 @@ class Execution:
         cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
         if job.lease.is_cancelled and isinstance(job.ended, BaseException):
             job.ended = cancelled  # it failed as it was told to end
-        if job.ended is not None:
+        if job.lease.is_kept and not _is_done(job.ended):
+            job.comes_again = True
+            await self.release(dispatch)
+        elif job.ended is not None:
             await self._finish(job, job.ended)
         elif end is LeaseEnd.CANCELLED:
             await self._finish(job, cancelled)
@@ -794,7 +799,7 @@ class Execution:
         if run.thread_id != dispatch.thread_id:
             raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
         buffer = EventBuffer()
-        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id)
+        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id, core.timer)
         activation = RunActivation(thread_id=run.thread_id)
         if is_left_open(run, dispatch):
             activation = await self._activation(job, run, coordinator)
@@ -848,6 +853,11 @@ class Execution:
         was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
         recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
         return replace(activation, control=control, recovery=recovery)
+
+
+def _is_done(ended: Ended | None) -> bool:
+    """Return whether an execution that was asked to give way came to an end of its own."""
+    return isinstance(ended, AgentRunResult) and ended.termination.type is not TerminationKind.CANCELLED
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:

@@ -1,14 +1,16 @@
 """A handle: what a program holds of a run that it has enqueued, or that another process has."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, overload
 from uuid import uuid4
 
 import msgspec
 
+from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
@@ -16,6 +18,7 @@ from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.outages import retried
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS
@@ -105,6 +108,8 @@ class RunHandle:
 
         `timeout` is in seconds. With 0 it returns the answer of a run that is over, and does not wait.
 
+        While the database is unavailable, this waits.
+
         Raises:
             TimeoutError: it was not over in time; it goes on.
             RunUnsuccessful: it failed, or was cancelled.
@@ -158,6 +163,8 @@ class RunHandle:
     ) -> None:
         """Answer the question with this id; the run goes on with the answer.
 
+        While the database is unavailable, this waits.
+
         `mailbox.questions`, the `question` event and `status()` have the id as `question_id`. An answer to an
         earlier question never counts for a later one.
 
@@ -170,7 +177,7 @@ class RunHandle:
         refuse_other_text("question_id", question_id)
         if approved is not None and not isinstance(approved, bool):
             raise InvalidArgument("approved must be True, False or None", value=repr(approved)[:80])
-        run = await self._loaded()
+        run = await self._retried(self._loaded)
         asked = open_questions(run)
         if all(one.tool_call_id != question_id for one in asked):
             raise _not_asked(run, question_id, asked)
@@ -180,7 +187,7 @@ class RunHandle:
             self.thread_id, [], continue_run_id=self.id, decisions=[(question_id, decision)]
         )
         try:
-            await self._mailbox.admin.submit_background(request)
+            await self._retried(lambda: self._mailbox.admin.submit_background(request))
         except StaleDecision:
             raise
         except StateError as error:
@@ -192,6 +199,8 @@ class RunHandle:
         `after` is the `cursor` of the last event that the reader has; a string with that number is taken as
         well, as a browser sends it (`Last-Event-ID`). None and 0 mean from the first event.
 
+        While the database is unavailable, this waits.
+
         Raises:
             InvalidArgument: `after` is no cursor.
             CursorAhead: The cursor is beyond the newest event.
@@ -200,7 +209,7 @@ class RunHandle:
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
         has_text, is_over = after > 0, False  # what was told before a cursor is not known
         while True:
-            page = await store.list(scope, after=after, limit=_PAGE)
+            page = await self._retried(partial(store.list, scope, after=after, limit=_PAGE))
             for event in page.events:
                 after = event.sequences[scope.key]
                 told = _told(event, after)
@@ -213,19 +222,22 @@ class RunHandle:
             if not page.events:
                 if is_over:  # the reader has the last event already
                     return
-                is_over = (await self._loaded()).status is RunStatus.DONE
+                is_over = (await self._retried(self._loaded)).status is RunStatus.DONE
                 if not is_over:
-                    await store.wait(scope, after=after)
+                    await self._retried(partial(store.wait, scope, after=after))
             after = max(after, page.cursor)
 
     async def _ended(self) -> RunRecord:
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
         while True:
-            newest = await store.count(scope)
-            run = await self._loaded()
+            newest = await self._retried(lambda: store.count(scope))
+            run = await self._retried(self._loaded)
             if run.status is RunStatus.DONE:
                 return run
-            await store.wait(scope, after=newest)
+            await self._retried(partial(store.wait, scope, after=newest))
+
+    async def _retried(self, step: Callable[[], Awaitable[T]]) -> T:
+        return await retried(step, SystemTimer())
 
     async def _loaded(self) -> RunRecord:
         run = await self._mailbox.stores.threads.load_run(self.id)

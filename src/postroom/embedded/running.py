@@ -50,6 +50,7 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.contracts.transactions import Transaction
+from postroom.dispatch.outages import retried
 from postroom.dispatch.sinks import TEXT
 from postroom.embedded.values import as_text, data_of, instant_of, plain, refuse_other_text, text_of, typed
 
@@ -167,8 +168,8 @@ class Run:
 
     async def history(self) -> tuple[Message, ...]:
         """Return the conversation up to what this run answers: earlier questions, each before its answer."""
-        asked = {message.id for message in self.messages}
-        messages = await self._control.threads.conversation(self.thread_id, self.id)
+        asked, threads = {message.id for message in self.messages}, self._control.threads
+        messages = await retried(lambda: threads.conversation(self.thread_id, self.id), self._timer)
         return tuple(one for one in messages if one.id not in asked and self._control.shows(one))
 
     async def step(
@@ -405,7 +406,7 @@ class FunctionExecutor(RunDispatchExecutor):
                 "a run of a function is handed over by a mailbox", value=activation.run_id
             )
         run_id = activation.run_id
-        activation, memory = await self._remembered(activation, control)
+        activation, memory = await retried(partial(self._remembered, activation, control), self._timer)
         if memory.is_streamed:
             await sink.emit(StreamReset(reason="the run begins again"))
         run = Run(activation, control, sink, memory, clock=self._stores.clock, timer=self._timer)

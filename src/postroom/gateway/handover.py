@@ -199,7 +199,7 @@ class Handover:
             admission = Admission(AdmissionKind.STARTED)
             if place:
                 tx.runs.dispatches.put_place(thread_id, place)
-            if not accept(thread_id, message, delivery):
+            if accept.is_full(thread_id) or not accept(thread_id, message, delivery):
                 admission = self._position(tx, inbound, thread_id, mode)
             is_kept_now = inbound.status is InboundStatus.HANDED_OVER
             if admission.kind is not AdmissionKind.REJECTED and not is_kept_now:
@@ -222,7 +222,9 @@ class Handover:
         """Say where a message stands that did not begin at once; one too many is taken back."""
         ids = [entry.pending_id for entry in tx.runs.messages.waiting(thread_id)]
         if inbound.thread_message_id not in ids:
-            return Admission(AdmissionKind.STARTED)  # it was read before a crash
+            if inbound.status is InboundStatus.HANDED_OVER:  # it was read before a crash
+                return Admission(AdmissionKind.STARTED)
+            return Admission(AdmissionKind.REJECTED, wording.queue_full(len(ids)))
         most = self._config.busy.max_waiting
         if mode is BusyPolicy.REJECT or len(ids) > most:
             tx.runs.messages.retract_waiting(thread_id, inbound.thread_message_id, None)

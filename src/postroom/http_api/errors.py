@@ -121,6 +121,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.InternalError: 500,
     errors.StoreError: 500,
     errors.StoreUnavailable: 503,
+    errors.StoreClosed: 503,
     errors.StoreFull: 507,
     errors.StoreReadOnly: 503,
     errors.StoreCorrupt: 500,

@@ -37,7 +37,7 @@ _LOG = get_logger(__name__)
 
 LOOK_AGAIN: Final = timedelta(seconds=30)
 """How long a lost hint, or a clock that was set, goes unnoticed."""
-AFTER_FAILURE: Final = timedelta(seconds=2)
+AFTER_FAILURE: Final = timedelta(milliseconds=500)
 """When a store that is out of order is asked again."""
 AT_ONCE: Final = 64
 """So many schedules are looked at and submitted at the same time; the store commits them together."""

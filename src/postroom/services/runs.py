@@ -42,6 +42,7 @@ class RunService:
         is_exclusive: bool,
         timer: Timer | None = None,
         budgets: Sequence[Budget] = (),
+        max_pending: int = 10_000,
         leases: Leases | None = None,
         claims_hold: Callable[[int], None] | None = None,
     ) -> None:
@@ -50,7 +51,8 @@ class RunService:
         Where others do, `leases` say which places this one is, and which of the others have ended;
         `claims_hold` is told for how many milliseconds what executes here is surely this process's.
 
-        `budgets` are what runs may use up before a person is asked.
+        `budgets` are what runs may use up before a person is asked; `max_pending` is how many messages may
+        wait on a thread for its runs to read them.
         """
         self.stores = stores
         self.budgets = tuple(budgets)
@@ -75,6 +77,7 @@ class RunService:
                 claims_hold=claims_hold,
                 budgets=self.budgets,
                 max_concurrent_runs=self.slots,
+                max_pending_per_thread=max_pending,
             ),
             metrics=MailboxMetrics(registry),
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
-from postroom.contracts.errors import PostroomError, StoreUnavailable
+from postroom.contracts.errors import PostroomError, StoreClosed
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -59,7 +59,7 @@ class PendingChanges(Generic[S]):
         `committed` is called on the caller's event loop then, also when the caller was cancelled.
 
         Raises:
-            StoreUnavailable: closed.
+            StoreClosed: this process has closed the store.
             BaseException: what came of it.
         """
         future = asyncio.get_running_loop().create_future()
@@ -71,11 +71,11 @@ class PendingChanges(Generic[S]):
         """Have a change done, and wait for nothing.
 
         Raises:
-            StoreUnavailable: closed.
+            StoreClosed: this process has closed the store.
         """
         with self._gate:
             if self._closed:
-                raise StoreUnavailable("the database is closed", remedy="start the server again")
+                raise StoreClosed("the database is closed")
             self.queue.put(change)
 
     def stop(self) -> None:
@@ -125,7 +125,7 @@ class LookingThreads:
         """Have `look` done by one of the threads and return its answer.
 
         Raises:
-            StoreUnavailable: closed.
+            StoreClosed: this process has closed the store.
             BaseException: what came of it.
         """
         return await self._pending.submit(lambda _: look())
@@ -134,7 +134,7 @@ class LookingThreads:
         """Have `look` done, and wait for nothing; that it fails is logged.
 
         Raises:
-            StoreUnavailable: closed.
+            StoreClosed: this process has closed the store.
         """
         self._pending.put(PendingChange(run=lambda _: look()))
 

@@ -10,11 +10,11 @@
 | `model` | `postroom` | the name of the one model there is |
 | `max_image_bytes` | 1000000 | how large an image may be; up to 5000000 |
 
-A session is named by the header `X-Postroom-Session`, or in the body by `conversation`, `user` or
-`previous_response_id`; in one the conversation is ours: of `messages` or `input` the user's last message and
-results of tools are read. Without, each request tells its whole conversation. Who has the key may speak in
-every session. Instructions, tools and settings go to agents that are models; others refuse `tools`,
-`tool_choice` and `response_format` by name.
+A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
+`previous_response_id`. The field `user` names a person, and no session. In a session the conversation is
+ours: of `messages` or `input` the user's last message and results of tools are read. Without, each request
+tells its whole conversation. Who has the key may speak in every session. Instructions, tools and settings go
+to agents that are models; others refuse `tools`, `tool_choice` and `response_format` by name.
 
 `Idempotency-Key` names the message: with the same key the same answer is given, or waited for, and nothing is
 asked twice. Without a key, a request like one of the last hour whose caller went away without the answer is

@@ -57,17 +57,17 @@ _NOT_IN_RESPONSES: Final = {
 
 _WITHOUT_EFFECT: Final = frozenset(
     {
-        *("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+        *("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "user"),
         *("prompt_cache_retention", "stream_options"),
     }
 )
 """What says nothing about the answer: taken, and what is not shown again is passed over."""
 _OF_CHAT: Final = _WITHOUT_EFFECT | {
-    *("model", "messages", "n", "stream", "user", "conversation", "tools", "modalities"),
+    *("model", "messages", "n", "stream", "conversation", "tools", "modalities"),
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_effort", *_PASSED_ON),
 }
 _OF_RESPONSES: Final = _WITHOUT_EFFECT | {
-    *("model", "input", "instructions", "previous_response_id", "conversation", "user", "stream", "tools"),
+    *("model", "input", "instructions", "previous_response_id", "conversation", "stream", "tools"),
     *("tool_choice", "parallel_tool_calls", "text", "reasoning", "temperature", "top_p", "max_output_tokens"),
     *("presence_penalty", "frequency_penalty", "include", "truncation"),
 }
@@ -148,7 +148,7 @@ def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Aske
         overrides=_overrides(data, data.get("max_tokens") if limit is None else limit, more),
         stream=_flag(data, "stream", default=False),
         include_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
-        session=_conversation(data) or session_name(data.get("user"), "user"),
+        session=_conversation(data),
     )
 
 
@@ -180,7 +180,7 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
         tools=tools,
         overrides=_overrides({**data, "reasoning_effort": effort}, data.get("max_output_tokens"), more),
         stream=_flag(data, "stream", default=False),
-        session=conversation or (session_name(data.get("user"), "user") if previous is None else None),
+        session=conversation,
         previous=previous,
         store=_flag(data, "store", default=True),
         shown=echoed(data),

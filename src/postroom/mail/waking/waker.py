@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from postroom.concurrency import Rounds
 from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import IdempotencyConflict
+from postroom.contracts.errors import IdempotencyConflict, QueueFull
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
@@ -52,21 +52,29 @@ class OpenChange(Waking):
     verified: bool
     said: set[str] = field(default_factory=set)
     """The names of messages that were taken for chats."""
+    refuses_full: bool = False
+    """Whether a message to a reader for whose runs too many messages wait is refused; else it wakes later."""
     leaves_some: bool = False
     """Whether readers are still to be woken."""
     expected: frozenset[str] = frozenset()
     """The threads that the readers of its messages need."""
 
     def expect(self, readers: Sequence[Reader]) -> None:
-        """Be told who is to be woken, before anything is written.
+        """Take note of the readers that a message is to wake, before anything is written.
 
         Raises:
-            ThreadsNeeded: the change has to be run again.
+            ThreadsNeeded: The change must run again with these threads.
+            QueueFull: As many messages wait for a reader's runs as may, and the message is a caller's.
         """
         needed = frozenset(sorted(thread_of(one) for one in readers if not is_person(one))[:MOST_AT_ONCE])
         self.expected |= needed
         if not needed <= self.accept.thread_ids:
             raise ThreadsNeeded(needed)
+        if not self.refuses_full:
+            return
+        woken = [one for one in readers if thread_of(one) in needed]
+        if full := [one for one in woken if self.accept.is_full(thread_of(one))]:
+            raise _too_much_mail(full)
 
     def wake(self, message: Message, sender: Agent, readers: Sequence[Reader]) -> None:
         """Have readers woken by a message; whoever cannot be at once is found in a round."""
@@ -81,10 +89,10 @@ class OpenChange(Waking):
             )
             if is_person(one):
                 self._carry(message, origin, one[1])
-            elif thread_of(one) in self.accept.thread_ids:
-                self._run(message, origin, one)
-            else:
+            elif thread_of(one) not in self.accept.thread_ids:
                 self.leaves_some = True
+            elif not self.accept.is_full(thread_of(one)):  # else a round finds it when some were read
+                self._run(message, origin, one)
 
     def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
         """Put a message on its reader's thread; one that is on it already stays as it is."""
@@ -210,13 +218,13 @@ class Waker:
         Raises:
             StoreError: mail or runs could not be reached; what is not done is found again.
         """
-        done, after, shown = 0, (0, 0), set(self._in_chats)
+        done, after, shown, full = 0, (0, 0), set(self._in_chats), set[int]()
         while found := await self._store.read(partial(_unwoken, after=after)):
             after = found[-1]
             for message_id, agent_id in found:
                 shown.discard(wake_key(message_id, agent_id))
-                if wake_key(message_id, agent_id) not in self._in_chats:
-                    done += await self._taken_up(message_id, agent_id)
+                if wake_key(message_id, agent_id) not in self._in_chats and agent_id not in full:
+                    done += await self._taken_up(message_id, agent_id, full)
         self._in_chats -= shown
         return done
 
@@ -227,6 +235,7 @@ class Waker:
 
         def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
             made = self.opened(tx, accept)
+            made.refuses_full = True
             return change(made), made
 
         done, made = await self._run_queue.accepting(thread_ids, opened, key=key)
@@ -236,8 +245,11 @@ class Waker:
             self._in_chats |= made.said
         return done, made.expected
 
-    async def _taken_up(self, message_id: int, agent_id: int) -> bool:
-        """Wake a reader by a message; False when that is not needed any more."""
+    async def _taken_up(self, message_id: int, agent_id: int, full: set[int]) -> bool:
+        """Wake a reader by a message; return False if that is no longer needed, or not possible yet.
+
+        Add the reader to `full` if as many messages wait for its runs as may.
+        """
         look = partial(_left, message_id=message_id, agent_id=agent_id)
         seen = await self._store.read(look)
         if seen is None or (seen.chat is None and is_person(seen.reader)):
@@ -252,6 +264,9 @@ class Waker:
             mail = open_change.tx.mail
             mail.lock_projects({seen.message.project_id, seen.reader[0].id})
             left = look(mail)
+            if not is_person(seen.reader) and open_change.accept.is_full(thread_of(seen.reader)):
+                full.add(agent_id)
+                return False
             if left is not None:
                 open_change.wake(left.message, left.sender, [left.reader])
             return left is not None
@@ -262,6 +277,17 @@ class Waker:
             self._in_chats.add(wake_key(message_id, agent_id))
             return False
         return woken
+
+
+def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
+    """Return the refusal of a message to readers for whose runs as many messages wait as may."""
+    names = [one[1].name for one in readers]
+    return QueueFull(
+        f"nothing was sent: as many messages wait for runs of {', '.join(names)} as may",
+        value=names[0],
+        remedy="send it again when its runs have read some of them, or leave that recipient out",
+        details={"recipients": names},
+    )
 
 
 def is_person(reader: Reader) -> bool:

@@ -153,7 +153,7 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
         raise StoreHeld(
             f"the schema is upgraded when no server is up that lacks schema step {step}: {_named(without)}",
             value=list(without),
-            remedy="replace each by a release that has this step, or stop them all, and start this one again",
+            remedy="stop these servers, then start this one again",
         )
 
 

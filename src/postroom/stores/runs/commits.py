@@ -38,7 +38,7 @@ def commit_looks(step: ThreadCommit, message_ids: tuple[str, ...]) -> list[Look]
     if step.run is not None:
         looks.append(("threads.run", {"run_id": step.run.run_id}))
     if step.ends is not None:
-        looks.append(queue_look(thread_id))
+        looks.append(queue_look(thread_id, waiting=len(step.consumes) + 1))
     return looks
 
 
@@ -127,16 +127,17 @@ def delivered(
     """
     asked, asks, cap = delivery.dispatch, delivery.claim, delivery.queue_cap
     thread_id = asked.thread_id
-    [[busy, epoch, queued, _, held_by]] = found["dispatches.queue_of_thread", thread_id, max(cap or 1, 1)]
+    look, values = queue_look(thread_id, cap or 1)
+    [[busy, epoch, queued, _, held_by]] = found[look, *values.values()]
     is_held = held_by not in (None, asked.run_id)
     if busy is not None or queued or is_held:
         _refuse_busy(delivery, step.thread_id, busy, held_by if is_held else None)
     if thread_id != step.thread_id:
         raise ForeignThread(f"the dispatch is of thread {thread_id!r}", value=asked.run_id)
     stored = asked.prepared_for_enqueue(epoch=epoch + delivery.interrupt)
-    statement, values = against_look(asked)
+    look, values = against_look(asked)
     gone = found["dispatches.queue", thread_id] if delivery.interrupt else ()
-    refuse_taken(asked, found[statement, *values.values()], gone)
+    refuse_taken(asked, found[look, *values.values()], gone)
     interrupt = interrupted(epoch, gone, (), now) if delivery.interrupt else None
     if cap is not None and (0 if interrupt else queued) >= cap:
         raise QueueFull(f"{cap} dispatches wait on thread {thread_id!r}", value=thread_id)

@@ -208,7 +208,7 @@ class Dispatches(Tables, DispatchTables):
         return [rows.dispatch(row) for row in found]
 
     @override
-    def reclaim(self, dispatch_id: str) -> RunDispatch | None:
+    def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
         if row is None or found is None or found.lease_until is None or found.lease_until >= now:
@@ -216,7 +216,7 @@ class Dispatches(Tables, DispatchTables):
         if found.dispatch_epoch < row[-1]:
             self.put(found.superseded(reason=STALE_EPOCH, now=now))
             return None
-        return self.put(found.lease_ended(now=now))
+        return self.put(found.lease_ended(now=now) if counts else found.released(now=now))
 
     def insert(self, row: RunDispatch) -> RunDispatch:
         """Store a dispatch that is new, and return it."""
@@ -434,9 +434,13 @@ def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: i
     )
 
 
-def queue_look(thread_id: str, at_most: int = 1) -> Look:
-    """Return the look for what is claimed, queued (no further than `at_most`) and waits on a thread."""
-    return "dispatches.queue_of_thread", {"thread_id": thread_id, "at_most": max(at_most, 1)}
+def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
+    """Return the look for the state of a thread: its claimed dispatch, its epoch, and what is behind it.
+
+    It counts at most `at_most` queued dispatches and `waiting` pending messages.
+    """
+    values = {"thread_id": thread_id, "at_most": max(at_most, 1), "waiting": waiting}
+    return "dispatches.queue_of_thread", values
 
 
 def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Look:

@@ -3,7 +3,7 @@
 Positions of what waits are counted among what is there. What changes a thread's messages holds its lock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -13,25 +13,33 @@ from postroom.contracts.errors import (
     AlreadyConsumed,
     DuplicateRecord,
     InvalidRecord,
+    QueueFull,
     UnknownMessage,
     VersionConflict,
 )
 from postroom.contracts.messages import (
+    Boundary,
     DeliveryMode,
     Message,
     MessageRecord,
     PendingMessage,
     PendingVersion,
     refuse_broken_delta,
+    select_pending,
 )
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MessageQuery
 from postroom.contracts.run_tables import MessageTables
+from postroom.contracts.runs import RunRecord
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
-from postroom.stores.sql_transaction import Row, Tables, Values
+from postroom.stores.sql_transaction import Look, Row, Tables, Values
 
 _NEWEST: Final = 2**62
+_BEFORE_ALL: Final = -1
+_FIRST_PAGE: Final = 16
+_LAST_PAGE: Final = 1_024
+"""Rows of pending messages that are read at once: the first time, and at most."""
 
 
 class Messages(Tables, MessageTables):
@@ -117,24 +125,84 @@ class Messages(Tables, MessageTables):
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> tuple[PendingMessage, ...]:
+        [[before]] = self._sql.all("threads.count_pending", {"thread_id": thread_id})
+        added = self.put_waiting(thread_id, messages, mode, None)
+        return tuple(replace(entry, position=before + entry.position) for entry in added)
+
+    def put_waiting(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
+    ) -> tuple[PendingMessage, ...]:
+        """Add messages behind those that wait; their positions count among the new messages alone.
+
+        Raises:
+            InvalidRecord, DuplicateRecord: As for `append_waiting`.
+            QueueFull: More than `at_most` messages would wait on the thread.
+        """
         refuse_broken_delta(messages)
         now, thread, ids = self._now(), {"thread_id": thread_id}, [one.id for one in messages]
-        before, twice, committed, [[place]] = self._sql.ask(
-            ("threads.pending", thread),
+        looks: list[Look] = [
             ("threads.pending_versions", {**thread, "pending_ids": ids}),
             ("threads.committed", {**thread, "message_ids": ids}),
             ("threads.last_place", thread),
-        )
+        ]
+        if at_most is not None:
+            at_least = max(at_most - len(messages) + 1, 1)
+            looks.append(("threads.full_threads", {"thread_ids": [thread_id], "at_least": at_least}))
+        twice, committed, [[place]], *full = self._sql.ask(*looks)
         for found in (*twice, *committed):
             raise DuplicateRecord(f"message {found[0]!r} is on the thread already", value=found[0])
+        if at_most is not None and (any(full) or len(messages) > at_most):
+            raise thread_full(thread_id, at_most)
         added = tuple(
             PendingMessage(
                 thread_id=thread_id, message=one, position=position, mode=mode, created_at=now, updated_at=now
             )
-            for position, one in enumerate(messages, start=len(before) + 1)
+            for position, one in enumerate(messages, start=1)
         )
         self._insert(added, range(place + 1, place + 1 + len(added)))
         return added
+
+    @override
+    def leading(
+        self,
+        thread_id: str,
+        boundary: Boundary,
+        run_id: str | None,
+        *,
+        group: str | None = None,
+        resumed: RunRecord | None = None,
+    ) -> tuple[PendingMessage, ...]:
+        seen: list[PendingMessage] = []
+
+        def entries() -> Iterator[PendingMessage]:
+            place, limit, position = _BEFORE_ALL, _FIRST_PAGE, 0
+            while True:
+                asked = {"thread_id": thread_id, "place": place, "limit": limit}
+                found = self._sql.all("threads.pending_behind", asked)
+                for row in found:
+                    position += 1
+                    entry = rows.pending(row, position)
+                    if resumed is None or entry.mode.may_resume(
+                        resumed.run_id, asks=bool(resumed.open_tickets)
+                    ):
+                        seen.append(entry)
+                        yield entry
+                if len(found) < limit:
+                    return
+                place, limit = found[-1][1], min(4 * limit, _LAST_PAGE)
+
+        select_pending(entries(), boundary, run_id, group=group)
+        return tuple(seen)
+
+    @override
+    def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
+        asked = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
+        return tuple(row[0] for row in self._sql.all("threads.pending_versions", asked))
+
+    @override
+    def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
+        asked = {"thread_ids": sorted(thread_ids), "at_least": at_most}
+        return frozenset(row[0] for row in self._sql.all("threads.full_threads", asked))
 
     @override
     def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
@@ -205,10 +273,10 @@ class Messages(Tables, MessageTables):
 
     def _as_expected(self, thread_id: str, pending_id: str, expected_revision: int | None) -> PendingMessage:
         there, committed = self._sql.ask(
-            ("threads.pending", {"thread_id": thread_id}),
+            ("threads.pending_named", {"thread_id": thread_id, "pending_id": pending_id}),
             ("threads.committed", {"thread_id": thread_id, "message_ids": [pending_id]}),
         )
-        found = next((one for one in waiting(there) if one.pending_id == pending_id), None)
+        found = rows.pending(there[0][:-1], there[0][-1]) if there else None
         if found is None and committed:
             raise AlreadyConsumed(f"message {pending_id!r} is already consumed", value=pending_id)
         if found is None:
@@ -224,6 +292,16 @@ class Messages(Tables, MessageTables):
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
     """Return what waits on a thread, from all its rows in order."""
     return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
+
+
+def thread_full(thread_id: str, at_most: int) -> QueueFull:
+    """Return the refusal of a message to a thread on which as many messages wait as may."""
+    return QueueFull(
+        f"{at_most} messages wait on thread {thread_id!r}, the most that may",
+        value=thread_id,
+        remedy="send it again when its runs have read some of them",
+        details={"max_pending": at_most},
+    )
 
 
 def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> None:

@@ -119,7 +119,7 @@ class RunTables(Tables, run_tables.RunTables):
         # All is decided; from here on everything is written.
         thread = _thread_after(before, step, following, now)
         self._write_thread(step, before, thread, is_new=not found["threads.thread", thread_id])
-        queued, waiting = (0, 0) if step.ends is None else _left(found, thread_id)
+        queued, waiting = (0, 0) if step.ends is None else _left(found, step)
         if moved is not None and delivery is not None:
             self._write_queue(moved, claimed, interrupt)
         elif moved is not None:
@@ -150,6 +150,13 @@ class RunTables(Tables, run_tables.RunTables):
         added = self.messages.append_waiting(thread_id, messages, mode)
         self.threads.made(thread_id)
         return added
+
+    @override
+    def put_waiting(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
+    ) -> None:
+        self.messages.put_waiting(thread_id, messages, mode, at_most)
+        self.threads.made(thread_id)
 
     def _drafts(self, step: ThreadCommit) -> "_Drafts":
         events = EventTables(self._sql, self._now, self._tell, self._new_id)
@@ -206,9 +213,13 @@ def _thread_after(before: Thread, step: ThreadCommit, following: Beginning | Non
     return after
 
 
-def _left(found: Found, thread_id: str) -> tuple[int, int]:
-    """Return how many dispatches are queued on a thread, and how many messages wait there."""
-    [[_, _, queued, waiting, _]] = found["dispatches.queue_of_thread", thread_id, 1]
+def _left(found: Found, step: ThreadCommit) -> tuple[int, int]:
+    """Return how many dispatches are queued on the thread of a step, and how many messages wait there.
+
+    Count one dispatch, and one message more than the step takes.
+    """
+    look, values = queue_look(step.thread_id, waiting=len(step.consumes) + 1)
+    [[_, _, queued, waiting, _]] = found[look, *values.values()]
     return queued, waiting
 
 

@@ -8,7 +8,7 @@ from typing_extensions import override
 from postroom.contracts.budgets import Spending
 from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
-from postroom.contracts.messages import Json, PendingMessage
+from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import LikelyCommit, RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.run_tables import ThreadTables
@@ -16,7 +16,6 @@ from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import against, queue_look
-from postroom.stores.runs.messages import waiting
 from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, Tables
 
@@ -171,7 +170,6 @@ class Threads(Tables, ThreadTables):
         found = self._asked(looks)
         known = found["threads.thread", thread_id]
         claimed, _, queued, waits, held_by = found[queue[0], *queue[1].values()][0]
-        pending = self._pending(thread_id) if waits else ()
         runs: dict[str, RunRecord] = {}
         parts: dict[str, RunRecord] = {}
         for part, name, body in found["threads.last_runs", thread_id]:
@@ -186,7 +184,7 @@ class Threads(Tables, ThreadTables):
         return SubmissionFacts(
             thread=thread,
             message_count=0 if thread is None else thread.message_count,
-            pending=pending,
+            waits=bool(waits),
             named_run=runs.get(run_id or ""),
             open_run=parts.get("open"),
             latest_run=parts.get("latest"),
@@ -194,11 +192,6 @@ class Threads(Tables, ThreadTables):
             claimed=claimed,
             queued=queued,
             held_by=held_by,
-        )
-
-    def _pending(self, thread_id: str) -> tuple[PendingMessage, ...]:
-        return waiting(
-            self._asked([("threads.pending", {"thread_id": thread_id})])["threads.pending", thread_id]
         )
 
     @override

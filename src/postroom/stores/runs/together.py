@@ -138,7 +138,7 @@ class Together(Tables, run_tables.Together):
         found = self._asked(self._looks(thread_id))
         facts = self._threads.submission_facts(thread_id, None, self._at_most)
         runs = (facts.open_run, facts.latest_run)
-        if facts.pending or any(run is not None and run.status is RunStatus.WAITING for run in runs):
+        if facts.waits or any(run is not None and run.status is RunStatus.WAITING for run in runs):
             return None
         if found["threads.committed", thread_id, self._messages[thread_id]]:
             return None

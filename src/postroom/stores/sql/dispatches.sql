@@ -270,7 +270,7 @@ SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND 
                                WHERE thread_id = :thread_id AND status = 'Queued'
                                  AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
                                LIMIT :at_most) AS found),
-       (SELECT count(*) FROM pending_messages WHERE thread_id = :thread_id),
+       (SELECT count(*) FROM (SELECT 1 FROM pending_messages WHERE thread_id = :thread_id LIMIT :waiting) AS found),
        (SELECT min(run_id) FROM runs WHERE thread_id = :thread_id AND status <> 'done' AND holds_others = 1);
 
 -- count_queued

@@ -329,6 +329,37 @@ SELECT thread_id, place, pending_id, revision, created_at, updated_at, mode, bod
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)
  ORDER BY place;
 
+-- pending_behind
+SELECT thread_id, place, pending_id, revision, created_at, updated_at, mode, body FROM pending_messages
+ WHERE thread_id = :thread_id AND place > :place
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)
+ ORDER BY place LIMIT :limit;
+
+-- pending_named
+SELECT thread_id, place, pending_id, revision, created_at, updated_at, mode, body,
+       (SELECT count(*) FROM pending_messages p WHERE p.thread_id = :thread_id AND p.place <= pending_messages.place
+           AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = p.thread_id || '/' || p.pending_id))
+  FROM pending_messages
+ WHERE thread_id = :thread_id AND pending_id = :pending_id
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id);
+
+-- count_pending
+SELECT count(*) FROM (SELECT 1 FROM pending_messages
+                       WHERE thread_id = :thread_id
+                         AND NOT EXISTS (SELECT 1 FROM run_quarantine
+                                          WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)) AS found;
+
+-- full_threads
+-- Places have gaps but no more rows than their span: only a span that is wide enough is counted.
+SELECT thread_id FROM run_threads
+ WHERE thread_id IN {texts :thread_ids}
+   AND coalesce((SELECT max(p.place) FROM pending_messages p WHERE p.thread_id = run_threads.thread_id), 0)
+       - coalesce((SELECT min(p.place) FROM pending_messages p WHERE p.thread_id = run_threads.thread_id), 1) + 1
+       >= CAST(:at_least AS bigint)
+   AND (SELECT count(*) FROM (SELECT 1 FROM pending_messages p
+                               WHERE p.thread_id = run_threads.thread_id LIMIT CAST(:at_least AS bigint)) AS found)
+       >= CAST(:at_least AS bigint);
+
 -- pending_versions
 SELECT pending_id, revision FROM pending_messages
  WHERE thread_id = :thread_id AND pending_id IN {texts :pending_ids};
@@ -348,10 +379,18 @@ UPDATE pending_messages SET body = :body, revision = :revision, updated_at = :no
 DELETE FROM pending_messages WHERE thread_id = :thread_id AND pending_id IN {texts :pending_ids};
 
 -- threads_with_pending
-SELECT DISTINCT thread_id FROM pending_messages
- WHERE thread_id > :after
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)
- ORDER BY thread_id LIMIT :limit;
+WITH RECURSIVE found (thread_id) AS (
+  SELECT (SELECT min(thread_id) FROM pending_messages WHERE thread_id > :after)
+   UNION ALL
+  SELECT (SELECT min(p.thread_id) FROM pending_messages p WHERE p.thread_id > found.thread_id)
+    FROM found WHERE found.thread_id IS NOT NULL)
+SELECT thread_id FROM found
+ WHERE thread_id IS NOT NULL
+   AND EXISTS (SELECT 1 FROM pending_messages p
+                WHERE p.thread_id = found.thread_id
+                  AND NOT EXISTS (SELECT 1 FROM run_quarantine
+                                   WHERE kind = 'pending' AND id = p.thread_id || '/' || p.pending_id))
+ LIMIT :limit;
 
 -- spending
 SELECT scope, runs, wall_ms, tokens, cost_micros, window_end, asked_by, is_refused

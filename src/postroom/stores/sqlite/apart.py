@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.contracts import errors, progress
-from postroom.contracts.errors import PostroomError, StoreUnavailable
+from postroom.contracts.errors import PostroomError, StoreClosed, StoreUnavailable
 
 _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
 _IDLE_PRIORITY_CLASS: Final = 0x40
@@ -80,7 +80,7 @@ class Apart:
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
-            raise StoreUnavailable("the database is closed", remedy="start the server again")
+            raise StoreClosed("the database is closed")
 
 
 async def _begun(*words: str) -> asyncio.subprocess.Process:

@@ -1,4 +1,7 @@
-"""The import names of the gateway: `gateway.run` and its like are the very modules of `postroom.gateway`.
+"""The import names of the gateway: `gateway.run` and others are the very modules of `postroom.gateway`.
+
+The folder of this package is not on the path of an installation: an application may have a package `gateway`
+of its own. A program that imports these names adds `postroom/import_names` to `sys.path`.
 
 Whatever is set or patched on one is so on the other, for there is only one.
 """

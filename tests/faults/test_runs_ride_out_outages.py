@@ -1,0 +1,163 @@
+"""PostgreSQL is restarted under steps, failures, results, answers and schedules: nothing is repeated, nothing waits on.
+
+The outages are shorter than the lease of the runs: docs/dispatch.md says what a longer one loses.
+"""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+
+import pytest
+
+from postgres_server import PostgresServer, is_given, missing_postgres
+from postroom import GiveUp, Mailbox, MailboxConfig, RunUnsuccessful
+from postroom.embedded.handle import RunEvent, RunHandle, State
+from postroom.embedded.running import Run
+
+pytestmark = pytest.mark.long
+GOES_ON_WITHIN = 2.0
+"""Seconds in which all that waited for the database has gone on, on a quiet machine."""
+PATIENCE = 5 * GOES_ON_WITHIN
+"""The same for a machine that does other work as well."""
+CONFIG = MailboxConfig(
+    lease_ms=90_000, lease_renewal_interval=timedelta(seconds=10), default_retry_delay_ms=0
+)
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    if is_given() or missing_postgres():
+        pytest.skip(missing_postgres() or "the server of TEST_DATABASE_URL is not ours to stop")
+    with PostgresServer() as server:
+        server.start()
+        yield server
+
+
+@dataclass
+class Work:
+    """What runs do, each by the first word that it is given, and what they have done."""
+
+    begun: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: Counter[str] = field(default_factory=Counter)
+    executions: Counter[str] = field(default_factory=Counter)
+
+    async def __call__(self, run: Run) -> str:
+        kind = run.text
+        self.executions[run.thread_id] += 1
+        if kind == "tick":
+            self.calls[f"tick of {run.id}"] += 1
+            return "ticked"
+        if kind == "asks":
+            answer = await run.ask("Ship it?", name="ship")
+            return f"told {answer.text}"
+        if kind == "sleeps":
+            await run.step("before", self.called, f"{run.thread_id} before")
+            await self.waits(run)
+            await run.sleep(timedelta(milliseconds=1))
+            return "slept"
+        if kind == "steps":
+            for number in range(3):
+                await run.step(f"s{number}", self.effect, run, number)
+            return "stepped"
+        await self.waits(run)
+        if kind == "fails":
+            raise GiveUp("it cannot work")
+        if kind == "fails once" and run.attempt == 1:
+            raise RuntimeError("the first attempt fails")
+        return "answered"
+
+    async def called(self, name: str) -> None:
+        self.calls[name] += 1
+
+    async def effect(self, run: Run, number: int) -> int:
+        """Something that must happen once, which is over while the database is away."""
+        self.calls[f"{run.thread_id} s{number}"] += 1
+        if number == 1:
+            await self.waits(run)
+        return number
+
+    async def waits(self, run: Run) -> None:
+        self.begun.release()
+        await self.goes_on.wait()
+
+
+KINDS = ("steps", "fails", "fails once", "result", "sleeps")
+
+
+async def told(handle: RunHandle) -> list[RunEvent]:
+    return [event async for event in handle.events()]
+
+
+async def outcome(handle: RunHandle) -> str:
+    try:
+        return await handle.result()
+    except RunUnsuccessful as error:
+        return error.message
+
+
+@pytest.mark.parametrize("away_s", [3, 30])
+@pytest.mark.parametrize("ends", ["killed", "stopped"])
+async def test_runs_and_their_readers_ride_out_a_restart(
+    server: PostgresServer, away_s: int, ends: str
+) -> None:
+    work = Work()
+    async with Mailbox.open(server.dsn, work, config=CONFIG, schema="outage") as mailbox:
+        handles = {kind: await mailbox.enqueue(kind, kind) for kind in KINDS}
+        asking = await mailbox.enqueue("asks", "asks")
+        for _ in KINDS:
+            await work.begun.acquire()
+        question = await asked_by(asking)
+        await mailbox.schedules.add("often", "ticks", "tick", every=timedelta(seconds=1))
+        results = {kind: asyncio.ensure_future(outcome(handle)) for kind, handle in handles.items()}
+        readers = {kind: asyncio.ensure_future(told(handle)) for kind, handle in handles.items()}
+
+        await asyncio.to_thread(server.kill if ends == "killed" else server.stop)
+        began = monotonic()
+        work.goes_on.set()  # steps, failures, results and sleeps end while nothing can be stored
+        answering = asyncio.ensure_future(asking.answer("yes", question_id=question))
+        answered = asyncio.ensure_future(outcome(asking))
+        await asyncio.to_thread(threading.Event().wait, away_s - (monotonic() - began))  # the outage itself
+        waiters = [*results.values(), *readers.values(), answering, answered]
+        assert not any(one.done() for one in waiters), "nobody is told of the outage"
+        await asyncio.to_thread(server.start)
+        back = monotonic()
+        async with asyncio.timeout(PATIENCE):
+            said = {kind: await one for kind, one in results.items()}
+            await answering
+            assert await answered == "told yes"
+            logs = {kind: await one for kind, one in readers.items()}
+        took = monotonic() - back
+
+        assert said["steps"] == "stepped"
+        assert said["result"] == said["fails once"] == "answered"
+        assert said["sleeps"] == "slept"
+        assert "it cannot work" in said["fails"]
+        assert {name: count for name, count in work.calls.items() if count != 1} == {}, "no step twice"
+        assert work.executions["steps"] == work.executions["result"] == work.executions["fails"] == 1
+        assert work.executions["fails once"] == work.executions["sleeps"] == work.executions["asks"] == 2
+        assert all(log[-1].type == "end" for log in logs.values())
+        assert (await handles["fails"].status()).state is State.FAILED
+        assert took < PATIENCE
+        await ticks_go_on(mailbox, work)
+
+
+async def asked_by(handle: RunHandle) -> str:
+    async with asyncio.timeout(PATIENCE):
+        async for event in handle.events():
+            if event.type == "question":
+                return str(event.data["question_id"])
+    raise AssertionError("it asks nothing")
+
+
+async def ticks_go_on(mailbox: Mailbox, work: Work) -> None:
+    """Wait until the schedule has enqueued another run, and look that none was executed twice."""
+    before = len([name for name in work.calls if name.startswith("tick")])
+    async with asyncio.timeout(PATIENCE):
+        while len([name for name in work.calls if name.startswith("tick")]) == before:
+            await asyncio.sleep(0)
+    assert all(count == 1 for name, count in work.calls.items() if name.startswith("tick"))
