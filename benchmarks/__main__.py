@@ -31,6 +31,7 @@ ALL = (
     "enqueue_many",
     "backlog",
     "embedded",
+    "waiting",
     "gateway",
     "chat_files",
     "schedules",

@@ -206,6 +206,10 @@ class Mailbox:
         """Hand a decision to a run at work anywhere; False when none takes it: then submit it."""
         return await self._control.send_decision_live(id, tool_call_id, resume)
 
+    async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
+        """Take back a decision that its run has not begun to read; False if the run has it."""
+        return await self._control.take_back_decision(thread_id, run_id, decision_id)
+
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
         """Stream the events of the thread's run to another reader; False when none executes here."""
         return self._dispatcher.reconnect(thread_id, stream)

@@ -643,8 +643,13 @@ class Submissions:
             for one in arrivals.values():  # what an earlier run of this change has left
                 one.prepared, one.wakes, one.looks_again = None, False, False
 
-            def put(thread_id: str, message: Message, mode: DeliveryMode) -> bool:
-                self._accepted_in(tx, arrivals[thread_id], (message,), mode)
+            def put(
+                thread_id: str,
+                message: Message,
+                mode: DeliveryMode,
+                decisions: Sequence[tuple[str, ToolCallResume]],
+            ) -> bool:
+                self._accepted_in(tx, arrivals[thread_id], (message,), mode, decisions)
                 return arrivals[thread_id].prepared is not None
 
             def is_full(thread_id: str) -> bool:
@@ -678,7 +683,12 @@ class Submissions:
         return await self._ids(arrival.request, is_new=not arrival.worker.is_running)
 
     def _accepted_in(
-        self, tx: Transaction, arrival: _Arrival, messages: Sequence[Message], mode: DeliveryMode
+        self,
+        tx: Transaction,
+        arrival: _Arrival,
+        messages: Sequence[Message],
+        mode: DeliveryMode,
+        decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> None:
         """Begin a run on messages that nothing stands before, or have them wait, under the thread's lock.
 
@@ -690,7 +700,7 @@ class Submissions:
         if begins and (ids := arrival.ids) is not None:
             if isinstance(ids.pin, PostroomError):
                 ids = replace(ids, pin=None)  # what cannot be put together now is tried again where it waits
-            request = replace(arrival.request, messages=tuple(messages))
+            request = replace(arrival.request, messages=tuple(messages), decisions=tuple(decisions))
             try:
                 with suppress(DeliveryBlocked, DuplicateRecord, QueueFull, _PinNeeded):
                     arrival.prepared = self._submitted_in(tx, request, arrival.options, ids, mode)

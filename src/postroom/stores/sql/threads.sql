@@ -151,7 +151,7 @@ SELECT * FROM (
    ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found
  UNION ALL
 SELECT * FROM (
-  SELECT 'started' AS part, run_id, body FROM runs
+  SELECT 'started' AS part, run_id, body FROM runs {index runs_started}
    WHERE thread_id = :thread_id AND status <> 'created'
      AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
    ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found;
@@ -404,7 +404,8 @@ SELECT thread_id FROM found
    AND EXISTS (SELECT 1 FROM pending_messages p
                 WHERE p.thread_id = found.thread_id
                   AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                   WHERE kind = 'pending' AND id = p.thread_id || '/' || p.pending_id))
+                                   WHERE kind = 'pending' AND id = p.thread_id || '/' || p.pending_id)
+                LIMIT 1 OFFSET 0)
  LIMIT :limit;
 
 -- threads_left_over
