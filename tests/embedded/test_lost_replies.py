@@ -1,127 +1,140 @@
-"""Each write of a run is refused, or loses its reply, again and again: nothing is done twice, and nobody is told."""
+"""The reply to a change is lost, though the change is stored: what it has claimed is executed all the same."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
-import pytest_asyncio
 
-from postroom import GiveUp, RunUnsuccessful
-from postroom.contracts.clock import SystemClock
-from postroom.contracts.errors import CommitUnknown, StoreUnavailable
-from postroom.contracts.run_ports import RunStores
-from postroom.contracts.transactions import Store, Transaction
-from postroom.embedded.mailbox import Mailbox, queue_over
-from postroom.embedded.running import Run
-from postroom.stores.store import SqlStore, Stores
-from store_kinds import KINDS, opened, refuse_missing
+from embedded_room import Open
+from postroom import Mailbox, MailboxConfig, Run, StoreUnavailable
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import StoreError
+from postroom.contracts.messages import DeliveryMode, Message
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.stores.engine import Engine
 
 T = TypeVar("T")
-OF_OTHERS = ("claim", "submit")
-"""Changes of callers and of the rounds: they raise, or are made again by the next round."""
+PATIENCE = 10
+"""Seconds: a third of a lease, and enough for a busy machine."""
+CONFIG = MailboxConfig(
+    poll_interval=timedelta(milliseconds=100), lease_retry_ms=20, drain_grace=timedelta(seconds=5)
+)
 
 
-class Faulty:
-    """A store of which every second write of a run fails, and every eleventh look."""
+class LosingEngine:
+    """An engine that loses the reply to one change, which is stored."""
 
-    def __init__(self, store: SqlStore) -> None:
-        self._store = store
-        self.loses = False
-        """Whether a write that fails is made all the same."""
-        self.is_well = True
-        self.failed = Counter[str]()
-        self._writes = Counter[str]()
-        self._looks = 0
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.left = -1
+        """How many changes are answered before the one whose reply is lost; -1: all."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._engine, name)
 
-    async def read(self, look: Callable[[Transaction], T]) -> T:
-        self._looks += 1
-        if not self.is_well and self._looks % 11 == 0:
-            raise StoreUnavailable("refused on purpose")
-        return await self._store.read(look)
-
-    async def write(self, change: Callable[[Transaction], T], *, key: str = "") -> T:
-        name = change.__name__
-        self._writes[name] += 1
-        fails = not self.is_well and name not in OF_OTHERS and self._writes[name] % 2 == 1
-        if fails:
-            self.failed[name] += 1
-        if fails and not self.loses:
-            raise StoreUnavailable("refused on purpose")
-        done = await self._store.write(change, key=key)
-        if fails:
-            raise CommitUnknown("lost on purpose")
-        return done
+    async def write(
+        self, change: Callable[..., T], *, key: str = "", committed: Callable[[], None] | None = None
+    ) -> T:
+        """Run a change."""
+        self.left -= 1
+        if self.left != -1:
+            return await self._engine.write(change, key=key, committed=committed)
+        await self._engine.write(change, key=key)  # the hint that goes with the reply is lost as well
+        raise StoreUnavailable("the reply is lost")
 
 
-@pytest_asyncio.fixture(params=KINDS)
-async def faulty(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[tuple[Stores, Faulty]]:
-    refuse_missing(request.param)
-    dsn = "" if request.param == "sqlite" else request.getfixturevalue("postgres_dsn")
-    context = opened(request.param, tmp_path, lambda: dsn, SystemClock())
-    store = await asyncio.to_thread(context.__enter__)
-    stores = Stores(store, is_exclusive=True)
-    faults = Faulty(store)
-    stores._runs = RunStores(cast("Store", faults))
-    yield stores, faults
-    await asyncio.to_thread(context.__exit__, None, None, None)
+async def runs_of(mailbox: Mailbox) -> list[RunRecord]:
+    found, after = list[RunRecord](), ""
+    while page := await mailbox.stores.threads.list_runs(RunQuery(after=after)):
+        found += page
+        after = page[-1].run_id
+    return found
 
 
-@pytest.mark.parametrize("loses", [False, True], ids=["refused", "reply lost"])
-async def test_a_run_is_done_once_whatever_becomes_of_its_writes(
-    faulty: tuple[Stores, Faulty], loses: bool
+async def executed(mailbox: Mailbox, begun: Counter[str], case: str) -> None:
+    """Return when all that is stored has been executed, long before a lease ends.
+
+    Raises:
+        AssertionError: a run lies there, or was executed twice.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not all(run.status is RunStatus.DONE for run in await runs_of(mailbox)):
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        claimed = await mailbox.stores.dispatches.list_by_status(RunDispatchStatus.CLAIMED)
+        raise AssertionError(f"{case}: claimed and not executed: {claimed}") from None
+    for run in await runs_of(mailbox):
+        assert begun[run.run_id] == 1, (case, run)
+        assert run.error is None, (case, run)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("slots", [1, 256])
+async def test_the_lost_reply_of_any_change_leaves_no_run_lying_and_counts_no_attempt(
+    opening: Open, slots: int
 ) -> None:
-    stores, faults = faulty
-    faults.loses = loses
-    calls = Counter[str]()
-    begins = asyncio.Event()
-
-    def called(name: str) -> str:
-        calls[name] += 1
-        return name
+    begun = Counter[str]()
 
     async def work(run: Run) -> str:
-        await begins.wait()
-        await run.step("first", called, f"{run.text} first")
-        await run.log("between")
-        if run.text == "fails":
-            raise GiveUp("it cannot work")
-        if run.text == "fails once" and run.attempt == 1:
-            raise RuntimeError("the first attempt fails")
-        answer = await run.ask("Go on?", name="go on") if run.text == "asks" else None
-        if run.text == "sleeps":
-            await run.sleep(timedelta(milliseconds=1))
-        await run.step("last", called, f"{run.text} last")
-        return "done" if answer is None else answer.text
+        begun[run.id] += 1
+        return "done"
 
-    async def result(kind: str, handle: Any) -> str:
-        if kind == "asks":
-            async for event in handle.events():
-                if event.type == "question":
-                    await handle.answer("yes", question_id=event.data["question_id"])
-        try:
-            return str(await handle.result())
-        except RunUnsuccessful as error:
-            return error.message
+    config = MailboxConfig(
+        **{name: getattr(CONFIG, name) for name in ("poll_interval", "lease_retry_ms", "drain_grace")},
+        max_concurrent_runs=slots,
+    )
+    async with opening(work, config=config) as mailbox:
+        engine = LosingEngine(mailbox.stores.store.engine)
+        mailbox.stores.store.engine = engine
+        for lost in range(8):
+            engine.left = lost
+            for number in range(4):
+                thread, content = f"t{lost}-{number % 2}", f"{lost}-{number}"
+                for _ in range(2):  # the caller asks again under its key
+                    with suppress(StoreError):
+                        await mailbox.enqueue(thread, content, key=content, attempts=1)
+                        break
+            with suppress(StoreError):
+                mode = DeliveryMode(starts_run=True)
+                await mailbox.admin.deliver(f"d{lost}", [Message.user("x", id="m")], mode)
+            await executed(mailbox, begun, f"reply {lost}")
+            assert engine.left < 0, "so many changes were made"
 
-    kinds = ("plain", "fails", "fails once", "asks", "sleeps")
-    async with queue_over(stores, work, None) as queue:
-        mailbox = Mailbox(queue, stores.runs)
-        handles = {kind: await mailbox.enqueue(kind, kind) for kind in kinds}
-        faults.is_well = False
-        begins.set()
-        async with asyncio.timeout(60):
-            told = await asyncio.gather(*(result(kind, handle) for kind, handle in handles.items()))
-        faults.is_well = True
-    said = dict(zip(kinds, told, strict=True))
-    assert (said["plain"], said["fails once"], said["sleeps"]) == ("done", "done", "done")
-    assert said["asks"] == "yes"
-    assert "it cannot work" in said["fails"]
-    assert set(calls.values()) == {1}
-    assert len(calls) == 2 * len(kinds) - 1
-    assert {"end", "nack", "dead_letter"} <= set(faults.failed)
+
+@pytest.mark.long
+async def test_a_claim_that_nobody_here_executes_is_released_uncounted_also_when_no_slot_is_free(
+    opening: Open,
+) -> None:
+    begun, gate = Counter[str](), asyncio.Event()
+
+    async def work(run: Run) -> str:
+        begun[run.text] += 1
+        if run.text == "long":
+            await gate.wait()
+        return "done"
+
+    async with opening(
+        work, config=MailboxConfig(max_concurrent_runs=1, poll_interval=timedelta(milliseconds=100))
+    ) as mailbox:
+        long = await mailbox.enqueue("a", "long")
+        while not begun["long"]:
+            await asyncio.sleep(0)
+        left = await mailbox.enqueue("b", "left", attempts=1)
+        claimed = await mailbox.stores.dispatches.claim(
+            "b", consumer=mailbox.admin.consumer_id, lease_ms=60_000
+        )
+        assert claimed is not None
+        async with asyncio.timeout(PATIENCE):
+            while await mailbox.admin.unexecuted_claims():
+                await asyncio.sleep(0.01)
+        row = await mailbox.stores.dispatches.load_dispatch(claimed.dispatch_id)
+        assert row is not None
+        assert (row.status, row.attempt_count) == (RunDispatchStatus.QUEUED, 0)
+        gate.set()
+        assert [await one.result(timeout=PATIENCE) for one in (long, left)] == ["done", "done"]
