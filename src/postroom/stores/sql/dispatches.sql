@@ -82,7 +82,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
                       AND o.dispatch_id <> :ending)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id AND r.run_id <> :ending_run)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
 
 -- queue
@@ -92,7 +92,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id;
 
 -- stale_queue
@@ -102,7 +102,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued' AND dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id);
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id);
 
 -- overdue
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
@@ -111,7 +111,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE status = 'Claimed' AND lease_until < :now
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY lease_until, dispatch_id LIMIT :limit;
 
 -- claimed
@@ -128,7 +128,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
 
 -- of_thread
@@ -138,7 +138,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status IN {texts :statuses}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
 
 -- open_by_change
@@ -149,7 +149,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
   FROM run_dispatches
  WHERE is_open = 1 AND status = :status AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- ended_by_change
@@ -160,7 +160,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
   FROM run_dispatches
  WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- unreconciled
@@ -170,7 +170,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE reconciled = 0
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- mark_reconciled
@@ -189,7 +189,7 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
                     LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
 
 -- due_threads_of_tenant
@@ -205,7 +205,7 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
                     LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
 
 -- due_threads_of_nobody
@@ -221,7 +221,7 @@ SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
                     LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY priority, created_at, dispatch_id LIMIT :limit;
 
 -- due_tenants
@@ -244,7 +244,7 @@ SELECT available_at FROM run_dispatches
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
                     LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY available_at LIMIT 1;
 
 -- hold
@@ -260,7 +260,7 @@ SELECT min(held_until) FROM run_dispatches WHERE held_until > :now AND held_unti
 -- queued_threads
 SELECT DISTINCT thread_id FROM run_dispatches
  WHERE status = 'Queued' AND thread_id > :after
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id LIMIT :limit;
 
 -- queue_of_thread
@@ -268,7 +268,7 @@ SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND 
        coalesce((SELECT epoch FROM dispatch_epochs WHERE thread_id = :thread_id), 0),
        (SELECT count(*) FROM (SELECT 1 FROM run_dispatches
                                WHERE thread_id = :thread_id AND status = 'Queued'
-                                 AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+                                 AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
                                LIMIT :at_most) AS found),
        (SELECT count(*) FROM (SELECT 1 FROM pending_messages WHERE thread_id = :thread_id LIMIT :waiting) AS found),
        (SELECT min(run_id) FROM runs WHERE thread_id = :thread_id AND status <> 'done' AND holds_others = 1);
@@ -280,7 +280,7 @@ SELECT count(*) FROM (SELECT 1 FROM run_dispatches
 -- count_dead
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches {index run_dispatches_ended}
                        WHERE is_open = 0 AND status = 'DeadLetter' AND thread_id >= :low AND thread_id < :beyond
-                         AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+                         AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
                        LIMIT :at_most) AS found;
 
 -- count_by_status
@@ -309,8 +309,8 @@ DELETE FROM run_dispatches
                         ORDER BY updated_at LIMIT :limit);
 
 -- forget_gone
-DELETE FROM run_quarantine
- WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = run_quarantine.id);
+DELETE FROM unreadable_rows
+ WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = unreadable_rows.id);
 
 -- claimed_by_limit
 SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key;

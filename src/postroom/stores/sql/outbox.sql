@@ -19,7 +19,7 @@ SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedup
        claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
   FROM outbox
  WHERE kind = :kind AND status IN ('pending', 'claimed')
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = outbox_id)
  ORDER BY place LIMIT :limit;
 
 -- backlog
@@ -39,13 +39,13 @@ SELECT target FROM targets t
    AND EXISTS (SELECT 1 FROM outbox o
                 WHERE o.kind = :kind AND o.target = t.target AND o.status IN ('pending', 'claimed')
                   AND coalesce(o.lease_until, o.available_at) <= :now
-                  AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = o.outbox_id)
+                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = o.outbox_id)
                   AND (o.order_key IS NULL OR NOT EXISTS (
                       SELECT 1 FROM outbox e
                        WHERE e.kind = :kind AND e.target = t.target AND e.order_key = o.order_key
                          AND e.place < o.place AND e.status IN ('pending', 'claimed')
-                         AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                          WHERE kind = 'effect' AND id = e.outbox_id))));
+                         AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                          WHERE release = {release} AND kind = 'effect' AND id = e.outbox_id))));
 
 -- due
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
@@ -53,12 +53,12 @@ SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedup
   FROM outbox
  WHERE kind = :kind AND target = :target AND status IN ('pending', 'claimed')
    AND coalesce(lease_until, available_at) <= :now
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = outbox_id)
    AND (order_key IS NULL OR NOT EXISTS (
        SELECT 1 FROM outbox e
         WHERE e.kind = :kind AND e.target = :target AND e.order_key = outbox.order_key
           AND e.place < outbox.place AND e.status IN ('pending', 'claimed')
-          AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = e.outbox_id)))
+          AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = e.outbox_id)))
  ORDER BY place LIMIT :limit;
 
 -- take
@@ -118,7 +118,7 @@ SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedup
        claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
   FROM outbox
  WHERE status = 'dead_letter' AND outbox_id > :after AND (CAST(:kind AS text) IS NULL OR kind = :kind)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = outbox_id)
  ORDER BY outbox_id LIMIT :limit;
 
 -- purge
@@ -128,5 +128,5 @@ DELETE FROM outbox
                   ORDER BY created_at, place LIMIT :limit);
 
 -- forget_purged
-DELETE FROM run_quarantine
- WHERE kind = 'effect' AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox_id = run_quarantine.id);
+DELETE FROM unreadable_rows
+ WHERE kind = 'effect' AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox_id = unreadable_rows.id);
