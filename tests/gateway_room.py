@@ -104,6 +104,7 @@ class Room:
         mail: ChatDelivery | None = None,
         others: Sequence[FakeChannel] = (),
         leases: Leases | None = None,
+        attempts: int | None = None,
         **details: Any,
     ) -> tuple[Gateway, FakeChannel]:
         """Start a gateway with a channel, and `others` beside it; it is stopped after the test."""
@@ -116,9 +117,13 @@ class Room:
             ChatExecutor(agent, presenter, files.of_run),
             self.runs,
             consumer_id=consumer or f"gateway-{len(self.opened)}",
-            effects=ChatEffects(),
+            effects=ChatEffects() if attempts is None else ChatEffects(attempts),
             timer=self.clock,
-            config=MailboxConfig(drain_grace=timedelta(0)),
+            config=MailboxConfig(drain_grace=timedelta(0))
+            if attempts is None
+            else MailboxConfig(
+                drain_grace=timedelta(0), default_max_attempts=attempts, outage=timedelta(minutes=12)
+            ),
         )
         gateway = Gateway(
             config,

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from postroom.contracts.clock import Clock
 from postroom.stores.sqlite import SqliteStore, engine
-from postroom.stores.sqlite.connection import connect
+from postroom.stores.sqlite.connection import add_functions, connect
 from postroom.testing import ManualClock
 
 
@@ -36,3 +36,25 @@ def with_the_newest_schema() -> bytes:
         path = Path(folder, "postroom.db")
         SqliteStore.open(path, clock=ManualClock(), purpose="test").close()
         return path.read_bytes()
+
+
+def assert_index_agrees(connection: sqlite3.Connection) -> None:
+    """Compare the search index, word by word, with the one that the messages make."""
+    add_functions(connection)
+    columns = ("subject", "body_md", "sender_name", "topic")
+    connection.execute(
+        f"CREATE VIRTUAL TABLE temp.wanted_fts USING fts5 ({', '.join(columns)}, content = '',"
+        " tokenize = 'unicode61 remove_diacritics 2')"
+    )
+    texts = ", ".join(f"indexed_text({column})" for column in columns)
+    connection.execute(
+        f"INSERT INTO temp.wanted_fts (rowid, {', '.join(columns)}) SELECT id, {texts} FROM messages"
+        " WHERE id <= (SELECT indexed_to FROM search_index_progress)"
+    )
+    connection.execute("CREATE VIRTUAL TABLE temp.found USING fts5vocab (main, messages_fts, instance)")
+    connection.execute("CREATE VIRTUAL TABLE temp.wanted USING fts5vocab (temp, wanted_fts, instance)")
+    found, wanted = (
+        set(connection.execute(f"SELECT term, doc, col, offset FROM temp.{table}"))
+        for table in ("found", "wanted")
+    )
+    assert found == wanted

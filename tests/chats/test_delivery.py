@@ -297,7 +297,7 @@ async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_o
     async def down(activation, sink):
         tries.append(activation.attempt)
         agent.act = down if len(tries) < 6 else None
-        raise Overloaded("the provider is down")
+        raise Overloaded("the account of Example Ltd is overloaded")
 
     agent.act = down
     gateway, channel = await room.open(agent, capabilities=FINAL)
@@ -306,9 +306,27 @@ async def test_who_wrote_during_an_outage_is_told_once_and_answered_when_it_is_o
     await all_answered(room, gateway, 1)
     told, answer = channel.texts()
     assert told.startswith("I could not answer yet: ")
-    assert "the provider is down" in told
+    assert "overloaded" in told
+    assert "Example" not in told
     assert answer == "re: hello"
     assert tries == [1, 2, 3, 4, 5, 6]
+
+
+async def test_who_wrote_is_told_that_there_is_no_answer_yet_after_the_attempts_that_are_set(room):
+    agent, tries = Agent(), list[int]()
+
+    async def down(activation, sink):
+        tries.append(activation.attempt)
+        agent.act = down if len(tries) < 3 else None
+        raise Overloaded("the provider is down")
+
+    agent.act = down
+    gateway, channel = await room.open(agent, capabilities=FINAL, attempts=2)
+    await channel.say("hello")
+    await tried(room, agent, 4)
+    await all_answered(room, gateway, 1)
+    assert [text.split(":")[0] for text in channel.texts()] == ["I could not answer yet", "re"]
+    assert tries == [1, 2, 3]
 
 
 async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_attempts(room):
@@ -324,7 +342,7 @@ async def test_who_holds_a_request_open_is_told_of_a_failure_after_the_usual_att
     await tried(room, agent, 5)
     await all_answered(room, gateway, 1)
     assert tries == [1, 2, 3, 4, 5]
-    assert channel.texts() == ["The agent could not answer: overloaded: the provider is down"]
+    assert channel.texts() == ["The agent could not answer: the model's provider is overloaded"]
 
 
 async def test_an_answer_says_itself_where_it_goes_and_is_looked_up_only_where_it_may_have_arrived(

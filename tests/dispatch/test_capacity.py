@@ -149,6 +149,35 @@ async def test_a_dedupe_key_refuses_the_same_work_while_it_is_open_and_not_after
     await dispatch_in(room.stores, second.dispatch_id, RunDispatchStatus.ACKED)
 
 
+async def test_a_dedupe_key_counts_on_its_own_thread(room):
+    executor = Blocking()
+    mailbox = room.mailbox(executor)
+    for thread_id in ("t", "other"):
+        await mailbox.submit_background(
+            RunActivation.new(thread_id, ["once"]).delivered(dedupe_key="order-7")
+        )
+        await executor.started.get()
+    executor.release.set()
+
+
+async def test_a_foreground_submission_starts_at_once_also_beyond_the_bounds_of_the_process(room):
+    gauge = Gauge()
+    config = MailboxConfig(max_concurrent_runs=1, max_concurrent_runs_per_tenant=1)
+    mailbox = room.mailbox(gauge, config=config)
+    first = await mailbox.submit_background(RunActivation.new("t", ["go"]).delivered(tenant="acme"))
+    waits = await mailbox.submit_background(RunActivation.new("behind", ["go"]).delivered(tenant="acme"))
+    now, _ = await mailbox.submit(RunActivation.new("now", ["go"]).delivered(tenant="acme"))
+
+    async def both() -> bool:
+        return gauge.total_peak == 2
+
+    await eventually(both)
+    assert (await room.stores.dispatches.load_dispatch(waits.dispatch_id)).status is RunDispatchStatus.QUEUED
+    for _ in range(3):
+        gauge.go.release()
+    await all_acked(room, [first, now])
+
+
 async def test_max_attempts_of_one_submission(room):
     class Fails(Deaf):
         async def execute(self, activation, sink):

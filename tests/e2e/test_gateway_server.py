@@ -327,7 +327,7 @@ def test_a_signed_webhook_is_kept_below_the_channels(shared: RunningServer) -> N
             assert answer.json()["error"]["code"] == "no_answer"
             pause.wait(0.05)
         assert answer.status == 200
-        assert "The agent could not answer: unauthorized" in answer.text
+        assert "The agent could not answer: the model's provider refuses" in answer.text
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def test_a_message_that_the_model_refuses_is_set_aside_and_the_next_one_works(
     with RunningServer(data) as server:
         with person(server) as write:
             write("good morning", "re: good morning")
-            write("POISON in a bottle", "The model refused this and it is set aside (")
+            write("POISON in a bottle", "The model refused this and it is set aside:")
             write("and now?", "re: and now?")
         seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]
         assert seen == ["good morning", "re: good morning", "and now?"]
@@ -79,7 +79,7 @@ def test_a_message_that_the_model_refuses_is_set_aside_and_the_next_one_works(
 def test_what_the_credentials_prevent_is_not_set_aside(tmp_path: Path, model: StrictModel) -> None:
     with RunningServer(configured(tmp_path, model.url)) as server, person(server) as write:
         model.status = 401
-        write("open the north shed", "The agent could not answer: unauthorized")
+        write("open the north shed", "The agent could not answer: the model's provider refuses")
         model.status = 0
         write("and now?", "re: and now?")
         seen = [one["content"] for one in model.bodies[-1]["messages"][1:]]

@@ -435,8 +435,7 @@ CREATE TABLE messages (
 );
 
 CREATE VIRTUAL TABLE messages_fts USING fts5 (
-  subject, body_md, sender_name, topic,
-  content = 'messages', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
+  subject, body_md, sender_name, topic, content = '', tokenize = 'unicode61 remove_diacritics 2'
 );
 
 CREATE TABLE outbox (
@@ -757,12 +756,14 @@ BEGIN
 END;
 
 CREATE TRIGGER messages_reindexed AFTER UPDATE OF subject, body_md, sender_name, topic ON messages
-  WHEN OLD.id <= (SELECT indexed_to FROM "search_index_progress")
+  WHEN OLD.id <= (SELECT indexed_to FROM search_index_progress)
 BEGIN
   INSERT INTO messages_fts (messages_fts, rowid, subject, body_md, sender_name, topic)
-  VALUES ('delete', OLD.id, OLD.subject, OLD.body_md, OLD.sender_name, OLD.topic);
+  VALUES ('delete', OLD.id, indexed_text(OLD.subject), indexed_text(OLD.body_md), indexed_text(OLD.sender_name),
+          indexed_text(OLD.topic));
   INSERT INTO messages_fts (rowid, subject, body_md, sender_name, topic)
-  VALUES (NEW.id, NEW.subject, NEW.body_md, NEW.sender_name, NEW.topic);
+  VALUES (NEW.id, indexed_text(NEW.subject), indexed_text(NEW.body_md), indexed_text(NEW.sender_name),
+          indexed_text(NEW.topic));
 END;
 
 CREATE TRIGGER projects_instants AFTER INSERT ON projects WHEN typeof(NEW.created_at) = 'text'

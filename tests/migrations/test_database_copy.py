@@ -20,8 +20,9 @@ from e2e.commands import run_here
 from e2e.running import plain_environment
 from mail_room import Room, a_room, furnish
 from migrations.copying import tables_of
+from postgres_server import PostgresServer, missing_postgres
 from postroom.cli import moving as sides
-from postroom.cli.exit_codes import REFUSED, exit_code
+from postroom.cli.exit_codes import REFUSED, TEMPORARY, exit_code
 from postroom.contracts import progress
 from postroom.contracts.errors import (
     InvalidRecord,
@@ -29,6 +30,7 @@ from postroom.contracts.errors import (
     StateError,
     StoreCorrupt,
     StoreHeld,
+    StoreUnavailable,
     WrongStore,
 )
 from postroom.contracts.leases import SERVER
@@ -408,3 +410,28 @@ def test_every_text_of_a_key_is_ordered_by_bytes_on_postgresql(schema: Postgres,
         ).fetchall()
     keys = {(table.name, name) for table in shared_tables(1) for name in table.key}
     assert keys.isdisjoint(found)
+
+
+@pytest.mark.parametrize("is_target", [True, False], ids=["target", "source"])
+def test_a_copy_whose_postgresql_goes_away_ends_with_one_sentence_and_goes_on_later(
+    file: Path, tmp_path: Path, is_target: bool
+) -> None:
+    if missing := missing_postgres():
+        pytest.skip(missing)
+    with PostgresServer() as server:
+        server.start()
+        place = (server.dsn, "postroom")
+        if not is_target:
+            copied(file, place)
+        source, target = (file, place) if is_target else (place, tmp_path / "copied.db")
+
+        def ends_it(what: str, *_: object) -> None:
+            if what.startswith("copying messages") and server.running:
+                server.kill()
+
+        with pytest.raises(StoreUnavailable, match=r"^the copy ended early") as caught:
+            copied(source, target, ends_it)
+        assert "\n" not in caught.value.message
+        assert exit_code(caught.value) == TEMPORARY
+        server.start()
+        assert copied(source, target)["went_on"]

@@ -80,7 +80,9 @@ def test_six_messages_around_a_permission_are_six_answers(client: str, call: Cal
 
 
 def _have_it_ask(client: str, home: Home) -> None:
-    """Have a client ask before it runs a command; Claude Code and Gemini CLI do so by themselves."""
+    """Have a client ask before it runs a command; Gemini CLI does so by itself."""
+    if client == "claude":  # its newest release decides by itself, in its auto mode
+        home.write(".claude/settings.json", json.dumps({"permissions": {"defaultMode": "default"}}))
     if client == "codex":
         config = home.path / ".codex" / "config.toml"
         config.write_text(f'approval_policy = "untrusted"\n{config.read_text()}')

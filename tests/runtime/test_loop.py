@@ -24,7 +24,7 @@ from postroom.contracts.errors import (
     StreamInterrupted,
     ThreadAlreadyRunning,
 )
-from postroom.contracts.inference import InferenceResult, InferenceStop, InferenceTextDelta
+from postroom.contracts.inference import InferenceResult, InferenceStop, InferenceTextDelta, StopReason
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.runs import PersistedState, RunStatus, TerminationKind, TerminationReason, Usage
@@ -315,6 +315,57 @@ async def test_a_cut_off_answer_is_asked_for_again() -> None:
     ]
     assert [piece.delta for piece in room.sink.of(TextDelta)] == ["hal", "ha", "whole"]
     assert await room.texts() == [("user", "go"), ("assistant", "whole")]
+
+
+async def test_a_stop_keeps_the_answer_as_far_as_it_came_and_the_model_is_told_of_it() -> None:
+    room = Room()
+    said = asyncio.Event()
+
+    async def endless(request: object) -> object:
+        room.model.requests.append(request)
+        yield InferenceTextDelta(delta="half an ")
+        yield InferenceTextDelta(delta="answer ")
+        said.set()
+        await asyncio.Event().wait()
+
+    scripted, room.model.stream = room.model.stream, endless
+    async with room.executing() as run:
+        await bounded(said.wait())
+        assert room.runtime.cancel(room.run_id)
+        result = await bounded(run)
+    assert result.termination == TerminationReason.cancelled()
+    assert result.response == (await room.run()).final_output == "half an answer"
+    assert await room.texts() == [("user", "go"), ("assistant", "half an answer")]
+    room.run_id, room.model.stream = "r2", scripted
+    await room.execute(await room.prepared("go on"))
+    assert room.asked(2) == [("user", "go"), ("assistant", "half an answer"), ("user", "go on")]
+
+
+async def test_a_stop_in_the_second_try_keeps_what_the_second_try_said() -> None:
+    room = Room()
+    said, tries = asyncio.Event(), []
+
+    async def broken(request: object) -> object:
+        tries.append(request)
+        yield InferenceTextDelta(delta=f"try {len(tries)}")
+        if len(tries) == 1:
+            raise StreamInterrupted("cut")
+        said.set()
+        await asyncio.Event().wait()
+
+    room.model.stream = broken
+    async with room.executing() as run:
+        await bounded(said.wait())
+        room.runtime.cancel(room.run_id)
+        assert (await bounded(run)).response == "try 2"
+
+
+async def test_an_answer_that_the_limit_of_tokens_cuts_off_says_so() -> None:
+    cut = replace(InferenceResult.text("and then"), stop_reason=StopReason.MAX_TOKENS)
+    room = Room(script=[cut])
+    result = await room.execute()
+    assert result.termination == (await room.run()).termination == TerminationReason.cut_off()
+    assert result.response == "and then"
 
 
 async def test_an_answer_that_is_always_cut_off_fails_the_execution() -> None:

@@ -263,7 +263,7 @@ async def test_a_search_with_bad_arguments_is_refused(room: Room) -> None:
         {"order": "worst"},
         {"cursor": -1},
         {"query": "x" * 1_001},
-        {"query": 5},
+        {"query": 5.5},
     ):
         await room.refused(InvalidArgument, "search_messages", **{"query": "a", **bad})
     await room.refused(InvalidArgument, "search_messages")

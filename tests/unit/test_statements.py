@@ -9,6 +9,7 @@ from importlib import resources
 import pytest
 
 from postroom.stores.migrations import shipped_migrations
+from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.statements import Dialect, Statement, statements
 from table_rows import each_row
@@ -93,6 +94,7 @@ MAY_BE_SCANNED = {"json_each", "CONSTANT"}
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:")) as connection:
+        add_functions(connection)
         for step in shipped_migrations("sqlite"):
             for statement in split_statements(step.sql):
                 connection.execute(statement)

@@ -49,8 +49,14 @@ class TerminationKind(StrEnum):
     ERROR = "error"
 
 
+CUT_OFF = "max_tokens"
+
+
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """Why a run ended; `value` is the stop's code, what blocked it, or an error's text, `detail` its code."""
+    """Why a run ended; `value` is the stop's code, what blocked it, or an error's text, `detail` its code.
+
+    The `value` of a natural end is None, or `CUT_OFF` if the model's limit of tokens cut the answer off.
+    """
 
     type: TerminationKind
     value: str | None = None
@@ -60,6 +66,11 @@ class TerminationReason(Record, frozen=True, kw_only=True):
     def natural_end(cls) -> "TerminationReason":
         """The agent was finished."""
         return cls(type=TerminationKind.NATURAL_END)
+
+    @classmethod
+    def cut_off(cls) -> "TerminationReason":
+        """The agent was finished, and the model's limit of tokens cut its answer off."""
+        return cls(type=TerminationKind.NATURAL_END, value=CUT_OFF)
 
     @classmethod
     def cancelled(cls) -> "TerminationReason":

@@ -82,6 +82,7 @@ class MailboxConfig:
     """
     default_retry_delay_ms: int = 250
     max_retry_delay_ms: int = 30_000
+    """The longest delay before a retry. The default delay is doubled six times at most: 250 ms to 16 s."""
     cancel_wait_ms: int = 5_000
     """How long a foreground submission waits for the active run to give way."""
     cancel_poll_ms: int = 25
@@ -90,7 +91,10 @@ class MailboxConfig:
     max_run_ms: int | None = None
     """After which a run that does not end is stopped for good; None: its lease is renewed for ever."""
     max_concurrent_runs: int = 256
-    """In this process; so is the bound of each tenant. `limits` hold for all workers of the database."""
+    """In this process, as the bound of each tenant. `limits` apply to all workers of the database.
+
+    A foreground `submit` starts its run at once, also beyond these two bounds: a caller waits for it.
+    """
     max_concurrent_runs_per_tenant: int | None = None
     limits: tuple[Limit, ...] = ()
     max_queued_per_thread: int | None = 1_000

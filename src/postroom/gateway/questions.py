@@ -59,6 +59,8 @@ class Questions:
         matching = [one for one in asked if one[1].number == number]
         if not matching:
             return Decided(_not_open(number, [question for _, question in asked], approved=approved))
+        if len(matching) > 1:
+            return Decided(f"Several open questions have the number {number}: answer them on their pages.")
         thread_id, chosen = matching[0]
         who = source.user_name or source.user_id or ""
         decision = decision_of(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())

@@ -191,9 +191,10 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
 
 
 def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
-    """Return six characters that name a question; a later question never has those of an earlier one.
+    """Return the six characters that name a question in a chat, 24 bits of a hash.
 
-    What was asked by `ask_person` has its number from then on.
+    Two open questions of one chat have the same ones once in 16 million pairs: then neither is answered by
+    them. A question of `ask_person` keeps its number.
     """
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
@@ -226,6 +227,10 @@ def answer_of(run: RunRecord) -> Reply:
 class ChatEffects:
     """Has the ends of chats' runs told in their chats; those of other threads cause nothing here."""
 
+    def __init__(self, attempts: int = DEFAULT_MAX_ATTEMPTS) -> None:
+        """`attempts` is the mailbox's `default_max_attempts`: the retries behind these are minutes apart."""
+        self._attempts = attempts
+
     def stored(self, run: RunRecord) -> None:
         """Take no note: the relay hears of what is stored."""
 
@@ -238,7 +243,7 @@ class ChatEffects:
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Tell who wrote that there is no answer yet, once, where the next attempts are minutes away."""
-        if is_chat(row.thread_id) and row.attempt_count == DEFAULT_MAX_ATTEMPTS:
+        if is_chat(row.thread_id) and row.attempt_count == self._attempts:
             text = wording.tried_again(row.last_error or "")
             notice = Reply(kind=ReplyKind.NOTICE, thread_id=row.thread_id, run_id=row.run_id, text=text)
             tx.outbox.enqueue((notice.draft(f"outage/{row.run_id}/{row.dispatch_id}"),))

@@ -2,20 +2,33 @@
 
 from collections.abc import Sequence
 
+from postroom.contracts import runs
 from postroom.contracts.chat_links import LinkOutcome
 from postroom.contracts.errors import (
     AgentNotFound,
     ContentFiltered,
     ContextOverflow,
+    InferenceFailed,
+    InferenceTimeout,
     ModelNotFound,
+    Overloaded,
+    ProviderFailed,
+    RateLimited,
     RequestRefused,
     RunnerNotFound,
+    StreamInterrupted,
     Unauthorized,
 )
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
 
 NO_ANSWER = "(The agent ended without an answer.)"
 STOPPED = "Stopped."
+CUT_OFF = "(The answer is cut off: it reached the model's limit of tokens.)"
+_OVER_A_LIMIT = {
+    "wall_timeout": "Stopped: it took longer than a run may take.",
+    "max_rounds": "Stopped: it took more steps than a run may take.",
+    "token_budget": "Stopped: it used more tokens than a run may use.",
+}
 POSSIBLE_DUPLICATE = "(You may have had this before: the last try was cut off.)"
 STARTING_UP = "The agent is still starting up; it is stopped before it begins."
 STOPPING = "Stopping."
@@ -56,9 +69,35 @@ NOBODY_REACHED = (
 READ_TOGETHER = "This is read together with what else you sent."
 
 
+_MODEL_TROUBLE = {
+    kind.branch: reason
+    for kind, reason in (
+        (RateLimited, "the model's provider asks for fewer requests"),
+        (Overloaded, "the model's provider is overloaded"),
+        (InferenceTimeout, "the model took too long"),
+        (StreamInterrupted, "the connection to the model broke off"),
+        (ProviderFailed, "the model's provider failed"),
+        (InferenceFailed, "the model failed"),
+        (Unauthorized, "the model's provider refuses the server's key or quota"),
+        (ModelNotFound, "the model's provider has no such model"),
+        (ContextOverflow, "this is longer than the model takes"),
+        (RequestRefused, "the model refused this"),
+        (ContentFiltered, "the model's provider withheld the answer"),
+    )
+}
+"""A plain reason for each failure of a model. A provider's words may name the operator's account: members do
+not see them. They are kept with the run, for operators."""
+
+
+def _plain(error: str | None) -> str:
+    """Return the reason for a failure without the words of a model's provider."""
+    branch = (error or "").partition(": ")[0]
+    return _MODEL_TROUBLE.get(branch) or _short(error)
+
+
 def tried_again(error: str) -> str:
     """Say that there is no answer yet, and that one is still to come."""
-    return f"I could not answer yet: {_short(error)}. I go on trying for some minutes."
+    return f"I could not answer yet: {_plain(error)}. I go on trying for some minutes."
 
 
 def too_old(minutes: int) -> str:
@@ -81,36 +120,45 @@ def queue_full(most: int) -> str:
 
 
 def end_of(run: RunRecord) -> str:
-    """Return what a run's end says to people: its answer, or why there is none."""
+    """Return the text that a chat shows at the end of a run: its answer, or the reason why there is none."""
     reason = run.termination
     if run.final_output and (reason is None or reason.type is not TerminationKind.ERROR):
-        text = run.final_output
-        return (
-            text if reason is None or reason.type is not TerminationKind.CANCELLED else f"{text}\n\n{STOPPED}"
-        )
+        return "\n\n".join(filter(None, (run.final_output, _mark(reason))))
     if reason is None:
         return NO_ANSWER
     match reason.type:
         case TerminationKind.CANCELLED | TerminationKind.STOPPED:
-            return STOPPED
+            return _mark(reason)
         case TerminationKind.BLOCKED:
             return f"The agent was not allowed to go on: {_short(reason.value)}"
         case TerminationKind.ERROR:
             return _failed(reason)
         case _:
-            return NO_ANSWER
+            return _mark(reason) or NO_ANSWER
+
+
+def _mark(reason: TerminationReason | None) -> str:
+    """Return the sentence that marks an answer which is not whole; nothing for one that is."""
+    match reason:
+        case TerminationReason(type=TerminationKind.CANCELLED):
+            return STOPPED
+        case TerminationReason(type=TerminationKind.STOPPED, value=code):
+            return _OVER_A_LIMIT.get(code or "", STOPPED)
+        case TerminationReason(type=TerminationKind.NATURAL_END, value=runs.CUT_OFF):
+            return CUT_OFF
+    return ""
 
 
 def _failed(reason: TerminationReason) -> str:
     """Say in one sentence why there is no answer, and what can be done."""
-    why = _short(reason.value)
+    why = _plain(reason.value)
     match reason.detail:
         case ContextOverflow.code:
-            return f"This is longer than the model takes and is set aside ({why}): send it in smaller parts."
+            return "This is longer than the model takes and is set aside: send it in smaller parts."
         case RequestRefused.code | ContentFiltered.code:
-            return f"The model refused this and it is set aside ({why}): say it differently, or go on."
+            return "The model refused this and it is set aside: say it differently, or go on."
         case Unauthorized.code | ModelNotFound.code:
-            return f"The agent could not answer: {why}; tell who runs it, and send /retry when it is mended."
+            return f"The agent could not answer: {why}. Tell the operator, then send /retry once it is fixed."
         case AgentNotFound.code | RunnerNotFound.code:
             plain = why.removeprefix(f"{RunnerNotFound.branch}: ")
             return f"Nobody answers: {plain}; tell who runs this server, and send /retry when it is mended."

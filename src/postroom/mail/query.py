@@ -9,6 +9,7 @@ word.
 """
 
 import re
+import unicodedata
 from dataclasses import replace
 
 from postroom.contracts.mail import SEARCH_FIELDS, All, AnyOf, Not, Phrase, Query, Term
@@ -54,8 +55,11 @@ def _rest_of_word(text: str, start: int) -> str:
 
 
 def _is_indexed(text: str) -> bool:
-    """Whether the index keeps anything of it: it keeps letters and digits."""
-    return any(character.isalnum() for character in text)
+    """Return whether the index keeps anything of a text: it keeps letters, digits and symbols."""
+    return any(
+        character.isalnum() or (not character.isascii() and unicodedata.category(character)[0] == "S")
+        for character in text
+    )
 
 
 class _Reader:

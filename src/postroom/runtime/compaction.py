@@ -39,6 +39,8 @@ _SHARE_OF_REQUEST = 0.5
 """So much of the window a request for a summary takes."""
 _SHARE_OF_SUMMARY = 0.25
 """So much of the window a summary may take."""
+_LONG_MESSAGES, _LONG_TOKENS = 20, 4_000
+"""A conversation is long from so many messages, or estimated tokens, on."""
 _WINDOW_UNKNOWN = 8_000
 """What a request for a summary is made for where nobody knows what the model takes."""
 
@@ -99,13 +101,22 @@ class Compaction:
             return None
         return await self._sum_up(windows.estimated(spec, kept_whole(room)), window)
 
-    async def after(self, request: InferenceRequest, error: ContextOverflow) -> Compacted | None:
-        """Sum up older messages because the endpoint has refused this request; None: there are none.
+    async def after(
+        self, request: InferenceRequest, error: ContextOverflow | RequestRefused
+    ) -> Compacted | None:
+        """Sum up older messages because the endpoint has refused this request.
+
+        A refusal for another reason teaches nothing about the model's window, and only a long conversation is
+        summed up because of it: the endpoint may have found no words for "too long" that are known here.
+        Return None if there is nothing to sum up.
 
         Raises:
             InferenceError: as of `when_full`.
         """
         spec, windows, size = self._spec, self._windows, size_of(self._log.messages)
+        if isinstance(error, RequestRefused):
+            is_long = len(self._log.messages) >= _LONG_MESSAGES or size >= _LONG_TOKENS
+            return await self._sum_up(size // 4, _WINDOW_UNKNOWN) if is_long else None
         window = windows.refused(spec, request, error)
         besides = windows.tokens(spec, tokens_of(request) - size)
         most = windows.estimated(spec, kept_whole(room_for_messages(window, besides)))

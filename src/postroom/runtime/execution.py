@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from postroom.contracts.agent_events import (
+    EventSink,
     RunFinish,
     RunStart,
     StepEnd,
@@ -29,6 +30,7 @@ from postroom.contracts.inference import (
     CallerRequest,
     InferenceRequest,
     InferenceResult,
+    StopReason,
     with_context,
 )
 from postroom.contracts.messages import TASKS_UPDATED, Boundary, Message, MessageMetadata, Role, ToolCall
@@ -72,9 +74,11 @@ from postroom.runtime.checkpoint import (
 from postroom.runtime.compaction import Compacted, Compaction, shown
 from postroom.runtime.files import MOST_WORDS, with_files
 from postroom.runtime.interrupting import Interrupted
-from postroom.runtime.model_call import ask, with_call_ids
+from postroom.runtime.model_call import PartialAnswer, ask, with_call_ids
 from postroom.runtime.step_context import StepContext
 
+_MOST_COMPACTIONS = 6
+"""How often one step sums up a conversation that its model calls too long; half of it stays each time."""
 NOTHING_TO_COMPACT = "There is nothing to compact yet."
 
 
@@ -95,6 +99,8 @@ class Execution:
         self._told = ""
         """What a person is to be told behind the answer."""
         self._said = ""
+        self._is_cut = False
+        """Whether the model's last answer reached its limit of tokens."""
         self._since = context.clock.now()
 
     async def run(self) -> AgentRunResult:
@@ -171,17 +177,16 @@ class Execution:
         await self._note(await self._compaction.when_full(self._request()))
         message_id = self._with.new_id()
         await self._sink.emit(StepStart(message_id=message_id))
+        partial = PartialAnswer(self._sink)
         try:
-            result = await self._active.stop.run(self._asked_model)
-        except ContextOverflow as error:
-            compacted = await self._compaction.after(self._request(), error)
-            if compacted is None:
-                raise
-            await self._note(compacted)
-            result = await self._active.stop.run(self._asked_model)
+            result = await self._answer_that_fits(partial)
+        except Interrupted:
+            self._keep_partial(message_id, partial.text)
+            raise
         self._steps += 1
         self._log.steps += 1
         self._count(result.usage or Usage())
+        self._is_cut = result.stop_reason is StopReason.MAX_TOKENS
         message = Message(
             role=Role.ASSISTANT,
             content=result.content,
@@ -197,6 +202,30 @@ class Execution:
             await self._checkpoint(running)
         await self._make_anew(result.tool_calls)
         await self._sink.emit(StepEnd())
+
+    async def _answer_that_fits(self, partial: PartialAnswer) -> InferenceResult:
+        """Return the model's answer; a conversation that the endpoint refuses is summed up and sent again.
+
+        A conversation that the endpoint calls too long is summed up until it fits. After another refusal a
+        long conversation is summed up once.
+        """
+        tries = _MOST_COMPACTIONS
+        while True:
+            try:
+                return await self._active.stop.run(lambda: self._asked_model(partial))
+            except (ContextOverflow, RequestRefused) as error:
+                compacted = None if tries <= 0 else await self._compaction.after(self._request(), error)
+                if compacted is None:
+                    raise
+                tries = tries - 1 if isinstance(error, ContextOverflow) else 0
+                await self._note(compacted)
+
+    def _keep_partial(self, message_id: str, text: str) -> None:
+        """Keep the answer that a stop has cut off: people have seen it, and the model must know that."""
+        if text:
+            self._said = text
+            message = Message.assistant(text)
+            self._log.keep([replace(message, id=message_id, metadata=self._metadata())], as_output=True)
 
     async def _make_left(self) -> None:
         """Make the calls that were committed, and whose answers a crash has cut off."""
@@ -254,7 +283,7 @@ class Execution:
             overrides=merged(own, asked.overrides),
         )
 
-    async def _asked_model(self) -> InferenceResult:
+    async def _asked_model(self, sink: EventSink) -> InferenceResult:
         request, control = self._request(), self._with.activation.control
         files = control.files if isinstance(control, RunControl) else None
         asked, sent = request, tuple[ChatFile, ...]()
@@ -262,18 +291,23 @@ class Execution:
             messages, sent = await with_files(request.messages, files, most_words=self._most_words())
             asked = replace(request, messages=messages)
         try:
-            result = await ask(self._with.agent.model, asked, self._sink, self._with.clock)
+            result = await ask(self._with.agent.model, asked, sink, self._with.clock)
         except RequestRefused as error:
             if files is None or not sent:
                 raise
-            result = await self._asked_without(request, files, sent, error)
+            result = await self._asked_without(request, files, sent, error, sink)
         if asked.messages == request.messages:  # what files take is not estimated
             self._with.windows.count(self._with.agent.spec, request, result.usage)
         taken = [call.id for message in self._log.messages for call in message.tool_calls]
         return with_call_ids(result, self._with.new_id, taken=taken)
 
     async def _asked_without(
-        self, request: InferenceRequest, files: RunFiles, sent: Sequence[ChatFile], refusal: RequestRefused
+        self,
+        request: InferenceRequest,
+        files: RunFiles,
+        sent: Sequence[ChatFile],
+        refusal: RequestRefused,
+        sink: EventSink,
     ) -> InferenceResult:
         """Ask once more without the files of a request that was refused.
 
@@ -281,7 +315,7 @@ class Execution:
         """
         named, _ = await with_files(request.messages, files, most_words=self._most_words(), takes_parts=False)
         request = replace(request, messages=named)
-        result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
+        result = await ask(self._with.agent.model, request, sink, self._with.clock)
         for file in sent:
             if file.message_id == sent[0].message_id:
                 await files.not_taken(file, f"the model refuses it: {refusal.message}")
@@ -395,6 +429,7 @@ class Execution:
         """End the run behind its answer; None when something came that wants another one."""
         self._said = answer.text() + self._told
         identity = self._active.identity
+        ended = TerminationReason.cut_off() if self._is_cut else TerminationReason.natural_end()
         while not await self._with.read(Boundary.ON_NATURAL_END):
             begun = self._with.tasks.running(run_id=identity.run_id)
             if begun and identity.parent_run_id is not None:
@@ -402,9 +437,9 @@ class Execution:
             elif begun:
                 await self._checkpoint(self._waiting_on_tasks())
                 if self._active.close():
-                    return await self._finish(TerminationReason.natural_end())
+                    return await self._finish(ended)
             elif self._active.close():
-                return await self._end(TerminationReason.natural_end())
+                return await self._end(ended)
         if earlier_answers(self._log.messages, self._log.run_id):
             self._said = ""
         return None

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from postroom.contracts.agent_events import (
+    AgentEvent,
     EventSink,
     InferenceComplete,
     ReasoningDelta,
@@ -25,6 +26,32 @@ from postroom.contracts.inference import (
     Model,
 )
 from postroom.contracts.records import replace
+
+
+class PartialAnswer:
+    """Passes events on, and keeps the text of the answer as far as it has come."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._deltas: list[str] = []
+        self._begins_again = False
+
+    @property
+    def text(self) -> str:
+        """The text so far. After a reset it is that of the broken try until the next try says something."""
+        return "".join(self._deltas).strip()
+
+    async def emit(self, event: AgentEvent) -> None:
+        """Take an event."""
+        if isinstance(event, StreamReset):
+            self._begins_again = True
+        elif isinstance(event, TextDelta):
+            if self._begins_again:
+                self._begins_again = False
+                self._deltas.clear()
+            self._deltas.append(event.delta)
+        await self._sink.emit(event)
+
 
 REPEATS = 2
 """How often a cut-off answer is asked for again before the run fails."""

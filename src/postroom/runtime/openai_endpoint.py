@@ -45,6 +45,7 @@ _BY_CODE: dict[str, type[InferenceError]] = {
     "overloaded_error": Overloaded,
     "server_error": ProviderFailed,
 }
+_TOO_LARGE = 413
 _BY_STATUS: dict[int, type[InferenceError]] = {
     400: RequestRefused,
     401: Unauthorized,
@@ -53,7 +54,7 @@ _BY_STATUS: dict[int, type[InferenceError]] = {
     404: ModelNotFound,
     408: InferenceTimeout,
     409: ProviderFailed,
-    413: ContextOverflow,
+    _TOO_LARGE: ContextOverflow,
     415: RequestRefused,
     422: RequestRefused,
     425: ProviderFailed,
@@ -64,19 +65,34 @@ _BY_STATUS: dict[int, type[InferenceError]] = {
 }
 
 
-_TOO_LONG = re.compile(r"context (?:length|window|size)|prompt is too long|too many (?:input )?tokens", re.I)
-"""How endpoints that give no code say that a conversation is too long."""
-_WINDOW = re.compile(r"context length (?:is|of) (\d+)|> (\d+) maximum|n_ctx\D{1,4}(\d+)", re.I)
-_ASKED = re.compile(r"(?:resulted in|requested|too long:) (?:about )?(\d+)", re.I)
+_TOO_LONG = re.compile(
+    r"context ?(?:length|window|size)|(?:prompt|input|request) (?:is )?too (?:long|large)"
+    r"|too many (?:input )?tokens|maximum number of (?:input )?tokens|max_new_tokens",
+    re.IGNORECASE,
+)
+"""The words by which endpoints say, without a code, that a conversation is too long."""
+_WINDOW = re.compile(
+    r"context length (?:is|of) (?:only )?(\d+)|> (\d+) maximum|n_ctx\D{1,4}(\d+)"
+    r"|tokens allowed \((\d+)\)|must be <= (\d+)",
+    re.IGNORECASE,
+)
+_ASKED = re.compile(
+    r"(?:resulted in|requested|too long:|given:|token count) (?:about )?\(?(\d+)", re.IGNORECASE
+)
 
 
 def failure_of(
     status: int, headers: Mapping[str, str], said: object, *, now: int, endpoint: str = "the model's endpoint"
 ) -> InferenceError:
-    """Return what a refusal means. A code in the body says more than the status and wins over it."""
+    """Return the error that a refusal means.
+
+    A code in the body wins over the status. Words about the context's length win over a status that says no
+    more than "invalid" or "failed", because several endpoints answer so to a conversation that is too long.
+    """
     error = _error(said)
     kind = _kind_by_code(error) or _BY_STATUS.get(status, ProviderFailed)
-    if kind is RequestRefused and _TOO_LONG.search(_text(error)):
+    is_unclear = kind in (RequestRefused, ProviderFailed) or status == _TOO_LARGE
+    if is_unclear and _TOO_LONG.search(_text(error)):
         kind = ContextOverflow
     return kind(
         f"{endpoint} answered {status}: {_text(error)}",
@@ -99,12 +115,18 @@ def failure_in_stream(said: object) -> InferenceError:
     error = _error(said)
     code = error.get("code")
     kind = _kind_by_code(error) or (_BY_STATUS.get(code) if isinstance(code, int) else None)
+    if kind in (None, RequestRefused, ProviderFailed) and _TOO_LONG.search(_text(error)):
+        kind = ContextOverflow
     details = _counted(error) if kind is ContextOverflow else None
     text = f"the model's endpoint broke off: {_text(error)}"
     return (kind or ProviderFailed)(text, value=code, details=details)
 
 
 def _error(said: object) -> dict[str, Any]:
+    if isinstance(said, list) and said:  # Gemini wraps its error in a list
+        said = said[0]
+    if isinstance(said, dict) and isinstance(said.get("error"), dict | str):
+        said = said["error"]
     return said if isinstance(said, dict) else {"message": said}
 
 

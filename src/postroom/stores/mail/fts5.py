@@ -2,6 +2,7 @@
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
+from postroom.stores.mail.words import asked_words
 
 MAX_DEPTH = 30
 """How deep a query may nest: the parser of FTS5 gives up at 32 levels of alternating AND and OR."""
@@ -20,9 +21,9 @@ def fts5(query: Query, *, depth: int = 0) -> str:
         raise InvalidArgument(f"a search nests at most {MAX_DEPTH} deep", value=MAX_DEPTH)
     match query:
         case Term(text=text, prefix=prefix, field=field):
-            return _in_column(field, _quoted(text) + (" *" if prefix else ""))
+            return _in_column(field, _side_by_side(text, prefix=prefix))
         case Phrase(words=words, field=field):
-            return _in_column(field, _quoted(" ".join(words)))
+            return _in_column(field, _side_by_side(" ".join(words), prefix=False))
         case Not(left=left, right=right):
             return f"({fts5(left, depth=depth + 1)} NOT {fts5(right, depth=depth + 1)})"
         case All(parts=parts):
@@ -33,6 +34,13 @@ def fts5(query: Query, *, depth: int = 0) -> str:
 
 def _joined(operator: str, parts: tuple[Query, ...], depth: int) -> str:
     return "(" + (operator.join(fts5(part, depth=depth + 1) for part in parts) or _NOTHING) + ")"
+
+
+def _side_by_side(text: str, *, prefix: bool) -> str:
+    if text.isascii():
+        return _quoted(text) + (" *" if prefix else "")
+    found, is_beginning = asked_words(text)
+    return _quoted(" ".join(found)) + (" *" if found and (prefix or is_beginning) else "")
 
 
 def _quoted(text: str) -> str:

@@ -1,8 +1,8 @@
 """What finds messages by their words, and threads by their newest message: one way for each engine.
 
-SQLite has a table of FTS5, which its writer brings up to date after it has answered, many messages a commit:
-with each message it would double what a commit writes. PostgreSQL has a `tsvector` a message, of words that
-we cut ourselves, in the change itself, whatever other servers commit.
+SQLite has a table of FTS5 without the texts. Its writer brings the table up to date after it has answered,
+many messages a commit: with each message it would double what a commit writes. PostgreSQL has a `tsvector` a
+message, of words that we cut ourselves, in the change itself, whatever other servers commit.
 """
 
 from typing import Final
@@ -56,6 +56,18 @@ def add_words(tx: SqlTransaction, after: int) -> int:
     return int(found[-1][0]) if found else 0
 
 
+def cut_anew(tx: SqlTransaction) -> None:
+    """Cut the words of each message that has other than ASCII characters once more, on PostgreSQL."""
+    after = 0
+    while found := tx.all("mail.messages_after", {"after": after, "limit": _PAGE}):
+        for message in (record(Message, row) for row in found):
+            texts = (message.subject, message.body_md, message.sender_name, message.topic)
+            if not all(map(str.isascii, texts)):
+                tx.run("mail.forget_words", {"ids": [message.id]})
+                tx.run("mail.index_words", {"message_id": message.id, "words": tsvector(message)})
+        after = found[-1][0]
+
+
 def add_threads(tx: SqlTransaction) -> None:
     """Take note of the threads of all messages, on PostgreSQL.
 
@@ -92,14 +104,15 @@ def find(
         below = cursor if cursor and order == "newest" else _NEWEST
         values |= {"project_id": project_id, "match": fts5(query), **_ids(tx, project_id, below)}
         rows = tx.all(_SEARCH[order], values)
-        found = [(record(Message, row), row[-2], row[-1]) for row in rows]
+        messages = [(record(Message, row), row[-1]) for row in rows]
     elif (match := tsquery(query)) is None:
         return []
     else:
         values |= {"home": home(project_id), "match": match}
         messages = [(record(Message, row), row[-1]) for row in tx.all(_SEARCH[order], values)]
-        found = [(message, snippet(message, query), rank) for message, rank in messages]
-    return [SearchHit(message=message, snippet=shown, rank=rank) for message, shown, rank in found]
+    return [
+        SearchHit(message=message, snippet=snippet(message, query), rank=rank) for message, rank in messages
+    ]
 
 
 def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from postroom.contracts.mail import All, AnyOf, Message, Not, Phrase, Query, Term
-from postroom.stores.mail.words import Word, words
+from postroom.stores.mail.words import Word, asked_words, words
 
 _WORDS = 16
 _BEFORE_THE_PLACE = 4
@@ -24,11 +24,11 @@ def _asked(query: Query) -> Iterator[tuple[str, bool]]:
     """Yield each word that a hit may hold, and whether it is only the beginning of one."""
     match query:
         case Term(text=text, prefix=prefix):
-            for word in words(text):
-                yield word.folded, prefix
+            found, is_beginning = asked_words(text)
+            yield from ((word, prefix or is_beginning) for word in found)
         case Phrase(words=given):
-            for word in words(" ".join(given)):
-                yield word.folded, False
+            found, is_beginning = asked_words(" ".join(given))
+            yield from ((word, is_beginning) for word in found)
         case Not(left=left):
             yield from _asked(left)
         case All(parts=parts) | AnyOf(parts=parts):

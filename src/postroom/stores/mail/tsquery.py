@@ -9,7 +9,7 @@ from typing import Final
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import All, AnyOf, Message, Not, Phrase, Query, Term
-from postroom.stores.mail.words import folded, words
+from postroom.stores.mail.words import asked_words, folded
 
 MAX_DEPTH: Final = 30
 _WEIGHTS: Final[Mapping[str, str]] = {"subject": "A", "sender": "B", "topic": "C", "body": "D"}
@@ -81,9 +81,11 @@ def tsquery(query: Query, *, depth: int = 0) -> str | None:
 
 
 def _in_order(text: str, field: str | None, *, prefix: bool) -> str | None:
-    lexemes = [f"'{word.folded[:_LONGEST_WORD]}'" for word in words(text)]
+    found, is_beginning = asked_words(text)
+    lexemes = [f"'{word[:_LONGEST_WORD]}'" for word in found]
     if not lexemes:
         return None
+    prefix = prefix or is_beginning
     weight = f":{_WEIGHTS[field]}" if field else ""
     last = f"{weight or ':'}*" if prefix else weight
     return f"({f'{weight} <-> '.join(lexemes)}{last})"

@@ -1,6 +1,11 @@
 """Cuts text into the words that a search compares: letters and digits, folded, without their accents.
 
 It cuts where `unicode61 remove_diacritics 2` of SQLite's FTS5 does, so that PostgreSQL finds the same.
+Two kinds of text that FTS5 cannot cut become coded words, on both engines:
+
+- A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
+  neighbouring characters, and its last character. So each part of a run is found, also next to Latin text.
+- A symbol such as an emoji is a word.
 """
 
 import re
@@ -13,6 +18,16 @@ _FIRST_MARK: Final = "\u0300"
 _LAST_MARK: Final = "\u0331"
 """The combining accents that belong to the word they stand in and leave no trace in it."""
 _ASCII_WORD: Final = re.compile(r"[0-9A-Za-z]+")
+
+
+_CODE: Final = "\uf8f0"
+"""Begins a coded word. It is for private use, and FTS5 takes it for a part of a word."""
+_DIGITS: Final = 5
+"""Hexadecimal digits of each character of a coded word."""
+_UNSPACED: Final = re.compile(
+    "[\u0e01-\u0e3a\u0e40-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17d3\u3005-\u3007\u3041-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+)
 
 
 class Word(NamedTuple):
@@ -29,8 +44,16 @@ def words(text: str) -> Iterator[Word]:
         for match in _ASCII_WORD.finditer(text):
             yield Word(match[0].lower(), match.start(), match.end())
         return
-    folded, start = "", 0
-    for place, character in enumerate(text):
+    folded, start, place = "", 0, -1
+    while (place := place + 1) < len(text):
+        character = text[place]
+        if run := _coded_at(text, place):
+            if folded:
+                yield Word(folded, start, place)
+            folded = ""
+            yield from run
+            place = run[-1].end - 1
+            continue
         piece = _folded(character)
         if piece is None or (piece == "" and not folded):
             if folded:
@@ -48,6 +71,47 @@ def folded(text: str) -> Sequence[str]:
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     return [word.folded for word in words(text)]
+
+
+def asked_words(text: str) -> tuple[list[str], bool]:
+    """Return the words to find side by side, and whether the last one is only the beginning of a word."""
+    found = folded(text)
+    if not found or not found[-1].startswith(_CODE) or len(found[-1]) != 1 + _DIGITS:
+        return list(found), False
+    if len(found) > 1 and len(found[-2]) == 1 + 2 * _DIGITS and found[-2].endswith(found[-1][1:]):
+        return list(found[:-1]), False  # the text that is looked for may go on after this run
+    return list(found), True
+
+
+def indexed_text(text: str) -> str:
+    """Return a text in which FTS5 finds the words that `words` returns."""
+    if text.isascii():
+        return text
+    pieces, end = [], 0
+    for word in words(text):
+        if word.folded.startswith(_CODE):
+            pieces.append(text[end : word.start] if end < word.start else "")
+            pieces.append(f" {word.folded} ")
+            end = word.end
+    return "".join((*pieces, text[end:])) if pieces else text
+
+
+def _coded_at(text: str, place: int) -> list[Word]:
+    """Return the coded words that begin at a place; none for other text."""
+    if run := _UNSPACED.match(text, place):
+        normal, end = unicodedata.normalize("NFKC", run[0]), run.end()
+        pairs = [_coded(normal[at : at + 2]) for at in range(len(normal))]
+        if len(normal) != len(run[0]):
+            return [Word(pair, place, end) for pair in pairs]
+        return [Word(pair, place + at, min(place + at + 2, end)) for at, pair in enumerate(pairs)]
+    character = text[place]
+    if not character.isascii() and unicodedata.category(character)[0] == "S":
+        return [Word(_coded(character), place, place + 1)]
+    return []
+
+
+def _coded(characters: str) -> str:
+    return _CODE + "".join(f"{ord(character):0{_DIGITS}x}" for character in characters)
 
 
 @lru_cache(maxsize=4_096)

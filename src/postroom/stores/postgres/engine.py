@@ -25,7 +25,7 @@ from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection
-from postroom.stores.postgres.errors import ConnectionLost, no_backup, unreachable
+from postroom.stores.postgres.errors import ConnectionLost, Contended, no_backup, unreachable
 from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, outline_of
 from postroom.stores.postgres.notifications import Notifications
 from postroom.stores.postgres.ownership import Ownership
@@ -185,7 +185,7 @@ class PostgresEngine(Engine):
                 writing.append(ownership.connect(number))  # noqa: PERF401 - what was opened before is closed
             if is_tried:
                 _try_sessions(address, readers if address.direct_dsn else readers + 1)
-        except ConnectionLost as error:
+        except (ConnectionLost, Contended) as error:
             _close_all(writing)
             raise unreachable(error) from error
         except BaseException:

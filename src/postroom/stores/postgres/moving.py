@@ -6,12 +6,13 @@ from datetime import timedelta
 from typing import Final
 
 from postroom.contracts import progress
-from postroom.contracts.errors import InvalidRecord, StateError
+from postroom.contracts.errors import InvalidRecord, StateError, StoreUnavailable
 from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.stores.mail import search_index
 from postroom.stores.migrations import UNFINISHED, Migration, refuse_old, shipped_migrations
 from postroom.stores.moving import Table
 from postroom.stores.postgres.connection import Address, Connection, quoted
+from postroom.stores.postgres.errors import ConnectionLost, Contended
 from postroom.stores.postgres.ownership import Ownership
 from postroom.stores.postgres.schema import applied_steps, migrate, refuse_servers
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
@@ -151,17 +152,25 @@ def opened(
         StoreHeld: a server, or another process, uses it.
         StateError: there is no such source, or it is older than this release.
         ConfigError, SchemaTooNew, StoreReadOnly, StoreUnavailable: as of `PostgresStore.open`.
+        StoreUnavailable: The connection broke during the copy, which can go on later.
     """
     address = Address(dsn=dsn, schema=schema, answer_within=_WITHIN, settings=_SETTINGS)
-    with closing(Ownership(address, alone=True).connect(0)) as connection:
-        applied = applied_steps(connection)
-        if not is_target and not applied:
-            raise StateError(f"there is no store in {name}", value=schema, remedy="name the right schema")
-        if not is_target:
-            refuse_servers(connection, name, is_gone)
-        if applied and not (is_target and UNFINISHED in applied):
-            refuse_old(applied, "postgres")
-        yield PostgresSide(connection, address, name, is_made=bool(applied))
+    try:
+        with closing(Ownership(address, alone=True).connect(0)) as connection:
+            applied = applied_steps(connection)
+            if not is_target and not applied:
+                raise StateError(f"there is no store in {name}", value=schema, remedy="name the right schema")
+            if not is_target:
+                refuse_servers(connection, name, is_gone)
+            if applied and not (is_target and UNFINISHED in applied):
+                refuse_old(applied, "postgres")
+            yield PostgresSide(connection, address, name, is_made=bool(applied))
+    except (ConnectionLost, Contended) as error:
+        raise StoreUnavailable(
+            f"the copy ended early, because the connection to {name} broke: {str(error).strip()}",
+            value=name,
+            remedy="see that the PostgreSQL server runs, then give the same command again: the copy goes on",
+        ) from error
 
 
 def _bound(table: Table, row: Row) -> list[bytes | None]:

@@ -16,9 +16,11 @@ from postroom.contracts.clock import elapsed_ms, milliseconds
 from postroom.contracts.errors import StoreHeld, StoreUnavailable, WrongStore
 from postroom.contracts.leases import SERVER, IsGone, nobody_is_gone
 from postroom.log import get_logger
+from postroom.stores.mail import search_index
 from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection, quoted
 from postroom.stores.postgres.errors import HELD_UP, Contended
+from postroom.stores.postgres.sql_transaction import PostgresTransaction
 
 _LOG = get_logger(__name__)
 
@@ -30,6 +32,8 @@ _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 
+_CUTS_WORDS: Final = "words_without_spaces"
+"""The step after which the words of some messages are cut anew, by the program."""
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1::text, 0))"
 _HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = $1::text"
 _HAS_TABLE: Final = "SELECT to_regclass($1::text) IS NOT NULL"
@@ -134,6 +138,8 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is
     for done, step in enumerate(missing):
         progress.tell(f"changing the schema, {step.name}: steps", done, len(missing))
         connection.run_script(step.sql)
+        if step.name == _CUTS_WORDS:
+            search_index.cut_anew(PostgresTransaction(connection))
         connection.send(_RECORD, (step.version, step.name, step.checksum, step.after))
     connection.send("COMMIT")
     connection.wait()
@@ -153,7 +159,7 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
         raise StoreHeld(
             f"the schema is upgraded when no server is up that lacks schema step {step}: {_named(without)}",
             value=list(without),
-            remedy="replace each by a release that has this step, or stop them all, and start this one again",
+            remedy="stop these servers, then start this one again",
         )
 
 

@@ -159,7 +159,7 @@ SELECT max(id) FROM (SELECT id FROM messages WHERE id > (SELECT indexed_to FROM 
 
 -- index_search @sqlite
 INSERT INTO messages_fts (rowid, subject, body_md, sender_name, topic)
-SELECT id, subject, body_md, sender_name, topic FROM messages
+SELECT id, indexed_text(subject), indexed_text(body_md), indexed_text(sender_name), indexed_text(topic) FROM messages
  WHERE id > (SELECT indexed_to FROM search_index_progress) AND id <= :newest;
 
 -- index_threads @sqlite
@@ -351,7 +351,7 @@ SELECT coalesce((SELECT id FROM messages WHERE project_id = :project_id ORDER BY
 -- search_newest
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
        m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
-       snippet(messages_fts, -1, '', '', '…', 16), 0.0
+       0.0
   FROM messages_fts CROSS JOIN messages m ON m.id = messages_fts.rowid
  WHERE messages_fts MATCH :match AND messages_fts.rowid BETWEEN :first AND :last
    AND (:few IS NULL OR +messages_fts.rowid IN (SELECT id FROM messages WHERE project_id = :few))
@@ -361,7 +361,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 -- search_best
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
        m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
-       snippet(messages_fts, -1, '', '', '…', 16), best.score
+       best.score
   FROM (SELECT id, score
           FROM (SELECT messages_fts.rowid AS id, messages_fts.rank AS score
                   FROM messages_fts CROSS JOIN messages p ON p.id = messages_fts.rowid
@@ -377,7 +377,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 
 -- search_newest @postgres
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, NULL, 0.0
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, 0.0
   FROM message_words w JOIN messages m ON m.id = w.message_id
  WHERE w.words @@ (CAST(:home AS tsquery) && CAST(:match AS tsquery)) AND w.message_id < :below
    AND m.recalled_at IS NULL
@@ -385,7 +385,7 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 
 -- search_best @postgres
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
-       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, NULL, best.score
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, best.score
   FROM (SELECT newest.message_id,
                -0.000001 - CAST(ts_rank(newest.words, CAST(:match AS tsquery), 1) AS double precision) AS score
           FROM (SELECT w.message_id, w.words
@@ -401,7 +401,8 @@ INSERT INTO message_words (message_id, words) VALUES (:message_id, CAST(:words A
 
 -- forget_words
 INSERT INTO messages_fts (messages_fts, rowid, subject, body_md, sender_name, topic)
-SELECT 'delete', id, subject, body_md, sender_name, topic FROM messages WHERE id IN {ints :ids};
+SELECT 'delete', id, indexed_text(subject), indexed_text(body_md), indexed_text(sender_name), indexed_text(topic)
+  FROM messages WHERE id IN {ints :ids};
 
 -- forget_words @postgres
 DELETE FROM message_words WHERE message_id IN {ints :ids};

@@ -26,6 +26,7 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.rights import denied
+from postroom.stores.mail.words import indexed_text
 
 FIRST_SAFE_RELEASE = (3, 51, 3)
 MOUNTS = Path("/proc/self/mountinfo")
@@ -175,8 +176,14 @@ def connect_beside(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def add_functions(connection: sqlite3.Connection) -> None:
+    """Add the functions that the schema's triggers and our statements call."""
+    connection.create_function("indexed_text", 1, indexed_text, deterministic=True)
+
+
 def prepare(connection: sqlite3.Connection, *, read_only: bool, platform: str = sys.platform) -> None:
     """Set what every connection goes by; a commit is on the disk when it returns, on every platform."""
+    add_functions(connection)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     # On macOS fsync leaves data in the drive's cache (https://sqlite.org/pragma.html#pragma_fullfsync).

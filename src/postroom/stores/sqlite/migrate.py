@@ -8,7 +8,7 @@ from typing import Final
 
 from postroom.contracts import progress
 from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
-from postroom.stores.sqlite.connection import translated
+from postroom.stores.sqlite.connection import add_functions, translated
 from postroom.stores.sqlite.copying import back_up
 
 APPLIED: Final = "SELECT version, checksum FROM schema_migrations"
@@ -35,6 +35,7 @@ def migrate(
         StoreCorrupt: a step that was applied differs from the one shipped.
     """
     with translated():
+        add_functions(connection)
         connection.execute(_LEDGER)
         applied: dict[int, str] = dict(connection.execute(APPLIED).fetchall())
         missing = missing_migrations(applied, shipped_migrations("sqlite") if steps is None else steps)

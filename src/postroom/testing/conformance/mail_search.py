@@ -116,6 +116,63 @@ async def a_library(store: MailStore) -> tuple[Office, list[int]]:
     return here, await store.write(send)
 
 
+async def scripts_without_spaces_and_symbols_are_found(store: MailStore, clock: ManualClock) -> None:
+    """Each part of a run of such a script is found, also beside Latin text; a symbol is a word."""
+    here = await an_office(store)
+    bodies = (
+        "数据库连接失败，请重启服务",
+        "会議は明日の午後です ﾃﾞｰﾀ",
+        "데이터베이스 연결이 실패했습니다",
+        "ฐานข้อมูลล้มเหลว",
+        "ship it 🚀 for 5€, 5°C",
+        "重跑gen-itgc后50条",
+        "数 据",
+        "한글",  # in single parts, as macOS writes names of files
+    )
+
+    def send(tx: MailWrites) -> list[int]:
+        return [put_message(tx, here.ada, [], subject="s", body=body).id for body in bodies]
+
+    zh, ja, ko, th, ship, glued, apart, hangul = await store.write(send)
+    expected: dict[Query, list[int]] = {
+        Term("数据库"): [zh],
+        Term("据"): [zh, apart],
+        Term("服务"): [zh],
+        Term("务"): [zh],
+        Term("数据"): [zh],
+        Term("数库"): [],
+        Term("重启", prefix=True): [zh],
+        Term("重"): [zh, glued],
+        Phrase(("失败", "请重启")): [zh],
+        Phrase(("数", "据")): [apart],
+        Term("会議", field="body"): [ja],
+        Term("会議", field="subject"): [],
+        Term("データ"): [ja],
+        Term("연결"): [ko],
+        Term("실패"): [ko],
+        Term("ข้อมูล"): [th],
+        Term("🚀"): [ship],
+        Term("€"): [ship],
+        Term("5€"): [ship],
+        Term("✓"): [],
+        Term("gen"): [glued],
+        Term("itgc"): [glued],
+        Term("跑gen"): [glued],
+        Term("itgc后50"): [glued],
+        Term("gen-itgc后"): [glued],
+        Term("50条"): [glued],
+        Term("한글"): [hangul],
+        All((Term("重跑"), Term("gen"))): [glued],
+        Not(Term("重"), Term("gen")): [zh],
+    }
+    found = await _found(store, here.project.id, *expected)
+    assert dict(zip(expected, found, strict=True)) == expected
+    shown = await store.read(lambda tx: tx.search(here.project.id, Term("重启"), order="best", limit=5))
+    assert "重启" in shown[0].snippet
+    await store.write(lambda tx: tx.mark_recalled(zh, clock.now()))
+    assert await _found(store, here.project.id, Term("数据库"), Term("重")) == [[], [glued]]
+
+
 async def a_search_finds_whole_words(store: MailStore, clock: ManualClock) -> None:
     """A word is found in every field, not as a part of another; with a prefix also longer words are."""
     here, (one, two, three, four, five) = await a_library(store)
@@ -374,6 +431,7 @@ PROMISES = (
     attachments_come_in_the_order_of_attaching,
     bytes_that_are_not_stored_cannot_be_attached,
     recalling_erases_bytes_that_nobody_else_uses,
+    scripts_without_spaces_and_symbols_are_found,
     a_search_finds_whole_words,
     a_search_ignores_case_and_accents,
     a_phrase_is_words_side_by_side,

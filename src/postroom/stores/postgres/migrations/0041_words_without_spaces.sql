@@ -1,0 +1,2 @@
+-- The words of messages with other than ASCII characters are cut anew: scripts without spaces, and symbols. PostgreSQL
+-- cannot cut them, so the program that applies this step does, in the same transaction.
