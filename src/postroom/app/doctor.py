@@ -127,7 +127,7 @@ class Doctor:
                 part="records",
                 state="failed",
                 detail=f"this release cannot read {len(rows)} records and passes them over: {shown}",
-                remedy="run the newest release that used this database; `postroom doctor --repair`, or a start, "
+                remedy="run the newest release that used this database; `postroom doctor --repair` or a start "
                 "reads them again. A damaged record is in the last backup",
                 facts={"records": len(rows)},
             )
