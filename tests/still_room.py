@@ -26,7 +26,7 @@ from postroom.contracts.work import (
     Work,
     WorkCounts,
 )
-from postroom.services.people import Draft, Limits, Posted
+from postroom.services.people import Draft, FormSizes, Posted
 from postroom.services.run_story import Step, Story
 from postroom.web.forms import PageServices
 from web_samples import HOSTILE, HOUR, MINUTE
@@ -51,7 +51,7 @@ def held(number: int, holder: str, pattern: str) -> Held:
 class StillRoom:
     """A fake for tests: it shows what it was made of, and changes nothing."""
 
-    limits = Limits(subject_chars=512, body_bytes=1 << 20)
+    limits = FormSizes(subject_chars=512, body_bytes=1 << 20)
 
     async def people(self) -> Sequence[str]:
         return ["Ana", LONG]

@@ -86,6 +86,7 @@ class WorkRoom:
     clock: ManualClock
     rules: Rules = field(default_factory=Rules)
     wakes: bool = True
+    take_back_ms: int = 0
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules, waker=lambda: self.waker if self.wakes else None)
@@ -95,7 +96,7 @@ class WorkRoom:
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)
         boxes = StoredChatDelivery(self.mail)
         self.waker = Waker(self.store, self.runs.mailbox, verified=self.rules.verified, chat_delivery=boxes)
-        self.questions = QuestionService(self.runs, self.clock)
+        self.questions = QuestionService(self.runs, self.clock, take_back_ms=self.take_back_ms)
         self.operator = WorkService(self.runs, self.mail)
         self.schedules = MailSchedules(self.mail, self.stores.store, self.waker)
         people = PeopleService(self.mail, lambda _: False)

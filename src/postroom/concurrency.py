@@ -7,12 +7,13 @@ A service that lives longer than one block, started by one task and closed by an
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import PostroomError
+from postroom.contracts.errors import MailboxClosed, PostroomError
 from postroom.log import get_logger
 
+T = TypeVar("T")
 _LOG = get_logger(__name__)
 
 
@@ -49,6 +50,35 @@ class Tasks:
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
+        """Return the result of `work`. If the caller is cancelled, `work` still runs to its end.
+
+        Use it for a change of the database whose next step is only known here: a caller that hangs up must
+        not take that step with it. If `close` was called before, `work` runs in the caller's own task.
+
+        Raises:
+            MailboxClosed: `close` ended the work; whether its change is stored is not known.
+        """
+        if self.closed:
+            return await work
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            caller = asyncio.current_task()
+            if task.cancelled() and not (caller is not None and caller.cancelling()):
+                raise MailboxClosed(f"{self._owner} closed before {name} ended") from error
+            task.add_done_callback(self._ended)  # no caller hears of a failure: the log does
+            raise
+
+    async def settle(self) -> None:
+        """Return when all work that runs now has ended; work that starts later is not waited for."""
+        this = asyncio.current_task()
+        if running := {task for task in self._running if task is not this}:
+            await asyncio.wait(running)
 
     def let_go(self, task: "asyncio.Task[Any]") -> None:
         """Wait for this one no more, which does not end when it is told to; its failure is logged still."""

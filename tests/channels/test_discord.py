@@ -227,7 +227,6 @@ def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
 @each_row(
     "more, text",
     [
-        ({"content": "", "message_snapshots": [{"message": {"content": "forwarded"}}]}, "forwarded"),
         ({"content": "", "sticker_items": [{"name": "wave", "id": "5"}]}, ":wave:"),
         ({"content": "half \ud800 pair and \0 nothing"}, "half ? pair and  nothing"),
         ({"content": "\u202egnp.exe `rm -rf /` <script>"}, "\u202egnp.exe `rm -rf /` <script>"),

@@ -185,26 +185,36 @@ async def test_old_unread_mail_is_left_alone(fake, adapter, listener, clock) -> 
         {"Auto-Submitted": "auto-generated; x=y"},
         {"Precedence": "Bulk"},
         {"List-Id": "<l.example.com>"},
-        {"List-Unsubscribe": "<mailto:x@y.z>"},
-        {"X-Auto-Response-Suppress": "OOF"},
         {"X-Autoreply": "yes"},
         {"Return-Path": "<>"},
-        {"From": f"Me <{ADDRESS.upper()}>"},
         {"From": "MAILER-DAEMON@example.com"},
         {"Content-Type": "multipart/report; boundary=x"},
     ],
 )
-def test_machines_lists_and_we_ourselves_get_no_answer(headers: dict[str, str]) -> None:
+def test_a_mail_of_a_machine_or_a_list_is_marked_as_such(headers: dict[str, str]) -> None:
     message = mail()
     for name, value in headers.items():
         del message[name]
         message[name] = value
-    assert heard(message) is None
-    assert heard(mail(Auto_Submitted="no")) is not None
+    marks = heard(message).metadata
+    assert marks["automatic"] in {*headers, "multipart/report"}
+    assert "may_be_a_person" not in marks
+    assert "automatic" not in heard(mail(Auto_Submitted="no")).metadata
 
 
-async def test_a_mail_that_is_passed_over_is_read_too(fake, adapter, listener, clock) -> None:
-    fake.imap.put(mail(Precedence="bulk"))
+@each_row("headers", [{"List-Unsubscribe": "<mailto:x@y.z>"}, {"X-Auto-Response-Suppress": "OOF"}])
+def test_headers_that_programs_put_on_mails_of_people_too_are_told_apart(headers: dict[str, str]) -> None:
+    message = mail()
+    for name, value in headers.items():
+        message[name] = value
+    assert heard(message).metadata["may_be_a_person"] is True
+
+
+async def test_our_own_mail_is_passed_over_and_read_too(fake, adapter, listener, clock) -> None:
+    own = mail()
+    del own["From"]
+    own["From"] = f"Me <{ADDRESS.upper()}>"
+    fake.imap.put(own)
     await passing(clock, lambda: not fake.imap.unread())
     assert (listener.inbound, adapter.liveness.refused) == ([], 0)
 

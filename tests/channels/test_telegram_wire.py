@@ -257,8 +257,9 @@ def test_each_item_of_an_album_is_a_message_of_its_own() -> None:
             MessageType.LOCATION,
             "Location: Inn, Road 1 (1.000000, 2.000000)",
         ),
-        ({"contact": {"phone_number": "1"}}, MessageType.TEXT, "[contact]"),
-        ({"paid_media": {}}, MessageType.TEXT, "[paid media]"),
+        ({"contact": {"phone_number": "1"}}, MessageType.TEXT, "Contact: 1"),
+        ({"dice": {"emoji": "🎲", "value": 4}}, MessageType.TEXT, "Dice 🎲: 4"),
+        ({"paid_media": {}}, MessageType.TEXT, ""),
     ],
 )
 def test_what_is_no_text_is_told_as_text(told: dict[str, Any], kind: MessageType, text: str) -> None:

@@ -21,7 +21,7 @@ from postroom.testing.run_faults import failing, with_parts
 
 TICK = timedelta(milliseconds=10)
 GC_EACH_TICK = MailboxConfig(gc_interval=TICK, sweep_interval=timedelta(seconds=60))
-LOOK = "queued_thread_ids"
+LOOK = "unreconciled_dispatches"
 
 
 def attempts(max_attempts: int, **settings: Any) -> MailboxLifecycleConfig:
@@ -32,7 +32,7 @@ def attempts(max_attempts: int, **settings: Any) -> MailboxLifecycleConfig:
 
 @dataclass
 class Watched:
-    """Stores whose first recoveries fail as often as is said; each recovery looks through the queue once, and is counted."""
+    """Stores whose first recoveries fail as often as is said; each recovery looks once for runs to be told, and is counted."""
 
     stores: RunStores
     failures: int = 0

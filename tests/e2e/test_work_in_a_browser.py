@@ -103,6 +103,14 @@ def fill(browser: Browser, selector: str, text: str) -> None:
     browser.ask("Input.insertText", text=text)
 
 
+def enter_sends_nothing(browser: Browser, selector: str, text: str) -> None:
+    """Press Enter in a field of a form with two opposite buttons, and see that the form is not sent."""
+    browser.see("window.sent = 0; addEventListener('submit', () => { window.sent += 1 })")
+    fill(browser, selector, text)
+    browser.press("Enter", 13)
+    assert browser.see("window.sent") == 0
+
+
 def test_a_person_writes_answers_and_cancels_without_a_script(
     server: RunningServer, browser: Browser, tmp_path: Path
 ) -> None:
@@ -125,6 +133,10 @@ def test_a_person_writes_answers_and_cancels_without_a_script(
     assert "wake by runner" in str(browser.see("document.querySelector('main').textContent"))
     sees(browser, f"{home}/questions", "May I delete the branch?")
     assert browser.see("document.querySelector('input[name=by]').value") == "Ana"
+    for page in (home, f"{home}/questions"):
+        sees(browser, page, "May I delete the branch?")
+        enter_sends_nothing(browser, "input[name=why]", "NO! Not before the backup is done")
+    enter_sends_nothing(browser, "input[name=by]", "Ana")
     fill(browser, "input[name=why]", "it is merged")
     press(browser, "button[value=yes]")
     assert "Answered with yes" in str(browser.see("document.querySelector('[role=status]').textContent"))

@@ -78,6 +78,9 @@ CREATE UNIQUE INDEX outbox_key ON outbox (kind, target, dedupe_key) WHERE dedupe
 CREATE INDEX outbox_open ON outbox (kind, target, place, available_at, lease_until)
   WHERE status IN ('pending', 'claimed');
 
+CREATE INDEX outbox_unordered ON outbox (kind, target, (coalesce(lease_until, available_at)), place)
+  WHERE status IN ('pending', 'claimed') AND order_key IS NULL;
+
 CREATE UNIQUE INDEX pending_messages_id ON pending_messages (thread_id, pending_id);
 
 CREATE UNIQUE INDEX pending_messages_place ON pending_messages (thread_id, place);
@@ -138,6 +141,8 @@ CREATE INDEX runs_latest ON runs (thread_id, updated_at, created_at, run_id);
 CREATE INDEX runs_open ON runs (run_id) WHERE status <> 'done';
 
 CREATE INDEX runs_open_of_thread ON runs (thread_id, run_id) WHERE status <> 'done';
+
+CREATE INDEX runs_started ON runs (thread_id, updated_at, created_at, run_id) WHERE status <> 'created';
 
 CREATE INDEX runs_thread ON runs (thread_id, run_id);
 

@@ -89,6 +89,7 @@ MAY_BE_SCANNED = {
     "t",
 }
 SMALL = {
+    "runs_holding",
     "run_dispatches_claimed",
     "run_dispatches_queue",
     "run_dispatches_urgent",

@@ -14,11 +14,15 @@ from starlette.applications import Starlette
 from dispatch_room import Noop
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import StaleDecision
 from postroom.contracts.messages import Message
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunStatus
 from postroom.dispatch.mailbox import Mailbox
 from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.services import work as work_service
+from postroom.services.questions import TAKE_BACK_MS
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web.forms import MOST_FIELDS, SMALL_FORM
@@ -126,8 +130,8 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     parts = (await browser.get(f"/p/{SLUG}?part=needs,tabs")).text
     assert question[0].text in parts
     assert "<html" not in parts
-    answer = await post(browser, QUESTIONS, *fields, ("back", "control"), ("answer", "yes"))
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/p/{SLUG}?done=yes")
+    answer = await post(browser, QUESTIONS, *fields, ("back", "control"), ("by", "Ana"), ("answer", "yes"))
+    assert (answer.status_code, answer.headers["location"].partition("&")[0]) == (303, f"/p/{SLUG}?done=yes")
     await room.turn()
     after = (await browser.get(f"/p/{SLUG}?done=yes")).text
     assert "Answered with" in after
@@ -199,7 +203,7 @@ async def test_a_question_is_called_the_same_by_the_agent_the_pages_and_the_comm
 
 async def test_no_is_told_as_no(room):
     browser, fields = await asked(room)
-    assert (await post(browser, QUESTIONS, *fields, ("answer", "no"))).status_code == 303
+    assert (await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "no"))).status_code == 303
     await room.turn()
     assert "The answer is no." in room.agents.told[1]
 
@@ -244,13 +248,106 @@ async def test_a_question_of_another_project_is_none_of_ours(room):
     await room.mail.call("ensure_project", {"human_key": "/projects/other"})
     browser, fields = await asked(room)
     assert "Nobody asks anything" in (await browser.get("/p/projects-other/questions")).text
-    answer = await post(browser, "/p/projects-other/questions", *fields, ("answer", "yes"))
+    answer = await post(browser, "/p/projects-other/questions", *fields, ("by", "Ana"), ("answer", "yes"))
     assert answer.status_code == 409
     run_id = dict(fields)["run"]
     assert (await browser.get(f"/p/projects-other/runs/{run_id}")).status_code == 404
     cancelled = await post(browser, "/p/projects-other/runs", *fields, ("do", "cancel"))
     assert cancelled.status_code == 404
     assert len(await room.questions.open_questions(SLUG)) == 1
+
+
+async def test_an_answer_on_the_pages_says_who_gives_it(room):
+    browser, fields = await asked(room)
+    refused = await post(browser, QUESTIONS, *fields, ("answer", "yes"))
+    assert refused.status_code == 400
+    assert "does not say who gives it" in refused.text
+    assert len(await room.questions.open_questions(SLUG)) == 1
+
+
+async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is_given(stores, clock):
+    room = WorkRoom(*stores, clock, take_back_ms=TAKE_BACK_MS)
+    await room.people("Ada", "Ash", runners=("Ash",))
+    browser, fields = await asked(room)
+    told = len(room.agents.told)
+    sent = await post(browser, QUESTIONS, *fields, ("back", "control"), ("by", "Ana"), ("answer", "yes"))
+    await room.turn()
+    assert len(room.agents.told) == told  # the agent has nothing yet
+    assert await room.questions.open_questions(SLUG) == []
+    for page in (sent.headers["location"], f"{QUESTIONS}?done={dict(fields)['number']}", QUESTIONS):
+        assert (await browser.get(page)).text.count('value="take_back"') == 1, page
+    clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1))
+    assert (await post(browser, QUESTIONS, *fields, ("do", "take_back"))).status_code == 303
+    [question] = await room.questions.open_questions(SLUG)
+    assert question.number == dict(fields)["number"]
+    clock.advance(timedelta(minutes=1))
+    await room.runs.mailbox.poll()
+    await room.turn()
+    assert len(room.agents.told) == told
+    assert await room.questions.given_answers(SLUG, limit=10) == []
+    await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "no"))
+    clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
+    await room.runs.mailbox.poll()
+    await room.turn()
+    assert "The answer is no." in room.agents.told[-1]
+    late = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
+    assert late.status_code == 409
+    assert "the agent has it" in late.text
+    assert 'value="take_back"' not in (await browser.get(QUESTIONS)).text
+    await room.close()
+
+
+async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
+    browser, _ = await asked(room)
+    [question] = [one for one in await room.messages() if one.sender_name == "Ash"]
+    reply = {
+        "project_key": PROJECT,
+        "sender_name": "Ada",
+        "message_id": question.id,
+        "body_md": "Blue, please.",
+    }
+    await room.mail.call("reply_message", reply)
+    for _ in range(2):  # before the run goes on, and after its end
+        [given] = await room.questions.given_answers(SLUG, limit=10)
+        assert (given.by, given.where, given.why, given.approved) == ("Ada", "by mail", "Blue, please.", None)
+        assert await room.questions.open_questions(SLUG) == []
+        page = (await browser.get(QUESTIONS)).text
+        lately = page[page.index("Answered lately") :]
+        assert all(words in lately for words in ("May I?", "Ada", "by mail", "Blue, please."))
+        await room.turn()
+    story = (await browser.get(f"/p/{SLUG}/runs/{given.run_id}")).text
+    assert "Blue, please." in story
+    assert len([one for one in room.agents.told if "Blue, please." in one]) == 1  # the agent reads it once
+    with pytest.raises(StaleDecision, match="Ada by mail"):
+        await room.questions.answer(given.number, approved=True, why="")
+
+
+async def test_a_persons_reply_to_a_question_on_its_page_answers_it(room):
+    await asked(room)
+    [question] = [one for one in await room.messages() if one.sender_name == "Ash"]  # it came to Ada
+    browser, fields = await message_form(
+        room, f"{WRITE}?reply={question.id}", to="", subject="", body="Do it."
+    )
+    sent = await post(browser, WRITE, *fields, ("reply", str(question.id)))
+    assert "waits:" not in (await browser.get(sent.headers["location"])).text
+    await room.turn()
+    [given] = await room.questions.given_answers(SLUG, limit=10)
+    assert (given.by, given.where, given.why) == ("Ana", "by mail", "Do it.")
+    assert [run.status for run in await room.stores.threads.list_runs(RunQuery())] == [RunStatus.DONE]
+
+
+async def test_a_person_whose_message_does_not_answer_is_told_why_at_once(room):
+    await asked(room)
+    [question] = [one for one in await room.messages() if one.sender_name == "Ash"]
+    await room.questions.answer(room.agents.question_ids[0], approved=True, why="")
+    room.agents.question = "And now?"
+    await room.send("Ada", "Ash")
+    await room.turn()  # another run asks: the first question is no longer open
+    browser, fields = await message_form(room, f"{WRITE}?reply={question.id}", to="", subject="", body="No!")
+    sent = await post(browser, WRITE, *fields, ("reply", str(question.id)))
+    assert "waits: Ash has an open question" in (await browser.get(sent.headers["location"])).text
+    await room.turn()
+    assert [one.text for one in await room.questions.open_questions(SLUG)] == ["And now?"]
 
 
 # Messages.
@@ -835,7 +932,7 @@ async def test_what_is_too_large_or_no_form_is_refused_and_changes_nothing(room)
     for broken in (b"form_token=%ff", b"\xff", b"=&&="):
         answer = await browser.post(QUESTIONS, content=broken, headers=typed)
         assert answer.status_code in (400, 403)
-    assert (await post(browser, QUESTIONS, *fields, ("answer", "perhaps"))).status_code == 400
+    assert (await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "perhaps"))).status_code == 400
     assert (await post(browser, RUNS, *fields, ("do", "delete"))).status_code == 400
     enormous = b"body=" + b"x" * (4 << 20)
     assert (await browser.post(WRITE, content=enormous, headers=typed)).status_code == 413

@@ -60,7 +60,7 @@ def asks_first(room: Room):
     """Have the agent ask a person about its first message, and answer all others at once."""
 
     async def act(activation):
-        if activation.decisions:
+        if any(not decision.decision_id.startswith("mail/") for _, decision in activation.decisions):
             return done(activation, activation.messages[-1].text())
         if len(room.agents.prompts) == 1:
             asked = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}

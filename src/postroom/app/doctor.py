@@ -127,8 +127,8 @@ class Doctor:
                 part="records",
                 state="failed",
                 detail=f"this release cannot read {len(rows)} records and passes them over: {shown}",
-                remedy="run the newest release that used this database; `postroom doctor --repair` or a start "
-                "reads them again. A damaged record is in the last backup",
+                remedy="run the newest release that used this database, then `postroom doctor --repair`. "
+                "A damaged record is in the last backup",
                 facts={"records": len(rows)},
             )
         ]

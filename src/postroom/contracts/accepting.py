@@ -1,9 +1,10 @@
 """How a change of one room puts messages where runs of another read them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.messages import DeliveryMode, Message
+from postroom.contracts.tools import ToolCallResume
 
 
 class ThreadsNeeded(Exception):
@@ -23,12 +24,18 @@ class Accept:
 
     thread_ids: frozenset[str]
     """The threads that it is for: the change has locked them."""
-    put: Callable[[str, Message, DeliveryMode], bool]
+    put: Callable[[str, Message, DeliveryMode, Sequence[tuple[str, ToolCallResume]]], bool]
     is_full: Callable[[str], bool]
     """Whether as many messages wait on a thread as may: a further message would be refused."""
 
-    def __call__(self, thread_id: str, message: Message, mode: DeliveryMode) -> bool:
-        """Put it there.
+    def __call__(
+        self,
+        thread_id: str,
+        message: Message,
+        mode: DeliveryMode,
+        decisions: Sequence[tuple[str, ToolCallResume]] = (),
+    ) -> bool:
+        """Put the message there, with the decisions that it makes about questions of the run that reads it.
 
         Raises:
             ThreadsNeeded: The thread is none of those.
@@ -36,7 +43,7 @@ class Accept:
         """
         if thread_id not in self.thread_ids:
             raise ThreadsNeeded(frozenset({thread_id}))
-        return self.put(thread_id, message, mode)
+        return self.put(thread_id, message, mode, decisions)
 
 
 NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)

@@ -18,7 +18,7 @@ from postroom.contracts.messages import Boundary, Message
 from postroom.contracts.records import Record
 from postroom.contracts.registry import RegistrySet
 from postroom.contracts.run_stores import CommitCoordinator
-from postroom.contracts.runs import RunWaitingState, TerminationKind, TerminationReason, Usage
+from postroom.contracts.runs import RunRecord, RunWaitingState, TerminationKind, TerminationReason, Usage
 from postroom.contracts.tools import ToolCallResume
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ class RunControl:
     coordinator: CommitCoordinator
     threads: "ThreadStore"
     pending: PendingBoundary | None = None
+    run: RunRecord | None = None
+    """The run as it was claimed for this execution."""
     registry: RegistrySet | None = None
     """The registry that the run is pinned to; None means the live one."""
     hidden_runs: frozenset[str] = frozenset()

@@ -86,6 +86,10 @@ class RunQueue(Protocol):
         """Hand a decision to a run at work; False when none takes it."""
         ...
 
+    async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
+        """Take back a decision that its run has not begun to read; False if the run has it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadState:

@@ -74,6 +74,10 @@ class DispatchTables(Protocol):
         """Return the thread's claimed dispatch."""
         ...
 
+    def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
+        """Return what a consumer has claimed, except the claims with the tokens `besides`, by thread."""
+        ...
+
     def epoch(self, thread_id: str) -> int:
         """Return the thread's epoch."""
         ...
@@ -238,6 +242,10 @@ class DispatchTables(Protocol):
         """Say where runs of a thread may execute, '' for anywhere."""
         ...
 
+    def open_threads(self, among: Sequence[str]) -> frozenset[str]:
+        """Return those of some threads that have an open dispatch."""
+        ...
+
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
         """Return threads that have queued dispatches, by id."""
         ...
@@ -349,6 +357,14 @@ class ThreadTables(Protocol):
 
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
         """Return runs by run id."""
+        ...
+
+    def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
+        """Return the runs that are only prepared, or wait, and have no open dispatch, by id."""
+        ...
+
+    def waiting_without_questions(self, limit: int, after: str) -> tuple[RunRecord, ...]:
+        """Return the runs that wait and ask nothing, on threads without an open dispatch, by id."""
         ...
 
     def count_open(self, thread_prefix: str) -> int:
@@ -491,6 +507,10 @@ class MessageTables(Protocol):
         self, thread_id: str, order: Sequence[str], expected: Sequence[PendingVersion] | None
     ) -> tuple[PendingMessage, ...]:
         """Put all that waits into this order; see `ThreadStore.reorder_pending`."""
+        ...
+
+    def threads_left_over(self, limit: int, after: str) -> tuple[str, ...]:
+        """Return, by id, idle threads on which a message waits that starts a run or was meant for one."""
         ...
 
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:

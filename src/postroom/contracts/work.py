@@ -38,6 +38,8 @@ class GivenAnswer:
     answered_at: int
     project: str = ""
     agent: str = ""
+    can_take_back: bool = False
+    """Whether the person may still take the answer back: the agent does not have it yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -879,7 +879,7 @@ class _End(Record, frozen=True, kw_only=True):
         step = self._step(tx, run, ended, answer, ends)
         done = tx.runs.commit(step, None if following is None else following.rows)
         if isinstance(done, StaleClaim):
-            return Ending(run=run) if self._is_written(tx) else done
+            return Ending(run=run, next=self._claimed_again(tx)) if self._is_written(tx) else done
         tx.tell(*self.wakes)
         if self.effects is not None:
             self.effects.write(tx, run, accept)
@@ -938,6 +938,14 @@ class _End(Record, frozen=True, kw_only=True):
         wanted = [one for one in decisions if one[0] in open_calls]
         unasked = tuple(call for call, _ in decisions if call not in open_calls)
         return self.resumes(tx, run, wanted) if wanted else None, unasked
+
+    def _claimed_again(self, tx: Transaction) -> Claimed | None:
+        """Claim again the dispatch that this end claimed when it was written, whose reply was lost."""
+        row = tx.runs.dispatches.claimed(self.attempt.dispatch.thread_id)
+        if self.asks is None or row is None or row.dispatch_instance_id != self.asks.instance_id:
+            return None
+        tx.runs.dispatches.move_owned(row.claim_proof, lambda row, now: row.released(now=now))
+        return claimed_next(tx, row.thread_id, self.asks)
 
     def _is_written(self, tx: Transaction) -> bool:
         """Say whether this end is written already: only the answer of the store was lost then."""

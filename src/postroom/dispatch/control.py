@@ -7,7 +7,8 @@ from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatu
 from postroom.contracts.errors import AlreadyConsumed, StaleDecision
 from postroom.contracts.live import LiveCommandKind, LiveDeliveryOutcome, LiveRunCommand, LiveRunTarget
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.run_stores import RunQuery, thread_lock
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import RunQuery, ThreadCommit, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.transactions import Transaction
@@ -146,6 +147,38 @@ class Control:
                 target.thread_id, target.run_id, tool_call_id, resume, path=path
             )
         return True
+
+    async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
+        """Take back a decision that its run has not begun to read: the question is open again.
+
+        Return False, with nothing changed, if the run has the decision or never had it.
+        """
+
+        def take_back(tx: Transaction) -> bool:
+            tx.lock(thread_lock(thread_id))
+            run = tx.runs.threads.load_run(run_id)
+            row = None if run is None else tx.runs.dispatches.load(run.dispatch_id or "")
+            is_queued = row is not None and row.status is RunDispatchStatus.QUEUED
+            if run is None or run.waiting is None or run.activation is None or row is None or not is_queued:
+                return False
+            kept = tuple(one for one in run.answered if one.decision.decision_id != decision_id)
+            if len(kept) == len(run.answered):
+                return False
+            others = tuple(
+                one for one in run.activation.seeded_decisions if one[1].decision_id != decision_id
+            )
+            since = run.waiting.since_dispatch_id
+            activation = replace(run.activation, seeded_decisions=others)
+            run = replace(run, answered=kept, activation=activation)
+            if not others and not activation.trigger_message_ids:  # nothing else lets the run go on
+                tx.runs.dispatches.cancel(row.dispatch_id)
+                run = replace(run, dispatch_id=since)
+            tx.runs.commit(ThreadCommit(thread_id=thread_id, run=run))
+            return True
+
+        return await self._core.observed(
+            "take_back_decision", self._core.store.write(take_back, key=thread_id)
+        )
 
     async def steered(self, request: RunActivation, expected_run_id: str | None) -> SteeredRun | None:
         """Hand the messages to the thread's run at work; None when it does not take them, or is another."""

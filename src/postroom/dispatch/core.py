@@ -61,6 +61,8 @@ class Core:
         self.capture: Capture | None = None
         """What keeps the executions' events, when something does."""
         self.tasks = Tasks("mailbox")
+        self.claiming = Tasks("the mailbox")
+        """Changes that may claim a dispatch, each with the execution that follows from it."""
         self.effects = effects
         """What belongs to the beginning and the end of runs, where something does."""
         self.is_leaving = False

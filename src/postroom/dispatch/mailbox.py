@@ -206,6 +206,10 @@ class Mailbox:
         """Hand a decision to a run at work anywhere; False when none takes it: then submit it."""
         return await self._control.send_decision_live(id, tool_call_id, resume)
 
+    async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
+        """Take back a decision that its run has not begun to read; False if the run has it."""
+        return await self._control.take_back_decision(thread_id, run_id, decision_id)
+
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
         """Stream the events of the thread's run to another reader; False when none executes here."""
         return self._dispatcher.reconnect(thread_id, stream)
@@ -343,12 +347,31 @@ class Mailbox:
     # Its life.
 
     async def recover(self) -> int:
-        """Take up all that a crash left behind; return how much that was."""
-        return await self._recovery.recover()
+        """Take up all that a crash left behind, and start what is due; return how much was left behind."""
+        taken_up = await self._recovery.recover()
+        await self._rounds.poll()
+        return taken_up
 
     async def run_sweep(self) -> None:
         """Take back ended leases and tell runs how their dispatches ended."""
         await self._rounds.sweep()
+
+    async def unexecuted_claims(self) -> tuple[RunDispatch, ...]:
+        """Return the dispatches that are claimed in the name of this mailbox and are not executed by it.
+
+        A claim that is just being written or executed may be among them for a moment.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return await self._dispatcher.unexecuted()
+
+    async def release_unexecuted_claims(self) -> None:
+        """Release those whose claim nobody here is about to execute, without counting an attempt.
+
+        A running mailbox does so at each `poll_interval`, also while no slot is free.
+        """
+        await self._dispatcher.release_unexecuted()
 
     async def run_gc(self) -> None:
         """Remove ended rows that have had their time, and idle workers."""
@@ -390,13 +413,15 @@ class Mailbox:
         dispatcher = self._dispatcher
         dispatcher.accepting = False
         grace_ms = milliseconds(self._core.config.drain_grace if grace is None else grace)
-        if grace_ms:
-            alarm = self._core.tasks.start(self._after(grace_ms), name="drain")
-            await dispatcher.idle()
+        alarm = self._core.tasks.start(self._after(grace_ms), name="drain") if grace_ms else None
+        if alarm is None:
+            dispatcher.leave()
+        await self._core.claiming.settle()
+        if self._core.is_leaving:
+            dispatcher.leave()  # also the runs that were just claimed
+        await dispatcher.idle()
+        if alarm is not None:
             alarm.cancel()
-        else:
-            self._dispatcher.leave()
-            await dispatcher.idle()
 
     async def aclose(self, grace: timedelta | None = None) -> None:
         """Stop the rounds, drain and end; harmless when done twice. The stores are the caller's."""
@@ -404,11 +429,13 @@ class Mailbox:
             return
         await self._lifecycle.shutdown()
         await self.drain(grace)
+        await self._core.claiming.close()
         await self._core.tasks.close()
 
     async def abandon(self) -> None:
         """End at once and give nothing back, as in a crash: what is at work is taken up as after one."""
         await self._lifecycle.shutdown()
+        await self._core.claiming.close()
         await self._core.tasks.close()
 
     async def __aenter__(self) -> Self:

@@ -411,8 +411,9 @@ def _of_its_run(request: RunActivation, run: RunRecord | None) -> RunActivation:
     before = None if run is None or run.activation is None else run.activation.delivery
     if run is None or before is None:
         return request
-    if run.status is RunStatus.WAITING and request.delivery == DeliveryOptions():
-        delivery = replace(before, delay_ms=0, deadline_at=None, dedupe_key=None)
+    delay_ms = request.delivery.delay_ms
+    if run.status is RunStatus.WAITING and request.delivery == DeliveryOptions(delay_ms=delay_ms):
+        delivery = replace(before, delay_ms=delay_ms, deadline_at=None, dedupe_key=None)
     elif request.delivery.tenant or request.delivery.limit_key:
         return request
     else:

@@ -1,11 +1,12 @@
 """Takes up what was left, and makes the rounds: due work, ended leases, rows that have had their time.
 
-Recovery closes what a crash left open; what it costs grows with open work, never with history:
+Recovery closes what a crash left open. The store finds what is broken: queued work and history cost nothing.
 
-1. expired leases are taken back             4. threads with queued work are looked at
-2. runs are told how their dispatches ended  5. prepared runs without a dispatch get one
-3. the event log is told of open runs        6. runs that waited for their own tasks are woken
-                                             7. what was meant for a run that has ended goes to a new one
+1. expired leases are taken back             4. prepared runs without a dispatch get one
+2. runs are told how their dispatches ended  5. runs that waited for their own tasks are woken
+3. the event log is told of open runs        6. what was meant for a run that has ended goes to a new one
+
+Queued work is claimed by the rounds, as many runs as slots are free.
 
     stopped ──▶ starting (recovery) ──▶ running (rounds) ──▶ stopping ──▶ stopped
 """
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
     LifecycleBusy,
@@ -31,7 +32,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.limits import LIMITS
 from postroom.contracts.messages import TASKS_UPDATED, Message
-from postroom.contracts.run_stores import MAX_PAGE, RunQuery, thread_lock
+from postroom.contracts.run_stores import MAX_PAGE, thread_lock
 from postroom.contracts.run_tables import DueThread
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.transactions import Transaction
@@ -48,7 +49,7 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEvents
 from postroom.dispatch.shared_limits import room_in
 from postroom.dispatch.submission import Submissions
-from postroom.dispatch.worker import DispatchAttempt, Dispatcher
+from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -105,10 +106,8 @@ class Recovery:
         await self._completion.reconcile_all()
         if self._events.is_on:
             await self.repair.repair_all(_OPEN_RUNS)
-        queued = await self._queued_threads()
-        await self.look_at(queued)
-        taken_up += await self.dispatch_prepared_runs(queued)
-        taken_up += await self._wake_waiting_runs(set(queued))
+        taken_up += await self.dispatch_prepared_runs()
+        taken_up += await self._wake_waiting_runs()
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
@@ -138,22 +137,19 @@ class Recovery:
         done = await self._core.store.write(reclaim, key=expired.thread_id)
         return None if done is None else self._completion.told(*done)
 
-    async def look_at(self, thread_ids: Sequence[str]) -> int:
-        """Start what is due on these threads, as far as there are slots; return how many were started."""
-        started = 0
-        for thread_id in thread_ids:
-            self._dispatcher.workers.get_or_create(thread_id)
-            attempt = await self._dispatcher.try_dispatch_next(thread_id)
-            started += attempt is DispatchAttempt.CLAIMED
-        return started
+    async def dispatch_prepared_runs(self, queued_threads: Collection[str] = ()) -> int:
+        """Give prepared runs whose dispatch was never written one under the same id; return how many.
 
-    async def dispatch_prepared_runs(self, queued_threads: Collection[str]) -> int:
-        """Give prepared runs whose dispatch was never written one under the same id; return how many."""
-        missing = [run for run in await self._open_runs() if await self._lacks_dispatch(run)]
-        enqueued = 0
-        for run in missing:
-            enqueued += await self._enqueue_for(run)
-        await self.look_at(sorted({run.thread_id for run in missing} - set(queued_threads)))
+        The store finds the runs that no open dispatch delivers: runs that are queued cost nothing here.
+        """
+        enqueued, after, thread_ids = 0, "", set[str]()
+        while page := await self._read_runs(partial(_undelivered, after=after)):
+            for run in page:
+                if await self._lacks_dispatch(run):
+                    enqueued += await self._enqueue_for(run)
+                    thread_ids.add(run.thread_id)
+            after = page[-1].run_id
+        await self._dispatcher.try_all(sorted(thread_ids - set(queued_threads)))
         return enqueued
 
     async def take_up_left_over(self) -> int:
@@ -162,7 +158,9 @@ class Recovery:
         What nobody here can run waits on.
         """
         taken_up, after = 0, ""
-        while page := await self._core.threads.threads_with_pending(after=after):
+        if not self._core.config.pending_zone:
+            return 0
+        while page := await self._core.store.read(partial(_left_over, after=after)):
             for thread_id in page:
                 self._core.metrics.happened("orphaned_pending_thread", "detected")
                 try:
@@ -198,26 +196,11 @@ class Recovery:
                     continue  # it was superseded, and is that now
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
 
-    async def _queued_threads(self) -> list[str]:
-        found: list[str] = []
-        while page := await self._core.dispatches.queued_thread_ids(after=found[-1] if found else ""):
-            found += page
-            if len(page) < MAX_PAGE:
-                break
-        return found
-
-    async def _open_runs(self) -> list[RunRecord]:
-        """Return all runs that are not done; collected first, for what follows changes them."""
-        found: list[RunRecord] = []
-        after = ""
-        while page := await self._core.threads.list_runs(RunQuery(statuses=_OPEN_RUNS, after=after)):
-            found += page
-            after = page[-1].run_id
-        return found
+    async def _read_runs(self, look: Callable[[Transaction], tuple[RunRecord, ...]]) -> Sequence[RunRecord]:
+        return await self._core.store.read(look)
 
     async def _lacks_dispatch(self, run: RunRecord) -> bool:
-        prepared = run.status in (RunStatus.CREATED, RunStatus.WAITING)
-        if not prepared or run.dispatch_id is None:
+        if run.dispatch_id is None:
             return False
         if run.waiting is not None and run.waiting.since_dispatch_id == run.dispatch_id:
             return False  # it waits since that very dispatch, which was purged meanwhile
@@ -246,13 +229,17 @@ class Recovery:
         await self._events.dispatch_happened("RunQueued", queued)
         return 1
 
-    async def _wake_waiting_runs(self, queued_threads: set[str]) -> int:
+    async def _wake_waiting_runs(self) -> int:
+        """Let runs go on that wait for their own tasks, and have none in this process; return how many."""
+        woken, after = 0, ""
+        while page := await self._read_runs(partial(_unquestioning, after=after)):
+            after = page[-1].run_id
+            woken += await self._woken([run for run in page if run.is_background_task_waiting])
+        return woken
+
+    async def _woken(self, runs: Sequence[RunRecord]) -> int:
         woken = 0
-        for run in await self._open_runs():
-            if not run.is_background_task_waiting or run.thread_id in queued_threads:
-                continue
-            if await self._core.dispatches.list_dispatches(run.thread_id, OPEN, limit=1):
-                continue
+        for run in runs:
             wake = RunActivation.new(
                 run.thread_id,
                 [Message.internal(TASKS_UPDATED)],
@@ -305,7 +292,7 @@ class Rounds:
             due = await self._core.store.read(lambda tx: self._due(tx, limit))
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
-        started = await self._recovery.look_at([one.thread_id for one in due])
+        started = await self._dispatcher.try_all([one.thread_id for one in due])
         self._is_held_up = not started and bool(due or self._core.config.limits)
         return started
 
@@ -372,6 +359,7 @@ class Rounds:
         """Return when something may be started: a slot is free again, a hint came, or an instant did."""
         if not self._dispatcher.slots.free:
             await self._dispatcher.slots.freed()
+            await self._dispatcher.ends_are_stored()
             return
         core = self._core
         pause = milliseconds(core.config.poll_interval)
@@ -401,7 +389,7 @@ class Rounds:
             if self._core.budgets:
                 await release_abandoned(self._core.store)
             self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
-            await self._recovery.look_at(sorted({row.thread_id for row in reclaimed}))
+            await self._dispatcher.try_all(sorted({row.thread_id for row in reclaimed}))
         except PostroomError as error:
             _LOG.warning("mailbox.sweep_failed", reason=error.describe())
 
@@ -428,15 +416,35 @@ class Rounds:
         await self.forget_idle_workers()
 
     async def forget_idle_workers(self) -> None:
-        """Drop the workers of threads that have nothing open; one that cannot be looked up stays."""
-        for thread_id in self._dispatcher.workers.idle_threads():
+        """Drop the workers of threads that have nothing open; those that cannot be looked up stay."""
+        workers = self._dispatcher.workers
+        idle = workers.idle_threads()
+        for first in range(0, len(idle), _MOST_DUE):
+            part = idle[first : first + _MOST_DUE]
             try:
-                open_rows = await self._core.dispatches.list_dispatches(thread_id, OPEN, limit=1)
+                open_ones = await self._core.store.read(partial(_open_among, thread_ids=part))
             except PostroomError as error:
-                _LOG.info("worker.kept", thread_id=thread_id, reason=error.describe())
+                _LOG.info("workers.kept", count=len(part), reason=error.describe())
                 continue
-            if not open_rows:
-                self._dispatcher.workers.forget(thread_id)
+            for thread_id in part:
+                if thread_id not in open_ones:
+                    workers.forget(thread_id)
+
+
+def _undelivered(tx: Transaction, after: str) -> tuple[RunRecord, ...]:
+    return tx.runs.threads.undelivered(MAX_PAGE, after)
+
+
+def _unquestioning(tx: Transaction, after: str) -> tuple[RunRecord, ...]:
+    return tx.runs.threads.waiting_without_questions(MAX_PAGE, after)
+
+
+def _left_over(tx: Transaction, after: str) -> tuple[str, ...]:
+    return tx.runs.messages.threads_left_over(MAX_PAGE, after)
+
+
+def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
+    return tx.runs.dispatches.open_threads(thread_ids)
 
 
 def _next_turn(tx: Transaction) -> int | None:
@@ -517,6 +525,7 @@ class Lifecycle:
 
         serve: dict[str, Callable[[], Awaitable[None]]] = {
             "poll": self._poll,
+            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.release_unexecuted),
             "sweep": lambda: self._again(settings.sweep_interval, rounds.sweep),
             "garbage": lambda: self._again(settings.gc_interval, collect),
         }
@@ -541,7 +550,7 @@ class Lifecycle:
                 if not await self._rounds.poll():
                     await self._rounds.until_due()
                 else:
-                    await asyncio.sleep(0)
+                    await self._dispatcher.ends_are_stored()
             except PostroomError as error:
                 _LOG.warning("mailbox.poll_failed", reason=error.describe())
                 await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))

@@ -302,7 +302,8 @@ class Submissions:
                 raise error.met_at(f"item {place}") from error
         results = list[tuple[str, str]]()
         for first in range(0, len(checked), MOST_TOGETHER):
-            results += await self._stored_together(checked[first : first + MOST_TOGETHER], first)
+            part = self._stored_together(checked[first : first + MOST_TOGETHER], first)
+            results += await self._core.claiming.complete(part, name="a submission")
             if progress is not None:
                 progress(len(results), len(checked))
         return results
@@ -410,9 +411,13 @@ class Submissions:
     ) -> MailboxSubmitResult:
         """Write run and dispatch together and, when the thread is free here, the claim of its next one."""
         arrival = self._arriving(request, policy)
-        with self._reserved([arrival]):
-            prepared = arrival.prepared = await self.prepare(request, arrival.options, first)
-        return await self._gone_on(arrival, prepared)
+
+        async def queue() -> MailboxSubmitResult:
+            with self._reserved([arrival]):
+                prepared = arrival.prepared = await self.prepare(request, arrival.options, first)
+            return await self._gone_on(arrival, prepared)
+
+        return await self._core.claiming.complete(queue(), name="a submission")
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> _Arrival:
         """Take worker and slot for a request where they are free, so that it is claimed as it is stored."""
@@ -430,10 +435,15 @@ class Submissions:
 
     @contextmanager
     def _reserved(self, arrivals: Sequence[_Arrival]) -> Iterator[None]:
-        """Give back what was reserved and is not claimed; where it fails, nothing counts as written."""
+        """Give back what was reserved and is not claimed.
+
+        If the store fails, the change may still be stored, with its claims: a look at the store tells.
+        """
+        is_unknown = False
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            is_unknown = isinstance(error, StoreError)
             for one in arrivals:
                 one.prepared = None
             raise
@@ -449,6 +459,8 @@ class Submissions:
                     and not tasks.closed
                 ):
                     tasks.start(dispatcher.try_dispatch_next(thread_id), name=f"look at {thread_id}")
+            if is_unknown and any(one.is_reserved for one in arrivals):
+                dispatcher.look_for_unexecuted()
 
     async def _gone_on(self, arrival: _Arrival, prepared: Prepared) -> MailboxSubmitResult:
         """Execute what was claimed, and look at the thread where nothing was."""
@@ -492,9 +504,14 @@ class Submissions:
         if request.trace.run_mode is RunMode.FOREGROUND:
             await self._refuse_barrier(request.thread_id)
         stream = EventStream(self._core.config.event_channel_capacity)
-        async with self._wanting(request.thread_id):
-            prepared, claimed = await self._claimed_now(request, strategy)
-            self._dispatcher.begin_foreground(claimed, stream)
+
+        async def begin() -> Prepared:
+            async with self._wanting(request.thread_id):
+                prepared, claimed = await self._claimed_now(request, strategy)
+                self._dispatcher.begin_foreground(claimed, stream)
+            return prepared
+
+        prepared = await self._core.claiming.complete(begin(), name="a submission")
         accepted = MailboxSubmitResult(
             dispatch_id=prepared.dispatch_id,
             run_id=prepared.run_id,
@@ -533,6 +550,9 @@ class Submissions:
                 prepared = await self.prepare(request, options)
             except ActiveRunConflict:
                 continue  # another was faster: it is asked to give way as well
+            except StoreError:
+                self._dispatcher.look_for_unexecuted()
+                raise
             if prepared.claimed is not None:
                 return prepared, prepared.claimed
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
@@ -582,12 +602,15 @@ class Submissions:
             tx.lock(thread_lock(request.thread_id))
             self._accepted_in(tx, arrival, request.messages, mode)
 
-        with self._reserved([arrival]):
-            arrival.ids = await self._ids_of_arrival(arrival)
-            if isinstance(arrival.ids.pin, PostroomError):
-                raise arrival.ids.pin
-            await self._core.observed("commit", self._core.store.write(submit, key=request.thread_id))
-        return await self._arrived(arrival)
+        async def deliver() -> MailboxSubmitResult | None:
+            with self._reserved([arrival]):
+                arrival.ids = await self._ids_of_arrival(arrival)
+                if isinstance(arrival.ids.pin, PostroomError):
+                    raise arrival.ids.pin
+                await self._core.observed("commit", self._core.store.write(submit, key=request.thread_id))
+            return await self._arrived(arrival)
+
+        return await self._core.claiming.complete(deliver(), name="a delivery")
 
     async def accepting(
         self,
@@ -620,8 +643,13 @@ class Submissions:
             for one in arrivals.values():  # what an earlier run of this change has left
                 one.prepared, one.wakes, one.looks_again = None, False, False
 
-            def put(thread_id: str, message: Message, mode: DeliveryMode) -> bool:
-                self._accepted_in(tx, arrivals[thread_id], (message,), mode)
+            def put(
+                thread_id: str,
+                message: Message,
+                mode: DeliveryMode,
+                decisions: Sequence[tuple[str, ToolCallResume]],
+            ) -> bool:
+                self._accepted_in(tx, arrivals[thread_id], (message,), mode, decisions)
                 return arrivals[thread_id].prepared is not None
 
             def is_full(thread_id: str) -> bool:
@@ -630,11 +658,19 @@ class Submissions:
 
             return change(tx, Accept(frozenset(arrivals), put, is_full))
 
-        with self._reserved(list(arrivals.values())):
-            for arrival in arrivals.values():
+        stored = self._stored_arrivals(tuple(arrivals.values()), accepted, key)
+        return await core.claiming.complete(stored, name="a delivery")
+
+    async def _stored_arrivals(
+        self, arrivals: Sequence[_Arrival], change: Callable[[Transaction], T | StaleClaim], key: str
+    ) -> T:
+        """Write a change that puts messages on the threads of arrivals, and go on with each of them."""
+        core = self._core
+        with self._reserved(arrivals):
+            for arrival in arrivals:
                 arrival.ids = await self._ids_of_arrival(arrival)
-            done = await core.observed("commit", core.store.write(accepted, key=key))
-        for arrival in arrivals.values():
+            done = await core.observed("commit", core.store.write(change, key=key))
+        for arrival in arrivals:
             try:
                 await self._arrived(arrival)
             except PostroomError as error:  # it is stored, and recovery looks again
@@ -647,7 +683,12 @@ class Submissions:
         return await self._ids(arrival.request, is_new=not arrival.worker.is_running)
 
     def _accepted_in(
-        self, tx: Transaction, arrival: _Arrival, messages: Sequence[Message], mode: DeliveryMode
+        self,
+        tx: Transaction,
+        arrival: _Arrival,
+        messages: Sequence[Message],
+        mode: DeliveryMode,
+        decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> None:
         """Begin a run on messages that nothing stands before, or have them wait, under the thread's lock.
 
@@ -659,7 +700,7 @@ class Submissions:
         if begins and (ids := arrival.ids) is not None:
             if isinstance(ids.pin, PostroomError):
                 ids = replace(ids, pin=None)  # what cannot be put together now is tried again where it waits
-            request = replace(arrival.request, messages=tuple(messages))
+            request = replace(arrival.request, messages=tuple(messages), decisions=tuple(decisions))
             try:
                 with suppress(DeliveryBlocked, DuplicateRecord, QueueFull, _PinNeeded):
                     arrival.prepared = self._submitted_in(tx, request, arrival.options, ids, mode)

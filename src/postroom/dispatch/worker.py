@@ -78,6 +78,8 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
+_TOGETHER_S = 0.002
+_LONGEST_END_S = 0.025
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""
 _TRACEBACK_KEPT = 16 * 1024
@@ -123,7 +125,10 @@ class Job:
     leaves_waiting: bool = True
     """Whether input may wait on the thread when it has ended."""
     comes_again: bool = False
+    concluded: "asyncio.Future[None]"
+    """Has a result when the slot of the run is free."""
     is_executing: bool = False
+    has_executed: bool = False
     is_left_behind: bool = False
 
 
@@ -159,6 +164,10 @@ class Dispatcher:
         """Scopes of limits in which nothing may begin before an instant."""
         self._readers: dict[str, ReconnectableEventSink] = {}
         """Who reads along when a queued dispatch executes here, by dispatch."""
+        self._failed = dict[str, StoreError]()
+        """Why the end of an execution could not be stored, by the token of its claim."""
+        self._ending = set[asyncio.Future[None]]()
+        """One for each run whose end is being stored."""
         self._executing = 0
         self._idle = asyncio.Event()
         self._was_full = False
@@ -170,9 +179,23 @@ class Dispatcher:
             return DispatchAttempt.NO_ELIGIBLE
         if not self.reserve(thread_id, worker):
             return DispatchAttempt.BUSY
-        asks = self.asks()
+        return await self._core.claiming.complete(self._claimed(thread_id, worker), name="a claim")
 
-        core, limits = self._core, self._core.config.limits
+    async def try_all(self, thread_ids: Sequence[str]) -> int:
+        """Claim the next due dispatch of each thread while slots are free; return how many were started.
+
+        The claims are handed to the store at once, which writes them in one commit. A thread for which no
+        slot is free waits in the line for one.
+        """
+        for thread_id in thread_ids:
+            self.workers.get_or_create(thread_id)
+        async with asyncio.TaskGroup() as group:
+            claims = [group.create_task(self.try_dispatch_next(one)) for one in thread_ids]
+        return sum(claim.result() is DispatchAttempt.CLAIMED for claim in claims)
+
+    async def _claimed(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
+        """Write the claim of a reservation, and start what was claimed."""
+        core, limits, asks = self._core, self._core.config.limits, self.asks()
 
         def claim(tx: Transaction) -> Claimed | Held | None:
             if core.counts_all:
@@ -186,6 +209,7 @@ class Dispatcher:
             self.unreserve(worker)
             self.failed_claims += 1
             _LOG.warning("dispatch.not_claimed", thread_id=thread_id, reason=error.describe())
+            self.look_for_unexecuted()  # the claim may be stored all the same
             return DispatchAttempt.TRANSIENT_ERROR
         except BaseException:
             self.unreserve(worker)
@@ -197,6 +221,34 @@ class Dispatcher:
         if self.unreserve(worker):
             return await self.try_dispatch_next(thread_id)
         return DispatchAttempt.NO_ELIGIBLE
+
+    def look_for_unexecuted(self) -> None:
+        """Release soon, in the background, what is claimed here and not executed: a reply may be lost."""
+        if not self._core.tasks.closed:
+            self._core.tasks.start(self.release_unexecuted(), name="claims")
+
+    async def release_unexecuted(self) -> None:
+        """Release, without counting an attempt, each dispatch that this process claimed and does not execute.
+
+        A claim whose reply is still on its way has a reserved worker, and is left alone. A failure is logged.
+        """
+        try:
+            for row in await self.unexecuted():
+                worker = self.workers.get(row.thread_id)
+                if worker is None or (worker.status is WorkerStatus.IDLE and not worker.foreground):
+                    _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
+                    await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
+        except PostroomError as error:
+            _LOG.warning("claims.not_looked_at", reason=error.describe())
+
+    async def unexecuted(self) -> tuple[RunDispatch, ...]:
+        """Return the dispatches that are claimed in the name of this process and are not executed in it.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        consumer, tokens = self._core.consumer_id, self._leases.claim_tokens()
+        return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
     def reserve(self, thread_id: str, worker: MailboxWorker, tenant: str | None = None) -> bool:
         """Take the thread's worker and a slot for a claim; False when either is taken. No await within."""
@@ -254,10 +306,10 @@ class Dispatcher:
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
         if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
+            await self._execution.give_back(claimed)
             self.slots.stand_in_line(claimed.thread_id, claimed.tenant)
             self.unreserve(worker)
             worker.tenant = claimed.tenant
-            await self._execution.release(claimed)
             return DispatchAttempt.BUSY
         self._begin(worker, begun)
         return DispatchAttempt.CLAIMED
@@ -314,6 +366,15 @@ class Dispatcher:
         self.held = {scope: until for scope, until in self.held.items() if until > now}
         return frozenset(self.held)
 
+    async def ends_are_stored(self) -> None:
+        """Return when the ends that are being stored have freed their slots, after 2 ms to 27 ms.
+
+        Short runs that begin together end together: then their slots are filled in one commit, too.
+        """
+        await asyncio.sleep(_TOGETHER_S)
+        if self._ending:
+            await asyncio.wait(tuple(self._ending), timeout=_LONGEST_END_S)
+
     async def idle(self) -> None:
         """Return when nothing executes here."""
         while self._executing:
@@ -345,6 +406,7 @@ class Dispatcher:
             stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
             asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
             kept_since=kept_since,
+            concluded=asyncio.get_running_loop().create_future(),
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self._executing += 1
@@ -360,6 +422,7 @@ class Dispatcher:
                 await self._isolated(job)
                 if job.is_left_behind:
                     return
+                self._ending.add(job.concluded)
                 await self._guarded(job, self._execution.conclude(job))
         except BaseException:
             if not job.is_left_behind:
@@ -383,7 +446,8 @@ class Dispatcher:
             await self._leases.renewed([job])
         if job.lease.end is not None:
             return
-        job.is_executing, job.lease.stops = True, stop
+        job.is_executing = job.has_executed = True
+        job.lease.stops = stop
         try:
             attempt = job.attempt
             assert attempt is not None  # noqa: S101 - it has begun
@@ -416,8 +480,10 @@ class Dispatcher:
             _LOG.info("dispatch.lost", dispatch_id=job.claimed.dispatch_id, reason=error.message)
             await self._execution.lost(job)
         except StoreError as error:
-            # The lease runs out and the dispatch comes again: its run says what is left to do.
-            _LOG.error("dispatch.left_to_lease", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
+            # It is released when the store can be read again: its run says what is left to do.
+            _LOG.error("dispatch.left_claimed", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
+            if job.has_executed or not error.retryable:
+                self._failed[job.claimed.claim_token or ""] = error
         except DeadlinePassed as error:
             _LOG.warning("dispatch.too_late", dispatch_id=job.claimed.dispatch_id)
             job.comes_again = await self._execution.put_back(job, error)
@@ -429,6 +495,8 @@ class Dispatcher:
     def _rest(self, job: Job) -> None:
         """Free the worker, unless it runs something newer by now, and its slot."""
         self._leases.let_go(job)
+        self._ending.discard(job.concluded)
+        job.concluded.set_result(None)
         self._core.metrics.active_runs.dec()
         worker = self.workers.get_or_create(job.claimed.thread_id)
         if worker.dispatch_id == job.claimed.dispatch_id:
@@ -467,7 +535,7 @@ class Dispatcher:
         """Execute what the end of a run has claimed, in the slot of that run."""
         claimed = begun.dispatch
         if not self.accepting:
-            await self._execution.release(claimed)
+            await self._execution.give_back(claimed)
             return
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
@@ -515,6 +583,10 @@ class LeaseKeeper:
         self.jobs: dict[int, Job] = {}
         """What executes here."""
         self._keeper: asyncio.Task[None] | None = None
+
+    def claim_tokens(self) -> list[str]:
+        """Return the tokens of the claims that are executed here."""
+        return [job.claimed.claim_token or "" for job in self.jobs.values()]
 
     def at_work(self) -> dict[str, bool]:
         """Return the dispatches that execute here, and whether they are cancelled."""
@@ -571,14 +643,20 @@ class LeaseKeeper:
             job.claimed.claim_proof: config.suspended_lease_ms if job.watched.suspended else config.lease_ms
             for job in jobs
         }
-        until = min(job.stops_at for job in jobs)
-        if until <= asked_at:  # the process stood still, and its work waits: there is time for the question
-            until = asked_at + config.lease_ms // 2
+        # If the process stood still, its work waits: there is time for the question.
+        ends = {
+            job.claimed.claim_proof: job.stops_at
+            if job.stops_at > asked_at
+            else asked_at + config.lease_ms // 2
+            for job in jobs
+        }
+        until = min(ends.values())
 
         def renew_leases(tx: Transaction) -> frozenset[str]:
-            if tx.now() > until:  # it comes so late that the work was stopped
-                return frozenset()
-            return tx.runs.dispatches.renew(lengths)
+            now = tx.now()  # a claim whose work was stopped by now is not renewed
+            return tx.runs.dispatches.renew(
+                {claim: length for claim, length in lengths.items() if now <= ends[claim]}
+            )
 
         try:
             async with asyncio.timeout((until - asked_at) / 1_000):
@@ -695,7 +773,7 @@ class Execution:
             job.leaves_waiting = (await self._completion.acknowledge(attempt)).leaves_waiting
             return False
         if begun.is_held:
-            await self.release(dispatch)
+            await self._completion.release(dispatch)
             job.comes_again = True
             return False
         if begun.asks:
@@ -726,7 +804,7 @@ class Execution:
             job.ended = cancelled  # it failed as it was told to end
         if job.lease.is_kept and not _is_done(job.ended):
             job.comes_again = True
-            await self.release(dispatch)
+            await self._completion.release(dispatch)
         elif job.ended is not None:
             await self._finish(job, job.ended)
         elif end is LeaseEnd.CANCELLED:
@@ -737,7 +815,7 @@ class Execution:
                 job, RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
             )
         elif end is LeaseEnd.GIVEN_UP:
-            await self.release(dispatch)
+            await self._completion.release(dispatch)
         else:
             await self.lost(job)
         if job.comes_again and job.lease.is_cancelled:  # while it was put back
@@ -748,13 +826,20 @@ class Execution:
         """End the run of a dispatch that was superseded while it was ours; a failure is logged."""
         await self._completion.reconcile(job.claimed.dispatch_id)
 
-    async def release(self, claimed: RunDispatch) -> None:
-        """Give back what is not executed here, with no attempt counted.
+    async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
+        """Give back a claimed dispatch that is not executed here; harmless if another owns it by now.
 
-        Raises:
-            StaleClaim: the dispatch is not ours any more; nothing was written.
+        No attempt is counted, unless its execution `failed`. If the store fails, a later look gives it back.
         """
-        await self._completion.release(claimed)
+        try:
+            if failed is None:
+                await self._completion.release(claimed)
+            else:
+                await self._completion.put_back(claimed, failed)
+        except StaleClaim as error:
+            _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
+        except StoreError as error:
+            _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
 
     async def put_back(self, job: Job, error: Exception) -> bool:
         """Give back what failed for a reason that nobody foresaw; False when it was given up."""
@@ -845,6 +930,7 @@ class Execution:
             threads=core.threads,
             pending=pending,
             registry=await core.pinning.materialize(run.resolution_id or ""),
+            run=run,
             hidden_runs=frozenset(hidden),
             hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
             give_up_on=core.config.give_up_on,

@@ -26,7 +26,7 @@ from postroom.contracts.live import LiveChannels
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_stores import RunQuery
-from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, StartupRecoveryConfig
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
 from postroom.dispatch.submission import refuse_other_content
@@ -42,6 +42,10 @@ from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.store import Stores
 
 MEMORY: Final = "memory"
+_REPAIRED_LATER: Final = MailboxLifecycleConfig(
+    startup_recovery=StartupRecoveryConfig(max_attempts=10_000, retry_delay=timedelta(seconds=1))
+)
+"""What a former process left is repaired in the background, however long the database is away."""
 _AT_ONCE: Final = 100
 """Items that are looked at before others of the event loop have their turn: some milliseconds."""
 
@@ -90,7 +94,8 @@ class Mailbox:
             steers = work is None or isinstance(work, RunDispatchExecutor)  # a function reads nothing more
             live = live_channels(stores, opened) if steers else None
             queue = queue_over(stores, work, live, config=config)
-            await opened.enter_async_context(queue)
+            opened.push_async_callback(queue.aclose)
+            queue.start_lifecycle(_REPAIRED_LATER)
             mailbox = cls(queue, stores.runs)
             tasks = Tasks("embedded mailbox")
             opened.push_async_callback(tasks.close)

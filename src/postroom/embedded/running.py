@@ -436,8 +436,7 @@ class FunctionExecutor(RunDispatchExecutor):
     ) -> tuple[RunActivation, _Memory]:
         """Return the request as the run was first made, and what was done of it."""
         run_id, steps = activation.run_id or "", dict[str, Json]()
-        run = await control.threads.load_run(run_id)
-        is_streamed = False
+        run, is_streamed = control.run, False
         if run is not None and run.session_id != activation.trace.session_id:  # it has begun before
             steps, is_streamed = await self._steps(run_id)
             ids = run.input.trigger_message_ids if run.input is not None else ()

@@ -42,6 +42,14 @@ class Attachment:
     """In bytes, as the platform says."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwarded:
+    """Words of somebody else that the sender of a message passes on; `author` is None if nobody is named."""
+
+    text: str = ""
+    author: str | None = None
+
+
 @dataclass(eq=False, kw_only=True)
 class MessageEvent:
     """A message as an adapter understood it. Two events are the same only if they are the same object.
@@ -57,6 +65,12 @@ class MessageEvent:
     media: tuple[Attachment, ...] = ()
     reply_to_message_id: str | None = None
     reply_to_text: str | None = None
+    reply_to_author: str | None = None
+    """Who wrote the message that is answered, for show."""
+    forwarded: tuple[Forwarded, ...] = ()
+    """Words that the sender passes on and did not write."""
+    unread: tuple[str, ...] = ()
+    """Names of the parts that no agent is given, each as `a game`; the sender is told of them."""
     timestamp: int | None = None
     addressed: bool = True
     """Whether it was meant for us: a direct message, a mention, an answer to us."""
@@ -67,6 +81,12 @@ class MessageEvent:
     handed_over: bool = False
     """Whether it has become a message for an agent."""
     metadata: dict[str, Json] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it gives an agent nothing to read."""
+        given = (self.text.strip(), self.media, self.forwarded, self.reply_to_text)
+        return not any(given) and not {"earlier", "caller"} & self.metadata.keys()
 
     def is_command(self) -> bool:
         """Say whether it begins with a slash and a name."""
@@ -103,6 +123,9 @@ class MessageEvent:
             "media": media,
             "reply_to": self.reply_to_message_id,
             "reply_to_text": self.reply_to_text,
+            "reply_to_author": self.reply_to_author,
+            "forwarded": [{"text": one.text, "author": one.author} for one in self.forwarded],
+            "unread": list(self.unread),
             "timestamp": self.timestamp,
             "addressed": self.addressed,
             "metadata": self.metadata,
@@ -126,6 +149,10 @@ class MessageEvent:
             media=tuple(Attachment(**{**one, "kind": MessageType(one["kind"])}) for one in body["media"]),
             reply_to_message_id=body["reply_to"],
             reply_to_text=body["reply_to_text"],
+            # The release before does not write these three.
+            reply_to_author=body.get("reply_to_author"),
+            forwarded=tuple(Forwarded(**one) for one in body.get("forwarded", ())),
+            unread=tuple(body.get("unread", ())),
             timestamp=body["timestamp"],
             addressed=body["addressed"],
             inbound_id=inbound_id,

@@ -58,6 +58,7 @@ _LEFT_BEHIND_MS = 60_000
 _ALBUM_MS = 1_000
 """How long the next file of an album is waited for: platforms send each as a message of its own."""
 _MOST_ALBUMS = 1_000
+_MOST_THREADS = 10_000
 
 
 @dataclass(eq=False, slots=True)
@@ -99,6 +100,8 @@ class Intake:
         """By session: albums of which more may come."""
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
         """By id and sender, the newest: only the first message of an album says for whom all of them are."""
+        self._threads_answered: OrderedDict[tuple[str, ...], bool] = OrderedDict()
+        """By place: whether we answer in a thread; the newest."""
         self._arrivals = Arrivals()
         self._timer = services.timer
         self._open = asyncio.Event()
@@ -128,6 +131,7 @@ class Intake:
     async def _accepted(self, event: MessageEvent, source: SessionSource) -> "asyncio.Task[None] | None":
         """Keep a message, and return what goes on with it in the background."""
         known = None if _album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
+        event.addressed = event.addressed or await self._follows(event, source)
         if not (event.addressed or known or self._config.routes or self._config.group_context):
             return None  # said among others, and not to us
         source = await self._people.learn(source)
@@ -136,9 +140,11 @@ class Intake:
             return None
         source = event.source = routed
         self._note_album(event, source)
+        if event.addressed and self._people.may_write(source):
+            self._note_thread(event, source, is_answered=True)
         session_key = self._config.session_key(source)
         if not event.is_command():
-            event.metadata |= self._group_talk.unread(source, session_key)
+            event.metadata = self._group_talk.unread(source, session_key) | event.metadata
         draft = self._draft(event, source, session_key)
         # Otherwise it would overtake another, or the rest of its album.
         is_alone = not self._coming[draft.session_key] and _album_of(event) is None
@@ -151,6 +157,30 @@ class Intake:
         finally:
             self._came(draft.session_key)
 
+    async def _follows(self, event: MessageEvent, source: SessionSource) -> bool:
+        """Return whether a message follows in a thread in which we answer, so that it needs no mention."""
+        root = event.metadata.get("thread_root")
+        if root is None or source.is_bot:
+            return False
+        place = (source.platform.value, source.account, source.chat_id, root)
+        if place not in self._threads_answered:
+            first = await self._log.find(inbound_key(source, root))
+            unanswered = (InboundStatus.REJECTED, InboundStatus.RETRACTED)
+            is_ours = first is not None and first.status not in unanswered
+            if not is_ours:
+                is_ours = await self._sessions.load(self._config.session_key(source)) is not None
+            self._note_thread(event, source, is_answered=is_ours)
+        return self._threads_answered[place]
+
+    def _note_thread(self, event: MessageEvent, source: SessionSource, *, is_answered: bool) -> None:
+        root = event.metadata.get("thread_root")
+        if root is not None:
+            place = (source.platform.value, source.account, source.chat_id, root)
+            self._threads_answered[place] = is_answered
+            self._threads_answered.move_to_end(place)
+            while len(self._threads_answered) > _MOST_THREADS:
+                self._threads_answered.popitem(last=False)
+
     async def _routed(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
         """Return where a message comes from with the agent that answers it; None when it is for nobody."""
         chosen = await self._chosen(source) if event.addressed else None
@@ -158,7 +188,8 @@ class Intake:
         if decision is not None:
             return replace(source, agent=decision.agent)
         if self._people.may(source, PersonRole.VIEWER):
-            self._group_talk.heard(source, event.message_id, event.text)
+            passed_on = (f"(forwards {one.author or 'somebody'}: {one.text})" for one in event.forwarded)
+            self._group_talk.heard(source, event.message_id, " ".join((event.text, *passed_on)))
         return None
 
     async def _chosen(self, source: SessionSource) -> str | None:
@@ -212,7 +243,7 @@ class Intake:
         if not may_be_changed_into(before, event):
             await self._take_back(event, known, is_new=told != before.text)
             return
-        if not event.media and not event.get_command_args().strip():
+        if not event.media and not event.forwarded and not event.get_command_args().strip():
             return  # nothing is left to be read, and nothing says that it was taken back
         # Other words do not change who answers, nor what was said before them.
         was = before.source or source
@@ -470,7 +501,9 @@ class Intake:
         given = first.metadata.get("album", [])
         new = [event for event in others if event.message_id not in given]
         texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
-        first.media += tuple(file for event in new for file in event.media)
+        first.media += tuple(file for event in new for file in event.media if file not in first.media)
+        first.forwarded = tuple(dict.fromkeys(one for event in (first, *new) for one in event.forwarded))
+        first.unread = tuple(dict.fromkeys(one for event in (first, *new) for one in event.unread))
         first.text = "\n".join(texts)
         first.metadata["album"] = [*given, *(event.message_id for event in new)]
         try:

@@ -86,9 +86,11 @@ def decision_of(
 
 
 async def answer_run(
-    run_queue: RunQueue, thread_id: str, question: Question, decision: ToolCallResume
+    run_queue: RunQueue, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
     """Hand an answer to the run that waits for it; False when another was there first.
+
+    The run goes on with the answer after `delay_ms` milliseconds.
 
     Raises:
         StoreError: it could not be kept; the question stays open.
@@ -99,7 +101,7 @@ async def answer_run(
         thread_id, [], continue_run_id=question.run_id, decisions=[(question.call_id, decision)]
     )
     try:
-        await run_queue.submit_background(request)
+        await run_queue.submit_background(request.delivered(delay_ms=delay_ms) if delay_ms else request)
     except StateError:
         return False
     return True

@@ -158,6 +158,8 @@ class GatewayRunner:
         source, key, guard, tasks = event.source, draft.session_key, self.guard, self.services.tasks
         if source is None or event.is_command() or not self._is_user_authorized(source):
             return False
+        if event.is_empty or "automatic" in event.metadata:
+            return False
         if is_person(source.agent):
             return False
         if key in guard.running or key in guard.waiting or not guard.admit(key, event):
@@ -179,10 +181,22 @@ class GatewayRunner:
         if source is None:
             return None
         key = self._session_key_for_source(source)
+        if "automatic" in event.metadata and not (
+            event.metadata.get("may_be_a_person") and self._is_user_authorized(source)
+        ):
+            reason = f"a machine sent it: {event.metadata['automatic']}"
+            await self._close(event, InboundStatus.REJECTED, reason=reason)
+            return None
         if event.is_command() and self._knows(source):
             return await self._obey(event, source, key)
         if not self._is_user_authorized(source):
             return await self._refuse(event, source)
+        if event.is_empty:
+            text = wording.nothing_to_read(event.unread)
+            self.services.metrics.message("refused")
+            await self.services.notices.refuse(event, text, key=notice_key("rejected", event.inbound_id))
+            await self._close(event, InboundStatus.REJECTED, reason=text)
+            return None
         if not self.guard.admit(key, event):
             self._show_next(key, source)
             return None
@@ -300,6 +314,11 @@ class GatewayRunner:
         self, event: MessageEvent, source: SessionSource, key: str, admission: Admission
     ) -> None:
         services, text = self.services, admission.text
+        is_taken = admission.kind is not AdmissionKind.REJECTED
+        if event.unread and is_taken and source.platform not in ANSWER_ONLY:
+            unread = notice_key("unread", event.inbound_id)
+            told = wording.not_read(event.unread)
+            await services.notices.answer(event, told, key=unread, is_answer=False)
         if text is None:
             return
         if admission.kind is AdmissionKind.REJECTED:

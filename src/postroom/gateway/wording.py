@@ -69,6 +69,19 @@ NOBODY_REACHED = (
 READ_TOGETHER = "This is read together with what else you sent."
 
 
+NOTHING_TO_READ = "There is nothing in this that I can read: write what you want to say."
+
+
+def not_read(parts: Sequence[str]) -> str:
+    """Say which parts of a message no agent is given."""
+    return f"I cannot read {', '.join(parts)}. The agent has the rest of your message."
+
+
+def nothing_to_read(parts: Sequence[str]) -> str:
+    """Say that a message is refused, because no part of it can be read."""
+    return f"I cannot read {', '.join(parts)}: say it in words." if parts else NOTHING_TO_READ
+
+
 _MODEL_TROUBLE = {
     kind.branch: reason
     for kind, reason in (

@@ -188,13 +188,16 @@ def visible_message(
 ) -> tuple[Message, list[Recipient]]:
     """Return a message of the agent's project, or one that came to the agent, with its recipients.
 
+    A person at the server's pages sees the messages of all projects, as the operator does.
+
     Raises:
-        UnknownMessage: there is none that the agent may see.
+        UnknownMessage: The agent may see no message with this id.
     """
+    at_pages = context.caller.postroom and context.caller.operator
     message = context.tx.message(message_id)
     recipients = context.tx.recipients([message_id])[message_id]
     if message is not None:
         received = any(one.agent_id == agent.id for one in recipients)
-        if message.project_id == project.id or received:
+        if message.project_id == project.id or received or at_pages:
             return message, recipients
     raise UnknownMessage(f"{agent.name} has no message {message_id}", value=message_id)

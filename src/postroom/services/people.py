@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroom.contracts.choices import Importance
-from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.mail import Message
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
@@ -14,7 +12,7 @@ from postroom.mail.identity import find_person
 from postroom.mail.people import VISITOR, name_person
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS, find_project
 from postroom.mail.reservations import end_reservation, share_reservation
-from postroom.mail.sending import THREAD, reply_subject
+from postroom.mail.sending import THREAD
 from postroom.mail.service import Mail
 from postroom.services.calls import Calls
 
@@ -92,8 +90,8 @@ def _active(tx: MailReads, name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How much a message may hold."""
+class FormSizes:
+    """The most characters of a subject and bytes of a text that the form takes."""
 
     subject_chars: int
     body_bytes: int
@@ -134,10 +132,10 @@ class MessageService:
         self._people = people
 
     @property
-    def limits(self) -> Limits:
-        """How much a message may hold."""
+    def limits(self) -> FormSizes:
+        """The most characters of a subject and bytes of a text that the form takes."""
         rules = self._mail.rules
-        return Limits(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
+        return FormSizes(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
 
     async def people(self) -> list[str]:
         """Return the names of those who may write at the pages, by when they were named."""
@@ -161,7 +159,7 @@ class MessageService:
             UnknownAgent: nobody is named so.
             PostroomError: it was refused; no message was stored.
         """
-        operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft, self.limits))
+        operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft))
         asked |= {
             "project_key": PEOPLE_SLUG,
             "body_md": draft.body,
@@ -226,12 +224,11 @@ class MessageService:
             await self.mark(person, message, acknowledge=True)
 
 
-def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str, dict[str, Any]]:
+def _asked(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]:
     """Return the operation by which a message is sent, with what it alone needs.
 
     Raises:
         UnknownAgent: nobody is named as the message says.
-        UnknownMessage: the message that it answers is not there.
     """
     _, person = find_person(tx, tx, f"{HUMAN}{draft.name}")
     asked: dict[str, Any] = {"sender_name": person.name}
@@ -240,27 +237,7 @@ def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str,
             "to": [addressed(one, slug) for one in draft.to],
             "subject": draft.subject,
         }
-    original = tx.message(draft.answers)
-    if original is None:
-        raise UnknownMessage(f"there is no message {draft.answers}", value=draft.answers)
-    readers = tx.recipients([original.id])[original.id]
-    if original.sender_id == person.id or any(one.agent_id == person.id for one in readers):
-        return "reply_message", asked | {"message_id": original.id, "reply_all": draft.to_all}
-    return "send_message", asked | _joined(tx, original, limits, everybody=draft.to_all)
-
-
-def _joined(tx: MailReads, original: Message, limits: Limits, *, everybody: bool) -> dict[str, Any]:
-    """Return what joins the conversation of a message that was not written to the person."""
-    home = tx.project_by_id(original.project_id)
-    to = [] if home is None else [f"{original.sender_name}@{home.slug}"]
-    if everybody:
-        readers = tx.recipients([original.id])[original.id]
-        to += [f"{one.name}@{one.project_slug}" for one in readers if one.kind != "bcc"]
-    return {
-        "to": list(dict.fromkeys(to)),
-        "subject": reply_subject(original.subject, limits.subject_chars),
-        "thread_id": original.thread_id,
-    }
+    return "reply_message", asked | {"message_id": draft.answers, "reply_all": draft.to_all}
 
 
 def addressed(written: str, slug: str) -> str:

@@ -14,9 +14,11 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.work import GivenAnswer, OpenQuestion
+from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.questions import answer_run, decision_of
-from postroom.gateway.replies import Question, question_of
+from postroom.gateway.replies import Question, number_of, question_of
 from postroom.log import get_logger
+from postroom.mail.waking.open_questions import BY_MAIL
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, whose
 
@@ -26,7 +28,14 @@ NOBODY = "nobody"
 SILENCE = "nobody has answered in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
-_PLACES: Final = {PAGES: "on the pages", COMMAND_LINE: "at the command line", "chat": "in a chat"}
+_PLACES: Final = {
+    PAGES: "on the pages",
+    COMMAND_LINE: "at the command line",
+    "chat": "in a chat",
+    BY_MAIL: "by mail",
+}
+TAKE_BACK_MS: Final = 8_000
+"""For how many milliseconds an answer on the pages can be taken back before it reaches the agent."""
 _NAMED: Final = 3
 """Open questions that a refused answer names."""
 _SHOWN: Final = 80
@@ -38,9 +47,11 @@ _EACH: Final = 50
 class QuestionService:
     """Answers the operator's routes and pages to questions."""
 
-    def __init__(self, runs: RunService, clock: Clock) -> None:
+    def __init__(self, runs: RunService, clock: Clock, *, take_back_ms: int = TAKE_BACK_MS) -> None:
+        """Answer questions of these runs; answers on the pages can be taken back for `take_back_ms`."""
         self._runs = runs
         self._clock = clock
+        self._take_back_ms = take_back_ms
 
     async def questions(self) -> Sequence[Mapping[str, object]]:
         """Return every open question, the run that waits longest first."""
@@ -82,7 +93,7 @@ class QuestionService:
     async def given_answers(self, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return what a project's agents were told lately, the newest answer first."""
         runs = await self._runs.newest(slug, each=_EACH)
-        found = [_given(run, one) for run in runs for one in run.answered]
+        found = [self._given(run, one) for run in runs for one in run.answered]
         return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
 
     async def given_answer(self, slug: str, run_id: str, number: str) -> GivenAnswer | None:
@@ -90,7 +101,9 @@ class QuestionService:
         run = await self._runs.stores.threads.load_run(run_id)
         if run is None or whose(run.thread_id)[0] != slug:
             return None
-        return next((one for ticket in run.answered if (one := _given(run, ticket)).number == number), None)
+        return next(
+            (one for ticket in run.answered if (one := self._given(run, ticket)).number == number), None
+        )
 
     async def decide(
         self, slug: str, run_id: str, number: str, *, approved: bool, why: str, by: str
@@ -125,15 +138,57 @@ class QuestionService:
         self, run: RunRecord, question: Question, *, approved: bool, why: str, by: str, at: str
     ) -> None:
         decision = decision_of(question, approved=approved, why=why, by=by, at=at, now=self._clock.now())
-        if not await answer_run(self._runs.mailbox, run.thread_id, question, decision):
+        # A budget that is granted lets other runs begin at once: that answer cannot be taken back.
+        delay_ms = self._take_back_ms if at == PAGES and not answers_budget([question.call_id]) else 0
+        if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
             slug, _ = whose(run.thread_id)
             before = await self.given_answer(slug, run.run_id, question.number)
             now = [other for other_run, other in await self._open(slug) if other_run.run_id == run.run_id]
             raise _stale(question.number, before, now)
 
+    async def take_back(self, slug: str, run_id: str, number: str) -> None:
+        """Take back an answer that was given on the pages: the question is open again.
+
+        Raises:
+            StaleDecision: The agent has the answer already, or the question has no such answer.
+        """
+        run = await self._runs.stores.threads.load_run(run_id)
+        given = () if run is None or whose(run.thread_id)[0] != slug else run.answered
+        for one in given:
+            decision_id = one.decision.decision_id
+            is_meant = number_of(run_id, one.ticket) == number and decision_id.startswith(f"{PAGES}/")
+            if is_meant and run is not None:
+                mailbox = self._runs.mailbox
+                if await mailbox.take_back_decision(run.thread_id, run_id, decision_id):
+                    return
+        raise StaleDecision(
+            f"the answer to question {number} cannot be taken back: the agent has it",
+            value=number,
+            remedy="write to the agent, or cancel its run",
+        )
+
     async def _given_lately(self) -> list[GivenAnswer]:
         runs = await self._runs.newest("", each=_EACH)
-        return [_given(run, one) for run in runs for one in run.answered]
+        return [self._given(run, one) for run in runs for one in run.answered]
+
+    def _given(self, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
+        question, decision = question_of(run, answered.ticket), answered.decision
+        slug, name = whose(run.thread_id)
+        where = decision.decision_id.partition("/")[0]
+        is_fresh = self._clock.now() < decision.updated_at + self._take_back_ms
+        return GivenAnswer(
+            number=question.number,
+            text=question.text,
+            run_id=run.run_id,
+            approved=decision.approved,
+            why=decision.reason or "",
+            by=decision.by,
+            where=_PLACES.get(where, ""),
+            answered_at=decision.updated_at,
+            project=slug,
+            agent=name,
+            can_take_back=where == PAGES and is_fresh and run.status is RunStatus.WAITING,
+        )
 
     async def _open(self, slug: str | None) -> list[tuple[RunRecord, Question]]:
         return asked_in(await self._runs.open(slug, (RunStatus.WAITING,)))
@@ -155,23 +210,6 @@ def open_question(run: RunRecord, question: Question) -> OpenQuestion:
         run_id=run.run_id,
         thread_id=run.thread_id,
         asked_at=run.updated_at,
-        project=slug,
-        agent=name,
-    )
-
-
-def _given(run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
-    question, decision = question_of(run, answered.ticket), answered.decision
-    slug, name = whose(run.thread_id)
-    return GivenAnswer(
-        number=question.number,
-        text=question.text,
-        run_id=run.run_id,
-        approved=decision.approved,
-        why=decision.reason or "",
-        by=decision.by,
-        where=_PLACES.get(decision.decision_id.partition("/")[0], ""),
-        answered_at=decision.updated_at,
         project=slug,
         agent=name,
     )

@@ -21,6 +21,8 @@ from postroom.stores.codec import decode_json, encode, kept, told, unreadable
 from postroom.stores.sql_transaction import Found, Look, Row, SqlTransaction, Tables
 
 _LINE: Final = ("kind", "target", "order_key")
+_WINDOW: Final = 64
+"""Effects of a target that are looked at first, before the first of each order."""
 _WAITS: Final = {
     "status": OutboxStatus.PENDING.value,
     "attempt_count": 0,
@@ -127,16 +129,28 @@ class OutboxTables(Tables, outbox.OutboxTables):
     @override
     def due(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
         now = self._now()
-        found = self._sql.ask(*(("outbox.targets", {"kind": kind, "now": now}) for kind in kinds))
-        return [(kind, row[0]) for kind, rows in zip(kinds, found, strict=True) for row in rows]
+        asks = [("outbox.targets", {"kind": kind, "now": now, "window": _WINDOW}) for kind in kinds]
+        targets: list[tuple[str, str]] = []
+        for kind, rows in zip(kinds, self._sql.ask(*asks), strict=True):
+            for target, is_due, looked_at in rows:
+                if is_due or (looked_at == _WINDOW and self._far_behind(kind, target, now, limit=1)):
+                    targets.append((kind, target))
+        return targets
+
+    def _far_behind(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
+        asked = {"kind": kind, "target": target, "now": now, "limit": limit}
+        return self._sql.all("outbox.due_far_behind", asked)
 
     @override
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
         now, token = self._now(), self._new_id()
-        asks = {"kind": kind, "target": target, "now": now}
+        asks = {"kind": kind, "target": target, "now": now, "window": max(_WINDOW, 2 * limit)}
         taken: list[OutboxMessage] = []
         while (left := limit - len(taken)) > 0:
-            due = [_effect(row) for row in self._sql.all("outbox.due", {**asks, "limit": left})]
+            rows = self._sql.all("outbox.due", {**asks, "limit": left})
+            if not rows:
+                rows = self._far_behind(kind, target, now, limit=left)
+            due = [_effect(row) for row in rows]
             fresh = [one for one in due if one.attempt_count < one.max_attempts]
             if used_up := [one.outbox_id for one in due if one.attempt_count >= one.max_attempts]:
                 self._sql.run("outbox.bury", {"ids": used_up})
@@ -151,7 +165,7 @@ class OutboxTables(Tables, outbox.OutboxTables):
 
     @override
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str]) -> int:
-        values = {"ids": outbox_ids, "tokens": tokens}
+        values = {"ids": outbox_ids, "claims": _claims(outbox_ids, tokens)}
         done = self._sql.changed("outbox.keep_performed", values)
         if done < len(outbox_ids):
             done += self._sql.changed("outbox.remove_performed", values)
@@ -182,7 +196,7 @@ class OutboxTables(Tables, outbox.OutboxTables):
     ) -> list[OutboxStatus]:
         values = {
             "ids": outbox_ids,
-            "tokens": tokens,
+            "claims": _claims(outbox_ids, tokens),
             "last_error": kept(error),
             "available_at": self._now() + delay_ms,
             "final": final,
@@ -220,6 +234,11 @@ class OutboxTables(Tables, outbox.OutboxTables):
         if gone:
             self._sql.run("outbox.forget_purged")
         return gone
+
+
+def _claims(outbox_ids: Sequence[str], tokens: Sequence[str]) -> list[str]:
+    """Return ids with their tokens as the statements compare them."""
+    return [f"{outbox_id} {token}" for outbox_id, token in zip(outbox_ids, tokens, strict=True)]
 
 
 def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:

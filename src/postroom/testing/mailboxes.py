@@ -64,6 +64,7 @@ class ManualMailbox(Mailbox):
             return False
         await self._settled()
         await self.admin.run_sweep()
+        await self.admin.release_unexecuted_claims()
         await self._settled()
         return not await self.admin.poll()
 

@@ -3,9 +3,12 @@
 from urllib.parse import quote, urlencode
 
 
-def project(slug: str, *, done: str | None = None) -> str:
-    """Return the address of a project's control room, of it after something was decided there."""
-    return _with(f"/p/{_part(slug)}", done=done)
+def project(slug: str, *, done: str | None = None, answered: str | None = None) -> str:
+    """Return the address of a project's control room, of it after something was decided there.
+
+    `answered` is the run and the number of the question that was answered, with a slash between them.
+    """
+    return _with(f"/p/{_part(slug)}", done=done, answered=answered)
 
 
 def agents(slug: str, *, after: int | None = None) -> str:

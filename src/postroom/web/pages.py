@@ -143,7 +143,12 @@ class Pages:
         floor = Floor() if self._services is None else await self._services.runs.floor(slug)
         page = await self._settled(lambda reads: control(reads, slug, floor, me=me, now=now))
         done = choice(request, "done", ("", "yes", "no", "end", "share"))
-        shown = {"page": page, "done": done, "longest_why": LONGEST_WHY}
+        run_id, _, question = request.query_params.get("answered", "").partition("/")
+        given = None
+        if run_id and self._services is not None:
+            given = await self._services.questions.given_answer(slug, run_id, question)
+        answered = (run_id, question) if given is not None and given.can_take_back else None
+        shown = {"page": page, "done": done, "answered": answered, "longest_why": LONGEST_WHY}
         return await self._html(request, "project", project=page.overview.project, **shown)
 
     async def threads(self, request: Request) -> Response:

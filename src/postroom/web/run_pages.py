@@ -229,6 +229,9 @@ class QuestionPages:
         form = await read_form(request, self._with.services.visitors)
         word, why, by = form.text("answer"), form.text("why").strip(), form.text("by").strip()
         run_id, number = form.text("run"), form.text("number")
+        if form.text("do") == "take_back":
+            await self._with.services.questions.take_back(project.slug, run_id, number)
+            return see(links.questions(project.slug))
         if word not in _WORDS:
             raise InvalidArgument("the answer must be yes or no", value=word[:40], remedy="press a button")
         if len(why) > LONGEST_WHY or len(by) > LONGEST_NAME:
@@ -236,6 +239,10 @@ class QuestionPages:
                 f"a reason has at most {LONGEST_WHY} characters, a name {LONGEST_NAME}",
                 value=max(len(why), len(by)),
                 remedy="say it shorter; nothing was answered",
+            )
+        if not by:
+            raise InvalidArgument(
+                "the answer does not say who gives it", value=by, remedy="go back and write your name"
             )
         questions = self._with.services.questions
         try:
@@ -253,7 +260,7 @@ class QuestionPages:
             )
         from_control_room = form.text("back") == "control"
         answer = see(
-            links.project(project.slug, done=word)
+            links.project(project.slug, done=word, answered=f"{run_id}/{number}")
             if from_control_room
             else links.questions(project.slug, done=number)
         )

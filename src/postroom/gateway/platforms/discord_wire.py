@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from postroom.gateway.events import (
     Attachment,
     ButtonPress,
     Card,
+    Forwarded,
     MessageEvent,
     MessageType,
     SendErrorKind,
@@ -285,8 +286,17 @@ def event_of(data: object, channel: Channel, me: Me) -> MessageEvent:
     found = _checked(data)
     channel_id, guild_id = ids_of(found)
     message_id = _id(found, "id")
-    media = tuple(_attachment(one, found.get("flags")) for one in _mappings(found, "attachments"))
-    text = me.without(_words(found))
+    author = found.get("author")
+    is_program = "webhook_id" in found or (isinstance(author, dict) and author.get("bot") is True)
+    embeds = [_embed(one) for one in _mappings(found, "embeds")]
+    media, forwarded = _files(found), list(_snapshots(found))
+    media += tuple(file for one in _mappings(found, "message_snapshots") for file in _files(_inner(one)))
+    own = [_words(found), *_parts(found)]
+    if is_program:
+        own += [words for words, _ in embeds]
+    else:
+        forwarded += [Forwarded(text=words, author=author) for words, author in embeds if words]
+    text = me.without("\n\n".join(part for part in own if part))
     reference = found.get("message_reference")
     answers = isinstance(reference, dict) and reference.get("type", 0) == 0 and reference.get("message_id")
     answered = found.get("referenced_message")
@@ -295,9 +305,11 @@ def event_of(data: object, channel: Channel, me: Me) -> MessageEvent:
         message_type=media[0].kind if media else MessageType.TEXT,
         source=_spoken(source_of(channel_id, channel, me.user_id), found),
         message_id=message_id,
-        media=media,
+        media=media + _answered_files(answered, me),
         reply_to_message_id=str(answers) if answers else None,
-        reply_to_text=_text(answered, "content") if isinstance(answered, dict) else None,
+        reply_to_text=_answered(answered) or None if isinstance(answered, dict) else None,
+        reply_to_author=_name(_mapping(answered, "author")) if isinstance(answered, dict) else None,
+        forwarded=tuple(forwarded),
         timestamp=instant_of(message_id),
         addressed=channel.chat_type == "dm" or me.named_in(found),
         metadata={"guild_id": guild_id} if guild_id else {},
@@ -382,13 +394,68 @@ def _options(told: Mapping[str, Any]) -> list[str]:
 
 
 def _words(found: Mapping[str, Any]) -> str:
-    """What was written, or what was forwarded; a sticker alone stands by its name."""
-    if written := _text(found, "content"):
-        return written
+    """Return the words of a message; a sticker stands by its name."""
+    stickers = [f":{_text(one, 'name') or 'sticker'}:" for one in _mappings(found, "sticker_items")]
+    return " ".join(part for part in (_text(found, "content"), *stickers) if part)
+
+
+def _parts(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a poll and the blocks of a message say."""
+    if isinstance(poll := found.get("poll"), dict):
+        answers = [_inner(one, "poll_media") for one in _mappings(poll, "answers")]
+        lines = [f"- {_text(one, 'text') or ''}" for one in answers]
+        yield "\n".join((f"Poll: {_text(_inner(poll, 'question'), 'text') or ''}", *lines))
+    waiting = list(_mappings(found, "components"))
+    while waiting:
+        part = waiting.pop(0)
+        if words := _text(part, "content"):
+            yield words
+        waiting[:0] = _mappings(part, "components")
+
+
+def _embed(embed: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return the words of an embed and where they come from."""
+    author, provider, footer = (_inner(embed, name) for name in ("author", "provider", "footer"))
+    title, url = _text(embed, "title"), _text(embed, "url")
+    fields = (f"{_text(one, 'name')}: {_text(one, 'value')}" for one in _mappings(embed, "fields"))
+    named = f"{title} ({url})" if title and url else title
+    told = (named, _text(embed, "description"), *fields, _text(footer, "text"))
+    return "\n".join(one for one in told if one), _text(author, "name") or _text(provider, "name") or url
+
+
+def _snapshots(found: Mapping[str, Any]) -> Iterator[Forwarded]:
+    """Yield what a message forwards; Discord does not say who wrote it."""
     for one in _mappings(found, "message_snapshots"):
-        if forwarded := _text(_mapping(one, "message"), "content"):
-            return forwarded
-    return " ".join(f":{_text(one, 'name') or 'sticker'}:" for one in _mappings(found, "sticker_items"))
+        message = _mapping(one, "message")
+        embeds = (words for words, _ in map(_embed, _mappings(message, "embeds")))
+        said = (_words(message), *_parts(message), *embeds)
+        yield Forwarded(text="\n\n".join(part for part in said if part))
+
+
+def _files(found: Mapping[str, Any]) -> tuple[Attachment, ...]:
+    return tuple(_attachment(one, found.get("flags")) for one in _mappings(found, "attachments"))
+
+
+def _answered(answered: Mapping[str, Any]) -> str:
+    embeds = (words for words, _ in map(_embed, _mappings(answered, "embeds")))
+    forwarded = (one.text for one in _snapshots(answered))
+    said = "\n\n".join(part for part in (_words(answered), *_parts(answered), *embeds, *forwarded) if part)
+    return said or ("(a file)" if _files(answered) else "")
+
+
+def _answered_files(answered: object, me: Me) -> tuple[Attachment, ...]:
+    """Return the files of the message that is answered; not of our own."""
+    is_ours = not isinstance(answered, dict) or _inner(answered, "author").get("id") == me.user_id
+    return () if is_ours or not isinstance(answered, dict) else _files(answered)
+
+
+def _inner(found: Mapping[str, Any], name: str = "message") -> dict[str, Any]:
+    part = found.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _name(author: Mapping[str, Any]) -> str | None:
+    return _text(author, "global_name") or _text(author, "username")
 
 
 def _spoken(source: SessionSource, found: Mapping[str, Any]) -> SessionSource:

@@ -18,8 +18,9 @@
 | `subject` | `your message` | of answers to mail that is not there any more |
 | `timeout_ms` | 30000 | how long a server may take for one step |
 
-A mail is marked as read when its message is kept, and so is one that is passed over: machines, lists, bounces
-and we ourselves get no answer. A message's `metadata["verified"]` says whether the sender's domain sent it;
+A mail is marked as read when its message is kept. A mail of a machine or a list, and a bounce, is kept as
+rejected and gets no answer; our own mail is passed over.
+A message's `metadata["verified"]` says whether the sender's domain sent it;
 without `authserv_id` it is always False, for anybody can write any sender.
 """
 
@@ -286,6 +287,7 @@ class EmailAdapter(BasePlatformAdapter):
             self._remember(event.message_id, wire.thread_of(mail))
             if is_cut:
                 event.metadata["truncated"] = True
+                event.unread += (f"a mail beyond its first {self._options.max_bytes} bytes",)
         return event
 
     def _remember(self, message_id: str, thread: wire.Thread) -> None:

@@ -2,11 +2,16 @@
 
 import re
 from html.parser import HTMLParser
+from typing import Final
+
+from postroom.gateway.events import Forwarded
 
 LONGEST = 400_000
 """Characters that are looked at; a mail of a person is shorter."""
 _SILENT = re.compile(r"<(!--|(?:script|style|title|template|noscript|svg|object)\b)", re.IGNORECASE)
 """Where something begins of which nothing is shown."""
+_ADDRESS: Final = re.compile(r"\bhref\s*=\s*(?:\"([^\"<>]{1,2000})\"|'([^'<>]{1,2000})')", re.IGNORECASE)
+_SHOWN: Final = re.compile(r"(?:https?|mailto|tel):\S+", re.IGNORECASE)
 _TAG = re.compile(r"<(/?[A-Za-z][A-Za-z0-9]{0,20})(?:[\s/][^<>]*)?>")
 _BLOCKS = {
     *("address", "article", "blockquote", "div", "dl", "dd", "dt", "fieldset", "figure", "footer", "form"),
@@ -25,6 +30,21 @@ _HEADING = re.compile(r"^\s*\*?(?:from|von|de)\s*:\*?\s", re.IGNORECASE)
 _SECOND_HEADING = re.compile(
     r"^\s*\*?(?:sent|date|to|gesendet|datum|an|envoyé|enviado)\s*:\*?\s", re.IGNORECASE
 )
+_FORWARD_MARK = re.compile(
+    r"^\s*(?:-{2,}\s*)?(?:begin forwarded message|forwarded message|anfang der weitergeleiteten nachricht"
+    r"|weitergeleitete nachricht|début du message (?:réexpédié|transféré)|message transféré"
+    r"|inicio del mensaje reenviado|mensaje reenviado|inizio messaggio inoltrato|messaggio inoltrato"
+    r"|doorgestuurd bericht|begin doorgestuurd bericht|mensagem encaminhada|vidarebefordrat meddelande"
+    r"|videresendt (?:besked|melding)|przekazana wiadomość)\s*:?\s*(?:-{2,})?\s*:?\s*$",
+    re.IGNORECASE,
+)
+"""The line that mail programs put above what they forward."""
+_FORWARD_SUBJECT = re.compile(
+    r"^\s*(?:fwd?|wg|tr|rv|enc|vb|vs|pd|i|doorst|fs|trs|转发|轉寄|転送)\s*:", re.IGNORECASE
+)
+_AUTHOR = re.compile(r"^[>\s]*\*?(?:from|von|de|da|van|od|från|fra)\s*:\*?\s*(\S.{0,200})$", re.IGNORECASE)
+_MOST_HEADS = 12
+"""Lines below the mark within which the author of what is forwarded is named."""
 _SHORT_SIGNATURE = 10
 """Lines at the end within which two dashes without a blank begin a signature too."""
 
@@ -38,6 +58,9 @@ class _Words(HTMLParser):
         self._line: list[str] = []
         self._quoted = 0
         self._pre = 0
+        self._address: str | None = None
+        """Where the link leads whose words are read."""
+        self._label_at = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in _BLOCKS:
@@ -48,6 +71,9 @@ class _Words(HTMLParser):
             self._pre += 1
         elif tag == "li":
             self._line.append("- ")
+        elif tag == "a":
+            self._address = next((value for name, value in attrs if name == "href" and value), None)
+            self._label_at = len(self._line)
         elif tag in ("td", "th") and self._line:
             self._line.append(" ")
 
@@ -58,6 +84,12 @@ class _Words(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag in _BLOCKS:
             self.end_line()
+        if tag == "a" and self._address is not None:
+            label, address = "".join(self._line[self._label_at :]).strip(), self._address.strip()
+            is_same = label.rstrip("/") in (address.rstrip("/"), address.partition(":")[2].strip("/"))
+            if label and not is_same and _SHOWN.fullmatch(address):
+                self._line.append(f" ({address})")
+            self._address = None
         if tag == "blockquote":
             self._quoted = max(0, self._quoted - 1)
         elif tag == "pre":
@@ -85,7 +117,7 @@ class _Words(HTMLParser):
 
 
 def text_of_html(html: str) -> str:
-    """Return the words of a page: no script, no style, no address that is not shown.
+    """Return the words of a page, with the addresses of its links: no script, no style.
 
     The parser gets plain tags and words alone: on broken comments and tags it would take very long.
     """
@@ -110,10 +142,16 @@ def _heard(html: str) -> str:
 
 
 def _plain_tags(html: str) -> str:
-    """Return a page with its tags alone, without what stands in them; any other `<` is a sign like others."""
+    """Return a page with its tags alone: of what stands in them, the addresses of links stay.
+
+    Any other `<` is a sign like others.
+    """
     parts, at = [], 0
     for tag in _TAG.finditer(html):
-        parts += [html[at : tag.start()].replace("<", "&lt;"), f"<{tag[1]}>"]
+        name = tag[1]
+        if name.lower() == "a" and (found := _ADDRESS.search(tag[0])):
+            name = f'a href="{(found[1] or found[2]).replace(chr(34), "%22")}"'
+        parts += [html[at : tag.start()].replace("<", "&lt;"), f"<{name}>"]
         at = tag.end()
     return "".join((*parts, html[at:].replace("<", "&lt;")))
 
@@ -141,6 +179,36 @@ def own_words(text: str) -> str:
     lines = _without_signature(whole.split("\n"))
     lines = _without_history(lines)
     return "\n".join(lines).strip() or whole
+
+
+def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
+    """Return what the sender wrote now, and what they forward below it; None where they forward nothing.
+
+    Mail programs put the same lines above a forwarded mail and above the mail that is answered: then the
+    subject decides.
+    """
+    whole = text[:LONGEST].strip()
+    lines = whole.split("\n")
+    at = next((at for at, line in enumerate(lines) if _FORWARD_MARK.match(line)), None)
+    if at is None and _FORWARD_SUBJECT.match(subject):
+        at = next((at for at in range(len(lines)) if _begins_history(lines, at)), None)
+        if at is None:
+            return whole, None  # all of it: nobody can tell whose words they are
+    if at is None:
+        return own_words(text), None
+    below = lines[at:]
+    if all(line.startswith(">") for line in below[1:] if line.strip()):
+        below = [line.removeprefix(">").removeprefix(" ") for line in below]
+    named = (_AUTHOR.match(line) for line in below[:_MOST_HEADS])
+    author = next((found[1].strip().strip("*") for found in named if found), None)
+    own = own_words("\n".join(lines[:at]))
+    return own, Forwarded(text="\n".join(below).strip(), author=author)
+
+
+def _begins_history(lines: list[str], at: int) -> bool:
+    is_divided = bool(_DIVIDER.match(lines[at])) and _is_heading(lines[at + 1 : at + 5])
+    is_headed = (at == 0 or not lines[at - 1].strip()) and _is_heading(lines[at : at + 3])
+    return is_divided or is_headed or lines[at].startswith(">") or _after_attribution(lines, at) > at
 
 
 def _without_signature(lines: list[str]) -> list[str]:

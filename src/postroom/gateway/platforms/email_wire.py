@@ -12,8 +12,9 @@ from email.parser import BytesParser
 from email.utils import parsedate_to_datetime
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.gateway.events import Attachment, MessageEvent, MessageType
-from postroom.gateway.platforms.email_text import LONGEST, own_words, text_of_html, unflowed
+from postroom.contracts.messages import Json
+from postroom.gateway.events import Attachment, Forwarded, MessageEvent, MessageType
+from postroom.gateway.platforms.email_text import LONGEST, text_of_html, unflowed, with_forwarded
 from postroom.gateway.platforms.safe_text import clean, one_line
 from postroom.gateway.session import Platform, SessionSource
 
@@ -95,7 +96,7 @@ def parsed(raw: bytes) -> Message:
 
 
 def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    """Return what a mail says; None when a machine, a list or we ourselves wrote it.
+    """Return what a mail says; None when we ourselves wrote it.
 
     Raises:
         Malformed: it is not clear who wrote it, or its parts are too many.
@@ -108,12 +109,12 @@ def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | Non
 
 def _understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
     address, name = sender_of(mail)
-    if address == me.address or is_automatic(mail, address):
+    if address == me.address:
         return None
     message_id = message_id_of(mail) or where.name
     thread = thread_of(mail)
-    text, media = _content(mail, where)
     subject = thread.subject
+    text, forwarded, media = _content(mail, where, subject)
     if not thread.references and subject and not text.startswith("/"):
         text = f"{subject}\n\n{text}".strip()
     source = SessionSource(
@@ -134,7 +135,8 @@ def _understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | No
         media=media,
         reply_to_message_id=thread.references[-1] if thread.references else None,
         timestamp=_instant_of(mail),
-        metadata={"verified": is_verified(mail, address, me.authserv_id)},
+        forwarded=() if forwarded is None else (forwarded,),
+        metadata={"verified": is_verified(mail, address, me.authserv_id), **automatic_marks(mail, address)},
     )
     if event.is_command():
         event.message_type = MessageType.COMMAND
@@ -160,21 +162,35 @@ def sender_of(mail: Message) -> tuple[str, str | None]:
     return address.lower(), name or None
 
 
-def is_automatic(mail: Message, address: str) -> bool:
-    """Say whether a machine or a list sent it: an answer would go in circles, or to everybody."""
+def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
+    """Return the mark of a mail that a machine or a list sent: an answer might go in circles.
+
+    `automatic` names the header that says so. With `may_be_a_person`, programs put it on mails of people too.
+    """
+    for name in ("List-Unsubscribe", "X-Auto-Response-Suppress"):
+        value = _line(mail.get(name, "")).strip().lower()
+        if value not in ("", "none") and not _machine(mail, address):
+            return {"automatic": name, "may_be_a_person": True}
+    found = _machine(mail, address)
+    return {} if found is None else {"automatic": found}
+
+
+def _machine(mail: Message, address: str) -> str | None:
+    """Return the part of a mail that says that a machine or a list sent it."""
     told = {
         name: _line(mail.get(name, "")).strip().lower()
-        for name in ("Auto-Submitted", "Precedence", "Return-Path", "X-Auto-Response-Suppress")
+        for name in ("Auto-Submitted", "Precedence", "Return-Path")
     }
-    return (
-        told["Auto-Submitted"].partition(";")[0].strip() not in ("", "no")
-        or told["Precedence"] in _BULK
-        or told["Return-Path"] == "<>"
-        or told["X-Auto-Response-Suppress"] not in ("", "none")
-        or any(mail.get(name) is not None for name in ("List-Id", "List-Unsubscribe", "X-Autoreply"))
-        or mail.get_content_type() == "multipart/report"
-        or address.partition("@")[0] in _MACHINES
-    )
+    marks = {
+        "Auto-Submitted": told["Auto-Submitted"].partition(";")[0].strip() not in ("", "no"),
+        "Precedence": told["Precedence"] in _BULK,
+        "Return-Path": told["Return-Path"] == "<>",
+        "List-Id": mail.get("List-Id") is not None,
+        "X-Autoreply": mail.get("X-Autoreply") is not None,
+        "multipart/report": mail.get_content_type() == "multipart/report",
+        "From": address.partition("@")[0] in _MACHINES,
+    }
+    return next((name for name, is_there in marks.items() if is_there), None)
 
 
 def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
@@ -250,8 +266,10 @@ def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
             yield section or "1", part
 
 
-def _content(mail: Message, where: Where) -> tuple[str, tuple[Attachment, ...]]:
-    """Return what was written, and what hangs on it."""
+def _content(
+    mail: Message, where: Where, subject: str
+) -> tuple[str, Forwarded | None, tuple[Attachment, ...]]:
+    """Return what the sender wrote, what they forward, and the files."""
     plain: list[str] = []
     pages: list[str] = []
     media: list[Attachment] = []
@@ -267,7 +285,8 @@ def _content(mail: Message, where: Where) -> tuple[str, tuple[Attachment, ...]]:
     text = "\n\n".join(one for one in plain if one.strip())
     if not text.strip():
         text = "\n\n".join(text_of_html(page) for page in pages)
-    return own_words(text), tuple(media)
+    own, forwarded = with_forwarded(text, subject)
+    return own, forwarded, tuple(media)
 
 
 def _text(part: Message) -> str:

@@ -219,11 +219,13 @@ class Intake:
         return old is not None and event.source is not None and old[0] == event.source.user_id
 
     async def _look_up_answered(self, event: MessageEvent, room: wire.Room) -> None:
-        if event.reply_to_message_id is None or event.reply_to_text is not None:
+        if event.reply_to_message_id is None:
             return
         old = wire.quoted(await self._event(room, event.reply_to_message_id))
         if old is not None:
-            event.reply_to_text = old[1]
+            event.reply_to_text, event.reply_to_author = old[1], room.names.get(old[0]) or old[0]
+            if old[0] != self.me.user_id:
+                event.media += tuple(file for file in old[2] if file not in event.media)
             event.addressed = event.addressed or old[0] == self.me.user_id
 
     async def _event(self, room: wire.Room, event_id: str) -> Mapping[str, Any] | None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from html import unescape
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
@@ -142,6 +143,11 @@ _QUOTED_SENDER = re.compile(r"> (?:\* )?<(@[^>]{1,255})>")
 _COMMAND = re.compile(r"[a-zA-Z][\w-]*(?:\s|$)")
 
 
+POLLS = ("m.poll.start", "org.matrix.msc3381.poll.start")
+_LINK = re.compile(r"<a\s[^<>]*?href=\"(https?://[^\"<>\s]{1,2000})\"[^<>]*>(.{0,500}?)</a>", re.DOTALL)
+_TAGS = re.compile(r"<[^<>]{0,200}>")
+
+
 class Malformed(InvalidArgument):
     """Something that a server sent is not as the protocol says."""
 
@@ -249,6 +255,11 @@ def understood(event: object, room: Room, me: Ourselves) -> Heard | None:
         return Heard(kind=Kind.TAKEN_BACK, event=_bare(event, room, me, sender, target))
     if event["type"] == "m.room.encrypted":
         return Heard(kind=Kind.ENCRYPTED, event=_bare(event, room, me, sender, event_id))
+    if event["type"] in POLLS:
+        message = _bare(event, room, me, sender, event_id)
+        _relate(message, _mapping(content.get("m.relates_to")))
+        message.text = _poll(_mapping(content.get(event["type"]) or content.get("m.poll")))
+        return Heard(kind=Kind.MESSAGE, event=message)
     if event["type"] not in ("m.room.message", "m.sticker") or not content:
         return None  # without content: it was taken back before we saw it
     relation = _mapping(content.get("m.relates_to"))
@@ -316,12 +327,20 @@ def all_older(events: Iterable[object], floor: int) -> bool:
     return all(isinstance(at, int) and at < floor for at in ages)
 
 
-def quoted(event: object) -> tuple[str, str] | None:
-    """Return the sender and the words of an event that somebody answers; None when it is no message."""
-    if not isinstance(event, dict) or event.get("type") not in ("m.room.message", "m.sticker"):
+def quoted(event: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
+    """Return the sender, the words and the files of an event that is answered; None when it is no message."""
+    if not isinstance(event, dict) or event.get("type") not in ("m.room.message", "m.sticker", *POLLS):
         return None
-    sender, body = event.get("sender"), _mapping(event.get("content")).get("body")
-    return (sender, clean(body) if isinstance(body, str) else "") if isinstance(sender, str) else None
+    sender, content = event.get("sender"), _mapping(event.get("content"))
+    if not isinstance(sender, str):
+        return None
+    body, kind = content.get("body"), _kind(content)
+    words = clean(body) if isinstance(body, str) else _poll(_mapping(content.get(str(event["type"]))))
+    is_file = event["type"] == "m.sticker" or kind not in (MessageType.TEXT, MessageType.LOCATION)
+    try:
+        return sender, words, _attachments(content, kind) if is_file else ()
+    except Malformed:
+        return sender, words, ()
 
 
 def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_matrix/client/v3") -> str:
@@ -394,6 +413,10 @@ def _fill(message: MessageEvent, content: Mapping[str, Any], me: Ourselves, *, i
         message.media = _attachments(content, message.message_type)
         name = content.get("filename")
         text = text if isinstance(name, str) and name != body else ""
+        if not message.media:
+            message.unread += ("an encrypted file",)
+    else:
+        text = _addresses(content, text)
     mentioned, names = _mentions(content, me, text)
     quoted_sender = _QUOTED_SENDER.match(quote_of_old)
     answers_us = quoted_sender is not None and quoted_sender[1] == me.user_id
@@ -410,8 +433,33 @@ def _kind(content: Mapping[str, Any]) -> MessageType:
     return KINDS.get(str(content.get("msgtype")), MessageType.TEXT)
 
 
+def _poll(poll: Mapping[str, Any]) -> str:
+    def words(part: object) -> str:
+        told = _mapping(part)
+        found = told.get("m.text", told.get("org.matrix.msc1767.text", told.get("body")))
+        if isinstance(found, list):
+            found = next((one.get("body") for one in found if isinstance(one, dict)), "")
+        return clean(found) if isinstance(found, str) else ""
+
+    answers = poll.get("answers")
+    listed = answers if isinstance(answers, list) else []
+    return "\n".join((f"Poll: {words(poll.get('question'))}", *(f"- {words(one)}" for one in listed)))
+
+
+def _addresses(content: Mapping[str, Any], text: str) -> str:
+    """Return a text with the addresses behind its words, which clients put into the marked-up form alone."""
+    formatted = content.get("formatted_body")
+    found = _LINK.findall(formatted) if isinstance(formatted, str) else []
+    pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in found}
+    missing = [f"{label}: {address}" for address, label in sorted(pairs) if address not in text]
+    missing = [one for one in missing if "matrix.to/#/" not in one]
+    return "\n\n".join((text, *((clean("Links: " + ", ".join(missing)),) if missing else ())))
+
+
 def _attachments(content: Mapping[str, Any], kind: MessageType) -> tuple[Attachment, ...]:
     info, url, size = _mapping(content.get("info")), content.get("url"), None
+    if url is None and isinstance(content.get("file"), dict):
+        return ()  # encrypted
     if not isinstance(url, str) or media_path(url) is None:
         raise Malformed("a file without a place on the homeserver")
     if isinstance(told := info.get("size"), int) and 0 <= told < 2**53:

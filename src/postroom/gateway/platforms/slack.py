@@ -19,9 +19,11 @@ once; it documents the errors of that and not the argument, so that a lost answe
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from msgspec import Meta
@@ -34,7 +36,15 @@ from postroom.contracts.files import FileContent
 from postroom.contracts.messages import storable
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import FILES, Attachment, ButtonPress, Card, SendErrorKind, SendResult
+from postroom.gateway.events import (
+    FILES,
+    Attachment,
+    ButtonPress,
+    Card,
+    MessageEvent,
+    SendErrorKind,
+    SendResult,
+)
 from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.options import refuse_address, secret_remedy
 from postroom.gateway.platforms.slack_http import SlackReceiver
@@ -66,8 +76,9 @@ from postroom.gateway.platforms.slack_wire import (
     NewMessage,
     is_ts,
     read,
+    said_in_thread,
 )
-from postroom.gateway.session import Platform
+from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 
 if TYPE_CHECKING:
@@ -145,6 +156,9 @@ class SlackOptions(Rules, frozen=True):
         return SlackApi(network, token)
 
 
+MOST_IN_THREAD: Final = 100
+"""Messages of a thread that a mention brings."""
+MOST_THREADS: Final = 10_000
 NOTE: Final = 1_000
 """Characters of a note to one person."""
 
@@ -189,6 +203,8 @@ class SlackAdapter(BasePlatformAdapter):
         self._api: SlackApi | None = None
         self._socket: SlackSocket | None = None
         self._receiver: SlackReceiver | None = None
+        self._threads_read: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Channel and first message of the threads that an agent knows."""
         if self._options.signing_secret:
             self._receiver = SlackReceiver(
                 self._options.signing_secret,
@@ -317,7 +333,9 @@ class SlackAdapter(BasePlatformAdapter):
             return
         self._heard()
         if isinstance(update, NewMessage):
+            await self._bring_thread(update.event)
             await self.handle_message(update.event)
+            self._note_thread(update.event.source)
         elif self._inbound is None:
             return
         elif isinstance(update, Edit):
@@ -328,6 +346,40 @@ class SlackAdapter(BasePlatformAdapter):
             note = await self._inbound.pressed(update)
             if note.strip():
                 self._tasks.start(self._show_note(update, note), name="note")
+
+    async def _bring_thread(self, event: MessageEvent) -> None:
+        """Give an event that mentions us below others' words what was said in its thread before."""
+        source, root = event.source, event.metadata.get("thread_root")
+        if source is None or root is None or root == event.message_id or not event.addressed:
+            return
+        if (source.chat_id, root) in self._threads_read or event.is_command():
+            return
+        asked = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": MOST_IN_THREAD}
+        answer = await self._called("conversations.replies", asked, form=True)
+        found = answer.body.get("messages")
+        if answer.refusal is not None or not isinstance(found, list):
+            _LOG.info("slack.thread_not_read", why=None if answer.refusal is None else answer.refusal.code)
+            event.unread += ("what was said in this thread before",)
+            return
+        said = [
+            said_in_thread(one)
+            for one in found
+            if isinstance(one, dict) and one.get("ts") != event.message_id
+        ]
+        if answer.body.get("has_more"):
+            event.unread += ("the later messages of this long thread",)
+        if said:
+            event.metadata["earlier"] = {"said": [one for one in said if one], "mark": token_hex(4)}
+
+    def _note_thread(self, source: SessionSource | None) -> None:
+        if source is not None and source.thread_id is not None:
+            self._threads_read[source.chat_id, source.thread_id] = None
+            if len(self._threads_read) > MOST_THREADS:
+                self._threads_read.popitem(last=False)
+
+    def remember(self, source: SessionSource, message_id: str) -> None:
+        """Take note of a thread whose words an agent has."""
+        self._note_thread(source)
 
     async def _show_note(self, press: ButtonPress, note: str) -> None:
         """Show a note to whoever pressed, and to nobody else."""

@@ -7,8 +7,8 @@ takes time in proportion to the text, whatever is in it.
 
 import html
 import re
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 _HELD: Final = re.compile("\ue001(\\d+)\ue002")
 _PRIVATE: Final = re.compile("[\ue000-\ue002]")
@@ -64,6 +64,71 @@ def to_mrkdwn(markdown: str) -> str:
 def from_slack(text: str) -> str:
     """Return what somebody typed as plain words: links and names are spelt out, entities are characters."""
     return html.unescape(_entities_only(_ANGLES.sub(_spelt, text)))
+
+
+_SILENT_BLOCKS: Final = ("divider", "input", "file")
+
+
+def blocks_text(blocks: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
+    """Return what Block Kit's blocks say, in the dialect of messages, and the names of what is not read."""
+    said, unread = [], []
+    for block in blocks:
+        words = _block(block)
+        if words:
+            said.append(words)
+        elif block.get("type") not in _SILENT_BLOCKS:
+            unread.append(f"a block of the kind {block.get('type')}")
+    return "\n".join(said), tuple(unread)
+
+
+def _block(part: object) -> str:
+    """Return what a block, or a part of one, says."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Sequence):
+        return "".join(_block(one) for one in part)
+    if not isinstance(part, Mapping):
+        return ""
+    kind = part.get("type")
+    read = _INLINE.get(str(kind))
+    if read is not None:
+        return read(part)
+    if kind == "rich_text_list":
+        return "".join(f"- {_block(one)}\n" for one in part.get("elements") or ())
+    if kind in ("section", "header", "context", "actions"):
+        parts = [part.get("text"), *(part.get("fields") or ()), part.get("accessory")]
+        said = [_block(one) for one in (*parts, *(part.get("elements") or ()))]
+        return "\n".join(one for one in said if one)
+    words = part.get("text")
+    return words if isinstance(words, str) else _block(part.get("elements"))
+
+
+def _link(part: Mapping[str, Any]) -> str:
+    label = part.get("text")
+    return f"<{part.get('url')}|{label}>" if label else f"<{part.get('url')}>"
+
+
+def _image(part: Mapping[str, Any]) -> str:
+    told = (_block(part.get("title")), part.get("alt_text"), part.get("image_url"))
+    return "image: " + ", ".join(str(one) for one in told if one)
+
+
+def _button(part: Mapping[str, Any]) -> str:
+    address = part.get("url")
+    return f"[{_block(part.get('text'))}]" + (f" <{address}>" if address else "")
+
+
+_INLINE: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    "link": _link,
+    "user": lambda part: f"<@{part.get('user_id')}>",
+    "channel": lambda part: f"<#{part.get('channel_id')}>",
+    "usergroup": lambda part: f"<!subteam^{part.get('usergroup_id')}>",
+    "broadcast": lambda part: f"<!{part.get('range')}>",
+    "emoji": lambda part: f":{part.get('name')}:",
+    "image": _image,
+    "video": lambda part: f"video: {_block(part.get('title'))}, {part.get('title_url')}",
+    "button": _button,
+}
 
 
 def without_mention(text: str, user_id: str) -> tuple[str, bool]:

@@ -21,9 +21,9 @@ from msgspec import Meta
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import storable
-from postroom.gateway.events import Attachment, ButtonPress, MessageEvent, MessageType
+from postroom.gateway.events import Attachment, ButtonPress, Forwarded, MessageEvent, MessageType
 from postroom.gateway.platforms.options import Options
-from postroom.gateway.platforms.slack_text import from_slack, without_mention
+from postroom.gateway.platforms.slack_text import blocks_text, escape, from_slack, without_mention
 from postroom.gateway.session import Platform, SessionSource
 
 EVENTS: Final = "events_api"
@@ -37,6 +37,7 @@ REPLAY_WINDOW_S: Final = 300
 
 _TS: Final = re.compile(r"\d{1,12}\.\d{1,9}")
 _SPOKEN: Final = (None, "file_share", "thread_broadcast", "me_message", "bot_message")
+_LONGEST_EARLIER: Final = 2_000
 _GONE: Final = ("tombstone", "hidden_by_limit")
 
 
@@ -208,9 +209,15 @@ def _spoken(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rule
     source = _place(event, message, bot, rules)
     if source.user_id is None:
         raise Malformed("no user")
-    text, mentioned = without_mention(_words(message, "text"), bot.user_id)
-    media = _media(message.get("files"))
+    blocks, unread = blocks_text(_listed(message, "blocks"))
+    shared = [_shared(one) for one in _listed(message, "attachments")]
+    words = _words(message, "text")
+    if message.get("bot_id") or not words:  # a program's text is a summary of its blocks
+        words = "\n\n".join(dict.fromkeys(part for part in (blocks or words, *_own(shared)) if part))
+    text, mentioned = without_mention(words, bot.user_id)
+    media = _media(message.get("files")) + tuple(file for one in shared for file in one.media)
     root = message.get("thread_ts")
+    gone = len(message.get("files") or ()) - len(_media(message.get("files")))
     made = MessageEvent(
         text=from_slack(text),
         message_type=media[0].kind if media else MessageType.TEXT,
@@ -218,12 +225,70 @@ def _spoken(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rule
         message_id=ts,
         media=media,
         reply_to_message_id=root if root and root != ts else None,
+        forwarded=tuple(one.forwarded for one in shared if one.forwarded is not None),
+        unread=(*unread, *(["a file that Slack does not give"] * gone)),
         timestamp=_milliseconds(ts),
+        metadata={}
+        if source.thread_id is None or source.chat_type == "dm"
+        else {"thread_root": source.thread_id},
         addressed=source.chat_type == "dm" or mentioned or message.get("parent_user_id") == bot.user_id,
     )
     if not media and made.is_command():
         made.message_type = MessageType.COMMAND
     return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """One attachment of a message: somebody else's words, or a part of a program's own."""
+
+    text: str = ""
+    forwarded: Forwarded | None = None
+    media: tuple[Attachment, ...] = ()
+
+
+def _listed(message: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = message.get(name)
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, Sequence) else []
+
+
+def _shared(attachment: Mapping[str, Any]) -> _Shared:
+    inner = [block for one in _listed(attachment, "message_blocks") for block in _inner_blocks(one)]
+    blocks, _ = blocks_text([*_listed(attachment, "blocks"), *inner])
+    fields = (f"{one.get('title') or ''}: {one.get('value') or ''}" for one in _listed(attachment, "fields"))
+    title, link = _words(attachment, "title"), _words(attachment, "title_link")
+    named = f"[{title}]({link})" if title and link else title
+    told = [_words(attachment, "pretext"), named, _words(attachment, "text") or blocks, *fields]
+    text = from_slack("\n".join(one for one in told if one) or _words(attachment, "fallback"))
+    media = _media(attachment.get("files"))
+    if not (attachment.get("is_share") or attachment.get("is_msg_unfurl") or attachment.get("from_url")):
+        return _Shared(text=text, media=media)
+    author = _words(attachment, "author_name") or _words(attachment, "author_subname")
+    author = author or _words(attachment, "service_name") or _words(attachment, "author_id")
+    return _Shared(forwarded=Forwarded(text=text, author=author or None), media=media)
+
+
+def _inner_blocks(shared: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    message = shared.get("message")
+    return _listed(message, "blocks") if isinstance(message, Mapping) else []
+
+
+def _own(shared: Sequence[_Shared]) -> list[str]:
+    return [escape(one.text) for one in shared if one.forwarded is None]
+
+
+def said_in_thread(message: Mapping[str, Any]) -> str:
+    """Return one earlier message of a thread as a line: its author and words; empty when it says nothing."""
+    blocks, _ = blocks_text(_listed(message, "blocks"))
+    shared = [_shared(one) for one in _listed(message, "attachments")]
+    parts = [_words(message, "text") or blocks, *_own(shared)]
+    parts += [
+        escape(f"(forwards {one.forwarded.author}: {one.forwarded.text})") for one in shared if one.forwarded
+    ]
+    parts += [f"(file {_words(one, 'name')})" for one in _listed(message, "files")]
+    said = " ".join(from_slack(" ".join(part for part in parts if part)).split())[:_LONGEST_EARLIER]
+    who = message.get("username") or message.get("user") or message.get("bot_id") or "somebody"
+    return f"{who}: {said}" if said else ""
 
 
 def _media(files: object) -> tuple[Attachment, ...]:
@@ -263,6 +328,8 @@ def _changed(event: Mapping[str, Any], bot: Bot, rules: Rules) -> Edit | Deletio
 
 
 def _same(before: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
+    if (before.get("text") or "") == "" and before.get("blocks") != message.get("blocks"):
+        return False
     return all((before.get(name) or None) == (message.get(name) or None) for name in ("text", "files"))
 
 

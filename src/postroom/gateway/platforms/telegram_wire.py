@@ -6,14 +6,22 @@ chat's thread. Who speaks for a chat (a channel, or its administrators without n
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
-from postroom.gateway.events import Attachment, ButtonPress, Card, MessageEvent, MessageType, SendErrorKind
+from postroom.gateway.events import (
+    Attachment,
+    ButtonPress,
+    Card,
+    Forwarded,
+    MessageEvent,
+    MessageType,
+    SendErrorKind,
+)
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.session import Platform, SessionSource
 
@@ -212,8 +220,114 @@ _FILES: Final = (
     ("voice", MessageType.VOICE, "audio/ogg"),
     ("audio", MessageType.AUDIO, None),
 )
-_NAMED_ONLY: Final = ("contact", "dice", "poll", "game", "story", "checklist", "paid_media", "invoice")
-"""What is told by its name alone, so that an answer can say that it was not read."""
+_ENVELOPE: Final = frozenset(
+    [
+        "message_id",
+        "message_thread_id",
+        "direct_messages_topic",
+        "from",
+        "sender_chat",
+        "sender_boost_count",
+        "sender_tag",
+        "sender_business_bot",
+        "date",
+        "business_connection_id",
+        "chat",
+        "is_topic_message",
+        "is_automatic_forward",
+        "reply_to_message",
+        "external_reply",
+        "quote",
+        "reply_to_story",
+        "reply_to_checklist_task_id",
+        "via_bot",
+        "edit_date",
+        "has_protected_content",
+        "is_from_offline",
+        "is_paid_post",
+        "media_group_id",
+        "author_signature",
+        "paid_star_count",
+        "link_preview_options",
+        "suggested_post_info",
+        "effect_id",
+        "show_caption_above_media",
+        "has_media_spoiler",
+        "forward_origin",
+        "forward_from",
+        "forward_from_chat",
+        "forward_from_message_id",
+        "forward_signature",
+        "forward_sender_name",
+        "forward_date",
+        "reply_markup",
+        "text",
+        "entities",
+        "caption",
+        "caption_entities",
+        "animation",
+        "document",
+        "photo",
+        "video",
+        "video_note",
+        "voice",
+        "audio",
+        "sticker",
+        "venue",
+        "location",
+    ]
+)
+"""Fields of a message that hold no content, or content that is read besides `_WORDS`."""
+_EVENTS: Final = frozenset(
+    [
+        "new_chat_members",
+        "new_chat_member",
+        "new_chat_participant",
+        "left_chat_member",
+        "left_chat_participant",
+        "new_chat_title",
+        "new_chat_photo",
+        "delete_chat_photo",
+        "group_chat_created",
+        "supergroup_chat_created",
+        "channel_chat_created",
+        "message_auto_delete_timer_changed",
+        "migrate_to_chat_id",
+        "migrate_from_chat_id",
+        "pinned_message",
+        "successful_payment",
+        "refunded_payment",
+        "connected_website",
+        "write_access_allowed",
+        "proximity_alert_triggered",
+        "boost_added",
+        "chat_background_set",
+        "checklist_tasks_done",
+        "checklist_tasks_added",
+        "direct_message_price_changed",
+        "forum_topic_created",
+        "forum_topic_edited",
+        "forum_topic_closed",
+        "forum_topic_reopened",
+        "general_forum_topic_hidden",
+        "general_forum_topic_unhidden",
+        "giveaway_created",
+        "giveaway_completed",
+        "paid_message_price_changed",
+        "suggested_post_approved",
+        "suggested_post_approval_failed",
+        "suggested_post_declined",
+        "suggested_post_paid",
+        "suggested_post_refunded",
+        "video_chat_scheduled",
+        "video_chat_started",
+        "video_chat_ended",
+        "video_chat_participants_invited",
+        "chat_owner_left",
+        "chat_owner_changed",
+    ]
+)
+"""Fields that tell of an event in the chat: nobody said anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,12 +408,13 @@ def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
     source = _source(message, message.get("from"), me)
     if source.user_id == str(me.bot_id):
         return None
-    said = _content(message)
+    said = _content(message, me)
     if said is None:
         return None
-    kind, text, media = said
-    entities = message.get("entities") or message.get("caption_entities") or []
-    text, mentioned = without_mentions(text, entities if isinstance(entities, list) else [], me)
+    kind, text, media, mentioned = said.kind, said.text, said.media, said.mentioned
+    forwarded = _forwarded(message, text)
+    if forwarded:  # the words are somebody else's, and neither a command nor a mention of ours
+        text, mentioned = "", False
     command = _COMMAND.match(text)
     ours = bool(command) and _is_me(command[2], me) if command else False
     if command and not ours and source.chat_type != "dm":
@@ -307,14 +422,18 @@ def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
     if command and ours:
         text = f"/{command[1]}{text[command.end() :]}"
     reply = _reply(message)
+    answered = _answered(message, reply, me)
     event = MessageEvent(
         text=text,
         message_type=kind,
         source=source,
         message_id=str(_needed(message, "message_id")),
-        media=media,
+        media=media + tuple(file for file in answered.media if file not in media),
         reply_to_message_id=None if reply is None else _id(reply.get("message_id")),
-        reply_to_text=_replied_text(message, reply),
+        reply_to_text=answered.text or None,
+        reply_to_author=None if reply is None else _author(reply),
+        forwarded=forwarded,
+        unread=said.unread + answered.unread,
         timestamp=_instant(message),
         metadata=_metadata(message),
     )
@@ -324,44 +443,45 @@ def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
     return event
 
 
-def without_mentions(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
-    """Return the text without mentions of us, and whether there were any. Offsets count in UTF-16."""
+def spelt_out(text: str, entities: Json, me: Me) -> tuple[str, bool]:
+    """Return a text without mentions of us and with the addresses behind its words; and whether we are named.
+
+    Offsets count in UTF-16.
+    """
     units = text.encode("utf-16-le", "surrogatepass")
-    spans = sorted(_own_spans(units, entities, me))
-    if not spans:
+    edits = sorted(_edits(units, entities if isinstance(entities, list) else [], me))
+    if not edits:
         return text, False
     kept, at = "", 0
-    for start, end in [*spans, (len(units), len(units))]:
+    for start, end, address in [*edits, (len(units), len(units), "")]:
         if start < at:
             continue
         piece = units[at:start].decode("utf-16-le", "replace")
         kept += piece.lstrip(" ") if at and (not kept or kept[-1].isspace()) else piece
+        kept += address
         at = end
-    return kept.strip(), True
+    return kept.strip(), any(start < end for start, end, _ in edits)
 
 
-def _own_spans(units: bytes, entities: Iterable[Json], me: Me) -> Iterable[tuple[int, int]]:
+def _edits(units: bytes, entities: Iterable[Json], me: Me) -> Iterable[tuple[int, int, str]]:
+    """Yield the spans that are left out, and where an address is put in."""
     for entity in entities:
         if not isinstance(entity, dict):
             continue
         offset, length = _number(entity.get("offset")), _number(entity.get("length"))
-        if (
-            offset is None
-            or length is None
-            or offset < 0
-            or length <= 0
-            or 2 * (offset + length) > len(units)
-        ):
+        if offset is None or length is None or offset < 0 or length <= 0:
             continue
         start, end = 2 * offset, 2 * (offset + length)
+        if end > len(units):
+            continue
         word = units[start:end].decode("utf-16-le", "replace")
-        user = entity.get("user")
-        named = entity.get("type") == "mention" and word.startswith("@") and _is_me(word[1:], me)
-        meant = (
-            entity.get("type") == "text_mention" and isinstance(user, dict) and user.get("id") == me.bot_id
-        )
+        kind, user, address = entity.get("type"), entity.get("user"), _words(entity, "url")
+        named = kind == "mention" and word.startswith("@") and _is_me(word[1:], me)
+        meant = kind == "text_mention" and isinstance(user, dict) and user.get("id") == me.bot_id
         if named or meant:
-            yield start, end
+            yield start, end, ""
+        elif kind == "text_link" and address and address != word:
+            yield end, end, f" ({address})"
 
 
 def _press(query: dict[str, Json], me: Me) -> ButtonPress | None:
@@ -405,22 +525,130 @@ def _source(message: dict[str, Json], sender: Json, me: Me) -> SessionSource:
     )
 
 
-def _content(message: dict[str, Json]) -> tuple[MessageType, str, tuple[Attachment, ...]] | None:
-    """Return what was said; None for what is only told of, such as somebody who joined."""
-    if (text := _words(message, "text")) is not None:
-        return MessageType.TEXT, text, ()
-    caption = _words(message, "caption") or ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What stands in a message."""
+
+    kind: MessageType = MessageType.TEXT
+    text: str = ""
+    media: tuple[Attachment, ...] = ()
+    mentioned: bool = False
+    unread: tuple[str, ...] = ()
+
+
+def _content(message: dict[str, Json], me: Me) -> _Said | None:
+    """Return what was said; None for an event of the chat, such as somebody who joined."""
+    unread = tuple(
+        f"a {name.replace('_', ' ')}" for name in message if name not in _ENVELOPE | _EVENTS | _WORDS.keys()
+    )
+    name = "entities" if "text" in message else "caption_entities"
+    words = _words(message, "text" if "text" in message else "caption") or ""
+    text, mentioned = spelt_out(words, message.get(name), me)
+    kind = MessageType.TEXT
+    media: tuple[Attachment, ...] = ()
     if "photo" in message:
-        return MessageType.PHOTO, caption, (_photo(message["photo"]),)
-    for name, kind, mime in _FILES:
-        if name in message:
-            return kind, caption, (_attachment(kind, _object(message, name), mime),)
+        kind, media = MessageType.PHOTO, (_photo(message["photo"]),)
+    for field, of_kind, mime in _FILES:
+        if field in message and not media:
+            kind, media = of_kind, (_attachment(of_kind, _object(message, field), mime),)
     if "sticker" in message:
-        return _sticker(_object(message, "sticker"))
+        kind, text, media = _sticker(_object(message, "sticker"))
     if "venue" in message or "location" in message:
-        return MessageType.LOCATION, _place(message), ()
-    named = next((name for name in _NAMED_ONLY if name in message), None)
-    return None if named is None else (MessageType.TEXT, caption or f"[{named.replace('_', ' ')}]", ())
+        kind, text = MessageType.LOCATION, _place(message)
+    told = [read(_object(message, field)) for field, read in _WORDS.items() if field in message]
+    if "text" not in message and not (media or told or unread or text):
+        return None
+    text = "\n\n".join(part for part in (text, *told) if part)
+    return _Said(kind=kind, text=text, media=media, mentioned=mentioned, unread=unread)
+
+
+def _contact(contact: dict[str, Json]) -> str:
+    parts = (_name(contact), _words(contact, "phone_number"), _words(contact, "vcard"))
+    return "Contact: " + ", ".join(part for part in parts if part)
+
+
+def _poll(poll: dict[str, Json]) -> str:
+    options = poll.get("options")
+    listed = [one for one in options if isinstance(one, dict)] if isinstance(options, list) else []
+    lines = [f"- {_words(one, 'text')} ({_number(one.get('voter_count')) or 0} votes)" for one in listed]
+    return "\n".join((f"Poll: {_words(poll, 'question') or ''}", *lines))
+
+
+def _dice(dice: dict[str, Json]) -> str:
+    return f"Dice {_words(dice, 'emoji') or ''}: {_number(dice.get('value')) or 0}"
+
+
+def _titled(kind: str) -> Callable[[dict[str, Json]], str]:
+    def read(part: dict[str, Json]) -> str:
+        words = (_words(part, "title"), _words(part, "description"), _words(part, "text"))
+        return f"{kind}: " + ", ".join(word for word in words if word)
+
+    return read
+
+
+def _web_app_data(part: dict[str, Json]) -> str:
+    return f"Data of a web app: {_words(part, 'data') or ''}"
+
+
+def _checklist(checklist: dict[str, Json]) -> str:
+    tasks = checklist.get("tasks")
+    listed = [one for one in tasks if isinstance(one, dict)] if isinstance(tasks, list) else []
+    lines = [
+        f"- [{'x' if one.get('completion_date') else ' '}] {_words(one, 'text') or ''}" for one in listed
+    ]
+    return "\n".join((f"Checklist: {_words(checklist, 'title') or ''}", *lines))
+
+
+_WORDS: Final[dict[str, Callable[[dict[str, Json]], str]]] = {
+    "contact": _contact,
+    "poll": _poll,
+    "dice": _dice,
+    "checklist": _checklist,
+    "game": _titled("Game"),
+    "invoice": _titled("Invoice"),
+    "web_app_data": _web_app_data,
+}
+"""Content that is given to the agent in words."""
+
+
+def _forwarded(message: dict[str, Json], text: str) -> tuple[Forwarded, ...]:
+    """Return the words of a forwarded message, which its sender did not write; () for any other message."""
+    if not any(name in message for name in ("forward_origin", "forward_date", "forward_sender_name")):
+        return ()
+    return (Forwarded(text=text, author=_author(message, of_forward=True)),)
+
+
+def _author(message: dict[str, Json], *, of_forward: bool = False) -> str | None:
+    """Return who wrote a message that is forwarded or answered, for show."""
+    told = message.get("forward_origin") if of_forward else message.get("origin")
+    origin = told if isinstance(told, dict) else {}
+    people = [origin.get(name) for name in ("sender_user", "sender_chat", "chat")]
+    names = ("forward_from", "forward_from_chat") if of_forward else ("sender_chat", "from", "chat")
+    people += [message.get(name) for name in names]
+    who = next((_name(one) for one in people if isinstance(one, dict) and _name(one)), None)
+    hidden = _words(origin, "sender_user_name") or _words(message, "forward_sender_name")
+    return who or (hidden if of_forward or origin else None)
+
+
+def _answered(message: dict[str, Json], reply: dict[str, Json] | None, me: Me) -> _Said:
+    """Return the words and the files of the message that is answered."""
+    quote = message.get("quote")
+    quoted = (
+        spelt_out(_words(quote, "text") or "", quote.get("entities"), me)[0]
+        if isinstance(quote, dict)
+        else ""
+    )
+    if reply is None:
+        return _Said(text=quoted, unread=("a story",) if "reply_to_story" in message else ())
+    try:
+        said = _content({name: part for name, part in reply.items() if name not in _OF_REPLY}, me) or _Said()
+    except InvalidArgument:
+        return _Said(text=quoted, unread=("the file of the message that is answered",))
+    files = () if _is_ours(reply, me) else said.media
+    return _Said(text=quoted or said.text or ("(a file)" if files else ""), media=files)
+
+
+_OF_REPLY: Final = ("origin", "giveaway", "giveaway_winners")
 
 
 def _attachment(kind: MessageType, file: dict[str, Json], mime: str | None = None) -> Attachment:
@@ -467,7 +695,7 @@ def _place(message: dict[str, Json]) -> str:
 
 
 def _reply_of(message: dict[str, Json]) -> dict[str, Json]:
-    reply = message.get("reply_to_message")
+    reply = message.get("reply_to_message") or message.get("external_reply")
     return reply if isinstance(reply, dict) else {}
 
 
@@ -475,14 +703,6 @@ def _reply(message: dict[str, Json]) -> dict[str, Json] | None:
     """Return the message that is answered; the one that opened a topic stands before each of its messages."""
     reply = _reply_of(message)
     return None if not reply or "forum_topic_created" in reply else reply
-
-
-def _replied_text(message: dict[str, Json], reply: dict[str, Json] | None) -> str | None:
-    quote = message.get("quote")
-    quoted = _words(quote, "text") if isinstance(quote, dict) else None
-    if quoted or reply is None:
-        return quoted
-    return _words(reply, "text") or _words(reply, "caption")
 
 
 def _is_ours(reply: dict[str, Json] | None, me: Me) -> bool:

@@ -28,7 +28,7 @@ from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.tracing import followed, run_trace
 from postroom.mail.waking.live_mail import LiveMail
-from postroom.mail.waking.open_questions import ASK
+from postroom.mail.waking.open_questions import ASK, BY_MAIL
 from postroom.mail.waking.prompts import DECISION, agent_of, answer_told
 from postroom.mail.waking.run_input import AgentName, MailClaims, RunInput
 
@@ -90,7 +90,7 @@ class MailRunExecutor(ExecutorAround):
         control, messages = activation.control, activation.messages
         if isinstance(control, RunControl) and control.is_noted:
             return await self._store.read(lambda tx: claims.noted(tx, messages))
-        answered = await _answered_now(activation)
+        answered = [call_id for call_id, _ in activation.decisions]
         return await self._store.write(
             lambda tx: claims.begun(tx, messages, before, answered=answered, goes_on=goes_on)
         )
@@ -172,16 +172,6 @@ async def _former(activation: RunActivation) -> RunRecord | None:
     return await control.threads.load_run(activation.run_id or "")
 
 
-async def _answered_now(activation: RunActivation) -> list[str]:
-    """Return the questions whose answers the run goes on with: decisions, or a reply to all of them."""
-    control = activation.control
-    is_reply = activation.continue_run_id is not None and not activation.decisions
-    if not is_reply or not activation.messages or not isinstance(control, RunControl):
-        return [call_id for call_id, _ in activation.decisions]
-    run = await control.threads.load_run(activation.continue_run_id or "")
-    return [one.tool_call_id for one in run.open_tickets] if run is not None else []
-
-
 def waits_for_budget(run: RunRecord) -> bool:
     """Say whether a run waits to be let go on where its budget is used up, and for nothing else."""
     tickets = run.waiting.tickets if run.waiting is not None else ()
@@ -209,5 +199,6 @@ def _decided(activation: RunActivation, run: RunRecord | None) -> tuple[Message,
     return tuple(
         Message.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
         for call_id, resume in activation.decisions
-        if call_id not in budgets  # whether it may run is nothing that the agent has asked
+        if call_id not in budgets  # the agent has not asked whether it may run
+        and not resume.decision_id.startswith(f"{BY_MAIL}/")  # it reads the reply itself
     )

@@ -1,6 +1,6 @@
 """What a run that waits lets go on: an answer to its questions, and no other message.
 
-asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks, by who received it
+asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks: by a recipient, or a person
 a permission, a budget ─────────▶ a decision alone
 """
 
@@ -11,9 +11,16 @@ from postroom.contracts.clock import iso
 from postroom.contracts.mail import Message, Recipient
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.store import RecordReads
+from postroom.contracts.tools import ToolCallResume
+from postroom.mail.people import VISITOR
+from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.waking.prompts import agent_thread
 
 ASK: Final = "ask_person"
+BY_MAIL: Final = "mail"
+"""How ids of decisions begin that a reply has made."""
+_LONGEST_ANSWER: Final = 2_000
+"""Characters of a reply that are kept with its question; the message has all of them."""
 _SHOWN: Final = 200
 """Characters of a question that are shown to those whose messages wait for its answer."""
 
@@ -25,9 +32,10 @@ def takes_reply(run: RunRecord) -> bool:
 
 
 def answers(tx: RecordReads, message: Message, run: RunRecord) -> bool:
-    """Say whether a message lets a run go on that waits: who was asked replies to what it has asked with.
+    """Return whether a message answers a waiting run: a reply to the message that asks.
 
-    That is the last message that tells of the run: what it asked before has its answer.
+    The message that asks is the last one that tells of the run: the questions of an earlier one have answers.
+    Its recipients may answer, and so may every person: people answer for the operator, as on the pages.
     """
     asked = message.reply_to
     return (
@@ -35,8 +43,35 @@ def answers(tx: RecordReads, message: Message, run: RunRecord) -> bool:
         and takes_reply(run)
         and tx.answering_run(asked) == run.run_id
         and tx.tells_last(asked)
-        and any(one.agent_id == message.sender_id for one in tx.recipients([asked])[asked])
+        and (
+            any(one.agent_id == message.sender_id for one in tx.recipients([asked])[asked])
+            or _is_person(tx, message.sender_id)
+        )
     )
+
+
+def given_by_reply(run: RunRecord, message: Message, now: int) -> tuple[tuple[str, ToolCallResume], ...]:
+    """Return the answers that a reply gives to all open questions of a run, as they are recorded."""
+    return tuple(
+        (
+            ticket.tool_call_id,
+            ToolCallResume(
+                decision_id=f"{BY_MAIL}/{ticket.tool_call_id}/{message.id}",
+                result={"text": message.body_md[:_LONGEST_ANSWER]},
+                reason=message.body_md[:_LONGEST_ANSWER],
+                updated_at=now,
+                by=message.sender_name,
+            ),
+        )
+        for ticket in run.open_tickets
+    )
+
+
+def _is_person(tx: RecordReads, agent_id: int) -> bool:
+    """Return whether an agent is a person whom the operator registered; a visitor of a chat is none."""
+    agent = tx.agents_by_id([agent_id]).get(agent_id)
+    home = None if agent is None else tx.project_by_id(agent.project_id)
+    return agent is not None and home is not None and home.slug == PEOPLE_SLUG and agent.program != VISITOR
 
 
 def held(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:

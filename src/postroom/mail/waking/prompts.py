@@ -110,6 +110,8 @@ def answer_told(question: str, decision: ToolCallResume) -> str:
 
 def decision_told(decision: ToolCallResume) -> str:
     """Return a decision that a person made in words, for an agent that knows its question."""
+    if decision.approved is None and decision.reason:
+        return f"They answered: {one_line(decision.reason)}\nGo on from there."
     word = {True: "yes", False: "no"}.get(decision.approved, "something else")  # type: ignore[arg-type]
     why = f" They said: {one_line(decision.reason)}" if decision.reason else ""
     return f"The answer is {word}.{why}\nGo on from there."

@@ -20,13 +20,14 @@ from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress, ChatDelivery, ChatOutbox
 from postroom.contracts.run_queue import RunQueue
+from postroom.contracts.runs import RunRecord
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.transactions import Transaction
 from postroom.mail.context import Waking
 from postroom.mail.outgoing import wake_key
 from postroom.mail.people import VISITOR
 from postroom.mail.projects import PEOPLE_SLUG, address_of
-from postroom.mail.waking.open_questions import answers
+from postroom.mail.waking.open_questions import answers, given_by_reply
 from postroom.mail.waking.prompts import Origin, agent_thread, as_answered, as_prompt, as_said, message_name
 
 T = TypeVar("T")
@@ -97,17 +98,20 @@ class OpenChange(Waking):
     def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
         """Put a message on its reader's thread; one that is on it already stays as it is."""
         text = as_prompt(message, origin, reader=reader[1].name, nonce=self.tx.new_id()[:_NONCE])
+        asking = self._answered(message, reader)
         mode = DeliveryMode(
             boundary=Boundary.NEXT_STEP,
             group=message.thread_id,
             starts_run=True,
             resumes=False,
-            target_run_id=self._answered(message, reader),
+            target_run_id=None if asking is None else asking.run_id,
         )
+        answers_given = () if asking is None else given_by_reply(asking, message, self.tx.now())
         self.tx.mail.mark_announced(reader[1].id, [message.id], by=BY, now=self.tx.now())
-        self.accept(thread_of(reader), RunMessage.user(text, id=message_name(message.id)), mode)
+        run_message = RunMessage.user(text, id=message_name(message.id))
+        self.accept(thread_of(reader), run_message, mode, answers_given)
 
-    def _answered(self, message: Message, reader: Reader) -> str | None:
+    def _answered(self, message: Message, reader: Reader) -> RunRecord | None:
         """Return the run that waits for this message; None for one that is about to go on already."""
         run_id = None if message.reply_to is None else self.tx.mail.answering_run(message.reply_to)
         run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
@@ -115,7 +119,7 @@ class OpenChange(Waking):
             return None
         dispatch = None if run.dispatch_id is None else self.tx.runs.dispatches.load(run.dispatch_id)
         is_claimed = dispatch is not None and dispatch.status is RunDispatchStatus.CLAIMED
-        return None if is_claimed else run.run_id
+        return None if is_claimed else run
 
     def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
         address = self.tx.mail.chat_address(person.id)

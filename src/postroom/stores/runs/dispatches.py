@@ -6,7 +6,7 @@ raised undoes the change.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -43,6 +43,11 @@ PURGED_AT_ONCE: Final = 1_000
 _EARLIEST: Final = (-(2**63), "")
 _FOR_EVER: Final = 2**63 - 1
 """Until when something is held that has no end of its own."""
+_FEW: Final = 16
+"""Due rows, and threads of the queue, of which fewer are looked at one by one."""
+_FIRST_WINDOW: Final = 64
+_WINDOWS: Final = 3
+"""Rows of the queue that are looked at together, at least, and how often before each thread is looked at."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
@@ -68,6 +73,10 @@ class Dispatches(Tables, DispatchTables):
     def claimed(self, thread_id: str) -> RunDispatch | None:
         row = self._sql.one("dispatches.claimed", {"thread_id": thread_id})
         return rows.dispatch(row) if row else None
+
+    @override
+    def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
+        return self._all("claimed_by", {"consumer": consumer, "besides": besides})
 
     @override
     def epoch(self, thread_id: str) -> int:
@@ -151,7 +160,7 @@ class Dispatches(Tables, DispatchTables):
             claims = [claim for claim, until in lengths.items() if until == length]
             values = {
                 "dispatch_ids": sorted(claim.dispatch_id for claim in claims),
-                "claim_tokens": [claim.token for claim in claims],
+                "claims": [f"{claim.dispatch_id} {claim.token}" for claim in claims],
                 "now": now,
                 "lease_until": now + length,
             }
@@ -273,20 +282,37 @@ class Dispatches(Tables, DispatchTables):
         places: Places = None,
     ) -> tuple[DueThread, ...]:
         found: dict[str, DueThread] = {}
-        behind = {"priority": -1, "created_at": _EARLIEST[0], "dispatch_id": ""}
-        asked = {"now": self._now(), "limit": 2 * limit, "full_keys": full_keys, **_within(places)}
+        for row in self._due(limit, tenant, full_keys, places):
+            found.setdefault(row[3], DueThread(*row[3:6]))
+        return tuple(found.values())[:limit]
+
+    def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
+        """Return due rows in their order, of at least `limit` threads if so many are due.
+
+        The cost does not grow with delayed rows, with the rows of one thread, or with rows behind a run that
+        is claimed or waits: if few threads are queued, or a few windows of rows hold too few that are due,
+        each thread is looked at once instead.
+        """
+        asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **_within(places)}
+        due = self._sql.all("dispatches.due_now", {**asked, "window": _FEW})
+        if len(due) < _FEW:
+            return sorted((row for row in due if row[-1]), key=_turn)
+        if len(self.queued_threads(_FEW, "")) < _FEW:
+            return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
+        window = max(2 * limit, _FIRST_WINDOW)
         statement = "due_threads"
         if tenant is not None:
             statement = "due_threads_of_tenant" if tenant else "due_threads_of_nobody"
-            asked |= {"tenant": tenant} if tenant else {}
-        while len(found) < limit:
-            part = self._sql.all(f"dispatches.{statement}", {**asked, **behind})
-            for row in part:
-                found.setdefault(row[0], DueThread(*row[:3]))
-            if len(part) < 2 * limit:
-                break
-            behind = dict(zip(behind, part[-1][3:], strict=True))
-        return tuple(found.values())[:limit]
+        found: list[Row] = []
+        behind: Sequence[Any] = (-1, *_EARLIEST)
+        for _ in range(_WINDOWS):
+            after = dict(zip(("priority", "created_at", "dispatch_id"), behind, strict=True))
+            part = self._sql.all(f"dispatches.{statement}", {**asked, **after, "window": window})
+            found += [row for row in part if row[-1]]
+            if len(part) < window or len({row[3] for row in found}) >= limit:
+                return found
+            behind = part[-1][:3]
+        return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
 
     @override
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
@@ -328,6 +354,8 @@ class Dispatches(Tables, DispatchTables):
 
     @override
     def next_due_at(self, places: Places = None) -> int | None:
+        if due := self._due(1, None, (), places):
+            return min(int(row[6]) for row in due)
         row = self._sql.one("dispatches.next_due_at", {"now": self._now(), **_within(places)})
         return row[0] if row else None
 
@@ -340,6 +368,10 @@ class Dispatches(Tables, DispatchTables):
     def put_place(self, thread_id: str, place: str) -> None:
         put_place(self._sql, thread_id, place)
         self._tell(WORK)
+
+    @override
+    def open_threads(self, among: Sequence[str]) -> frozenset[str]:
+        return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     @override
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
@@ -421,6 +453,11 @@ class Dispatches(Tables, DispatchTables):
 
     def _all(self, statement: str, values: Values) -> tuple[RunDispatch, ...]:
         return tuple(rows.dispatch(row) for row in self._sql.all(f"dispatches.{statement}", values))
+
+
+def _turn(row: Row) -> tuple[int, int, str]:
+    """Return the columns by which due rows have their turn."""
+    return row[0], row[1], row[2]
 
 
 def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: int) -> Interrupt:

@@ -255,6 +255,11 @@ class Messages(Tables, MessageTables):
         found = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 
+    @override
+    def threads_left_over(self, limit: int, after: str) -> tuple[str, ...]:
+        found = self._sql.all("threads.threads_left_over", {"after": after, "limit": limit})
+        return tuple(row[0] for row in found)
+
     def _insert(self, entries: Sequence[PendingMessage], places: Sequence[int]) -> None:
         values: list[Values] = [
             {

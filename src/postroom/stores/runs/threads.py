@@ -142,6 +142,16 @@ class Threads(Tables, ThreadTables):
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
     @override
+    def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
+        found = self._sql.all("threads.undelivered", {"after": after, "limit": limit})
+        return tuple(map(rows.run, found))
+
+    @override
+    def waiting_without_questions(self, limit: int, after: str) -> tuple[RunRecord, ...]:
+        found = self._sql.all("threads.waiting_without_questions", {"after": after, "limit": limit})
+        return tuple(map(rows.run, found))
+
+    @override
     def count_open(self, thread_prefix: str) -> int:
         asked = {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         [counted] = self._sql.all("threads.count_open", asked)

@@ -58,29 +58,31 @@ UPDATE run_dispatches
 
 -- renew
 UPDATE run_dispatches SET lease_until = :lease_until, updated_at = :now
- WHERE dispatch_id IN {texts :dispatch_ids} AND claim_token IN {texts :claim_tokens}
+ WHERE dispatch_id IN {texts :dispatch_ids} AND dispatch_id || ' ' || claim_token IN {texts :claims}
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0);
 
 -- renewed
 SELECT dispatch_id FROM run_dispatches
- WHERE dispatch_id IN {texts :dispatch_ids} AND claim_token IN {texts :claim_tokens} AND lease_until = :lease_until;
+ WHERE dispatch_id IN {texts :dispatch_ids} AND dispatch_id || ' ' || claim_token IN {texts :claims} AND lease_until = :lease_until;
 
 -- put_epoch
 INSERT INTO dispatch_epochs (thread_id, epoch) VALUES (:thread_id, :epoch)
 ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
 
 -- next_due
+-- While another run of the thread is claimed the thread compares with NULL, and no row is read.
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
        completed_at, reconciled, limit_key,
        run_id, (SELECT body FROM runs WHERE runs.run_id = run_dispatches.run_id)
   FROM run_dispatches
- WHERE thread_id = :thread_id AND status = 'Queued' AND available_at <= :now
-   AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
-                      AND o.dispatch_id <> :ending)
-   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+ WHERE thread_id = (SELECT CAST(:thread_id AS text)
+                     WHERE NOT EXISTS (SELECT 1 FROM run_dispatches o
+                                        WHERE o.thread_id = :thread_id AND o.status = 'Claimed' AND o.dispatch_id <> :ending))
+   AND status = 'Queued' AND available_at <= :now
+   AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = :thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id AND r.run_id <> :ending_run)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
@@ -96,12 +98,14 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
  ORDER BY thread_id, priority, created_at, dispatch_id;
 
 -- stale_queue
+-- Among the first of the queue: those behind are found when they have come to the front.
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
        completed_at, reconciled, limit_key
-  FROM run_dispatches
- WHERE thread_id = :thread_id AND status = 'Queued' AND dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
+  FROM (SELECT * FROM run_dispatches q WHERE q.thread_id = :thread_id AND q.status = 'Queued'
+         ORDER BY q.thread_id, q.priority, q.created_at, q.dispatch_id LIMIT 64) AS found
+ WHERE dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id);
 
 -- overdue
@@ -120,6 +124,16 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
        completed_at, reconciled, limit_key
   FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed';
+
+-- claimed_by
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled, limit_key
+  FROM run_dispatches
+ WHERE status = 'Claimed' AND claimed_by = :consumer AND NOT (claim_token IN {texts :besides})
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY thread_id;
 
 -- queued_of_thread
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
@@ -176,53 +190,131 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 -- mark_reconciled
 UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_ids} AND reconciled = 0;
 
+-- due_now
+-- The rows that are due, blocked or not, as far as the window goes: mostly these are all of them.
+SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
+       CASE WHEN available_at <= :now AND held_until <= :now
+                AND NOT (limit_key IN {texts :full_keys})
+                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
+                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
+                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+                                 LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM runs r
+                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
+                                 LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
+            THEN 1 ELSE 0 END
+  FROM run_dispatches
+ WHERE status = 'Queued' AND available_at <= :now
+ ORDER BY available_at LIMIT :window;
+
 -- due_threads
-SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
- WHERE status = 'Queued' AND is_open = 1 AND available_at <= :now
-   AND held_until <= :now
-   AND NOT (limit_key IN {texts :full_keys})
-   AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
-                      AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
+SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
+       CASE WHEN available_at <= :now AND held_until <= :now
+                AND NOT (limit_key IN {texts :full_keys})
+                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
+                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
+                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+                                 LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM runs r
+                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
+                                 LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
+            THEN 1 ELSE 0 END
+  FROM run_dispatches
+ WHERE status = 'Queued' AND is_open = 1
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
-                    LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
-                    LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
- ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+ ORDER BY priority, created_at, dispatch_id LIMIT :window;
 
 -- due_threads_of_tenant
-SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
- WHERE status = 'Queued' AND is_open = 1 AND available_at <= :now AND tenant = :tenant AND tenant <> ''
-   AND held_until <= :now
-   AND NOT (limit_key IN {texts :full_keys})
-   AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
-                      AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
+SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
+       CASE WHEN available_at <= :now AND held_until <= :now
+                AND NOT (limit_key IN {texts :full_keys})
+                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
+                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
+                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+                                 LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM runs r
+                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
+                                 LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
+            THEN 1 ELSE 0 END
+  FROM run_dispatches
+ WHERE status = 'Queued' AND is_open = 1 AND tenant = :tenant AND tenant <> ''
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
-                    LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
-                    LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
- ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+ ORDER BY priority, created_at, dispatch_id LIMIT :window;
 
 -- due_threads_of_nobody
-SELECT thread_id, tenant, limit_key, priority, created_at, dispatch_id FROM run_dispatches
- WHERE status = 'Queued' AND is_open = 1 AND available_at <= :now AND tenant = ''
-   AND held_until <= :now
-   AND NOT (limit_key IN {texts :full_keys})
-   AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
-                      AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
+SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, available_at,
+       CASE WHEN available_at <= :now AND held_until <= :now
+                AND NOT (limit_key IN {texts :full_keys})
+                AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+                AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
+                                   AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}) LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM run_dispatches o
+                                 WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+                                 LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM runs r
+                                 WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
+                                   AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
+                                 LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
+            THEN 1 ELSE 0 END
+  FROM run_dispatches
+ WHERE status = 'Queued' AND is_open = 1 AND tenant = ''
    AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
+ ORDER BY priority, created_at, dispatch_id LIMIT :window;
+
+-- due_by_thread
+-- The first due row of each thread that is free, and the row of a run that holds the others of its thread.
+WITH RECURSIVE found (thread_id) AS (
+  SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued')
+   UNION ALL
+  SELECT (SELECT min(d.thread_id) FROM run_dispatches d WHERE d.status = 'Queued' AND d.thread_id > found.thread_id)
+    FROM found WHERE found.thread_id IS NOT NULL)
+SELECT d.priority, d.created_at, d.dispatch_id, d.thread_id, d.tenant, d.limit_key, d.available_at, 1
+  FROM found {cross} run_dispatches d
+    ON d.dispatch_id = (
+       SELECT q.dispatch_id FROM run_dispatches q
+        WHERE q.thread_id = found.thread_id AND q.status = 'Queued' AND q.available_at <= :now AND q.held_until <= :now
+          AND NOT (q.limit_key IN {texts :full_keys})
+          AND (CAST(:tenant AS text) IS NULL OR q.tenant = CAST(:tenant AS text))
+          AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = q.dispatch_id)
+        ORDER BY q.thread_id, q.priority, q.created_at, q.dispatch_id LIMIT 1)
+ WHERE found.thread_id IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = found.thread_id AND o.status = 'Claimed'
                     LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
-                      AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = found.thread_id AND r.status <> 'done'
+                      AND r.holds_others = 1 LIMIT 1 OFFSET 0)
+   AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = found.thread_id
+                      AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
+ UNION ALL
+SELECT d.priority, d.created_at, d.dispatch_id, d.thread_id, d.tenant, d.limit_key, d.available_at, 1
+  FROM runs h {index runs_holding} {cross} run_dispatches d ON d.run_id = h.run_id
+ WHERE h.status <> 'done' AND h.holds_others = 1 AND d.is_open = 1 AND d.run_id > '' AND d.status = 'Queued'
+   AND d.available_at <= :now AND d.held_until <= :now
+   AND NOT (d.limit_key IN {texts :full_keys})
+   AND (CAST(:tenant AS text) IS NULL OR d.tenant = CAST(:tenant AS text))
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = d.thread_id AND r.status <> 'done'
+                      AND r.holds_others = 1 AND r.run_id <> d.run_id LIMIT 1 OFFSET 0)
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = d.thread_id AND o.status = 'Claimed'
                     LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
- ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+   AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = d.thread_id
+                      AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = d.dispatch_id);
 
 -- due_tenants
 WITH RECURSIVE found (tenant) AS (
@@ -235,10 +327,10 @@ SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT :limit;
 
 -- next_due_at
 SELECT available_at FROM run_dispatches
- WHERE status = 'Queued' AND is_open = 1
+ WHERE status = 'Queued' AND is_open = 1 AND available_at > :now
+   AND held_until <= :now
    AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = run_dispatches.thread_id
                       AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
-   AND held_until <= :now
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed'
                     LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
@@ -257,11 +349,23 @@ UPDATE run_dispatches SET held_by = '', held_until = 0
 -- held_until
 SELECT min(held_until) FROM run_dispatches WHERE held_until > :now AND held_until > 0 AND status = 'Queued';
 
--- queued_threads
+-- open_threads
 SELECT DISTINCT thread_id FROM run_dispatches
- WHERE status = 'Queued' AND thread_id > :after
-   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
- ORDER BY thread_id LIMIT :limit;
+ WHERE status IN ('Queued', 'Claimed') AND thread_id IN {texts :thread_ids};
+
+-- queued_threads
+WITH RECURSIVE found (thread_id) AS (
+  SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued' AND thread_id > :after)
+   UNION ALL
+  SELECT (SELECT min(d.thread_id) FROM run_dispatches d WHERE d.status = 'Queued' AND d.thread_id > found.thread_id)
+    FROM found WHERE found.thread_id IS NOT NULL)
+SELECT thread_id FROM found
+ WHERE thread_id IS NOT NULL
+   AND EXISTS (SELECT 1 FROM run_dispatches d
+                WHERE d.thread_id = found.thread_id AND d.status = 'Queued'
+                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = d.dispatch_id)
+                LIMIT 1 OFFSET 0)
+ LIMIT :limit;
 
 -- queue_of_thread
 SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed'),
@@ -271,7 +375,8 @@ SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND 
                                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
                                LIMIT :at_most) AS found),
        (SELECT count(*) FROM (SELECT 1 FROM pending_messages WHERE thread_id = :thread_id LIMIT :waiting) AS found),
-       (SELECT min(run_id) FROM runs WHERE thread_id = :thread_id AND status <> 'done' AND holds_others = 1);
+       (SELECT min(run_id || '') FROM runs {index runs_holding}
+         WHERE thread_id = :thread_id AND status <> 'done' AND holds_others = 1);
 
 -- count_queued
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches

@@ -28,30 +28,44 @@ SELECT count(*), min(created_at),
   FROM outbox WHERE kind = :kind AND status IN ('pending', 'claimed');
 
 -- targets
+-- Of each target: whether one of its first effects is due, and how many of them were looked at.
 WITH RECURSIVE targets (target) AS (
   SELECT min(target) FROM outbox WHERE kind = :kind AND status IN ('pending', 'claimed')
    UNION ALL
   SELECT (SELECT min(o.target) FROM outbox o
            WHERE o.kind = :kind AND o.target > t.target AND o.status IN ('pending', 'claimed'))
     FROM targets t WHERE t.target IS NOT NULL)
-SELECT target FROM targets t
- WHERE t.target IS NOT NULL
-   AND EXISTS (SELECT 1 FROM outbox o
-                WHERE o.kind = :kind AND o.target = t.target AND o.status IN ('pending', 'claimed')
-                  AND coalesce(o.lease_until, o.available_at) <= :now
-                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = o.outbox_id)
-                  AND (o.order_key IS NULL OR NOT EXISTS (
-                      SELECT 1 FROM outbox e
-                       WHERE e.kind = :kind AND e.target = t.target AND e.order_key = o.order_key
-                         AND e.place < o.place AND e.status IN ('pending', 'claimed')
-                         AND NOT EXISTS (SELECT 1 FROM unreadable_rows
-                                          WHERE release = {release} AND kind = 'effect' AND id = e.outbox_id))));
+SELECT target,
+       CASE WHEN EXISTS (
+           SELECT 1 FROM outbox o
+            WHERE o.kind = :kind AND o.target = t.target AND o.status IN ('pending', 'claimed')
+              AND o.place <= (SELECT max(found.place)
+                                FROM (SELECT w.place FROM outbox w
+                                       WHERE w.kind = :kind AND w.target = t.target AND w.status IN ('pending', 'claimed')
+                                       ORDER BY w.place LIMIT CAST(:window AS bigint)) AS found)
+              AND coalesce(o.lease_until, o.available_at) <= :now
+              AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = o.outbox_id)
+              AND (o.order_key IS NULL OR NOT EXISTS (
+                  SELECT 1 FROM outbox e
+                   WHERE e.kind = :kind AND e.target = t.target AND e.order_key = o.order_key
+                     AND e.place < o.place AND e.status IN ('pending', 'claimed')
+                     AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = e.outbox_id))))
+            THEN 1 ELSE 0 END,
+       (SELECT count(*) FROM (SELECT 1 FROM outbox w
+                               WHERE w.kind = :kind AND w.target = t.target AND w.status IN ('pending', 'claimed')
+                               LIMIT CAST(:window AS bigint)) AS found)
+  FROM targets t WHERE t.target IS NOT NULL;
 
 -- due
+-- Of the first effects of a target those that are due and behind no other of their order.
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
        claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
   FROM outbox
  WHERE kind = :kind AND target = :target AND status IN ('pending', 'claimed')
+   AND place <= (SELECT max(found.place)
+                   FROM (SELECT w.place FROM outbox w
+                          WHERE w.kind = :kind AND w.target = :target AND w.status IN ('pending', 'claimed')
+                          ORDER BY w.place LIMIT CAST(:window AS bigint)) AS found)
    AND coalesce(lease_until, available_at) <= :now
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = outbox_id)
    AND (order_key IS NULL OR NOT EXISTS (
@@ -59,6 +73,34 @@ SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedup
         WHERE e.kind = :kind AND e.target = :target AND e.order_key = outbox.order_key
           AND e.place < outbox.place AND e.status IN ('pending', 'claimed')
           AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = e.outbox_id)))
+ ORDER BY place LIMIT :limit;
+
+-- due_far_behind
+-- The due effects of a target: the first of each order, and those of none, wherever they stand.
+WITH RECURSIVE found (order_key) AS (
+  SELECT (SELECT min(order_key) FROM outbox
+           WHERE kind = :kind AND target = :target AND order_key IS NOT NULL AND status IN ('pending', 'claimed'))
+   UNION ALL
+  SELECT (SELECT min(o.order_key) FROM outbox o
+           WHERE o.kind = :kind AND o.target = :target AND o.order_key IS NOT NULL
+             AND o.order_key > found.order_key AND o.status IN ('pending', 'claimed'))
+    FROM found WHERE found.order_key IS NOT NULL)
+SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+       claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
+  FROM outbox
+ WHERE place IN (
+       SELECT (SELECT e.place FROM outbox e
+                WHERE e.kind = :kind AND e.target = :target AND e.order_key = found.order_key
+                  AND e.status IN ('pending', 'claimed')
+                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'effect' AND q.id = e.outbox_id)
+                ORDER BY e.order_key, e.place LIMIT 1)
+         FROM found WHERE found.order_key IS NOT NULL
+        UNION ALL
+       SELECT u.place FROM outbox u
+        WHERE u.kind = :kind AND u.target = :target AND u.order_key IS NULL AND u.status IN ('pending', 'claimed')
+          AND coalesce(u.lease_until, u.available_at) <= :now
+          AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'effect' AND q.id = u.outbox_id))
+   AND status IN ('pending', 'claimed') AND coalesce(lease_until, available_at) <= :now
  ORDER BY place LIMIT :limit;
 
 -- take
@@ -71,11 +113,12 @@ UPDATE outbox
 UPDATE outbox SET status = 'dead_letter', claim_token = NULL, lease_until = NULL WHERE outbox_id IN {texts :ids};
 
 -- remove_performed
-DELETE FROM outbox WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens} AND dedupe_key IS NULL;
+-- A claim is an id and its token, with a space between them: an id with the token of another row is none.
+DELETE FROM outbox WHERE outbox_id IN {texts :ids} AND outbox_id || ' ' || claim_token IN {texts :claims} AND dedupe_key IS NULL;
 
 -- keep_performed
 UPDATE outbox SET status = 'delivered', claim_token = NULL, lease_until = NULL
- WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens} AND dedupe_key IS NOT NULL;
+ WHERE outbox_id IN {texts :ids} AND outbox_id || ' ' || claim_token IN {texts :claims} AND dedupe_key IS NOT NULL;
 
 -- note_steps
 UPDATE outbox SET steps_done = :steps_done WHERE outbox_id = :outbox_id AND steps_done < :steps_done;
@@ -96,7 +139,7 @@ UPDATE outbox
        attempt_count = attempt_count - CAST(:untried AS bigint),
        claim_token = NULL, lease_until = NULL, last_error = :last_error,
        may_have_arrived = CASE WHEN CAST(:may_have_arrived AS bigint) = 1 THEN 1 ELSE may_have_arrived END
- WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens}
+ WHERE outbox_id IN {texts :ids} AND outbox_id || ' ' || claim_token IN {texts :claims}
 RETURNING status;
 
 -- release

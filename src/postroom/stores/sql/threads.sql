@@ -151,7 +151,7 @@ SELECT * FROM (
    ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found
  UNION ALL
 SELECT * FROM (
-  SELECT 'started' AS part, run_id, body FROM runs
+  SELECT 'started' AS part, run_id, body FROM runs {index runs_started}
    WHERE thread_id = :thread_id AND status <> 'created'
      AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
    ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found;
@@ -194,6 +194,21 @@ SELECT run_id, body FROM runs {index runs_open_of_thread}
 SELECT count(*) FROM runs {index runs_open_of_thread}
  WHERE status <> 'done' AND thread_id >= :low AND thread_id < :beyond
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id);
+
+-- undelivered
+SELECT run_id, body FROM runs {index runs_open}
+ WHERE status <> 'done' AND status IN ('created', 'waiting') AND run_id > :after AND run_id > ''
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.run_id = runs.run_id AND d.is_open = 1 AND d.run_id > '')
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+ ORDER BY run_id LIMIT :limit;
+
+-- waiting_without_questions
+SELECT run_id, body FROM runs {index runs_open}
+ WHERE status <> 'done' AND status = 'waiting' AND holds_others = 0 AND run_id > :after AND run_id > ''
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.thread_id = runs.thread_id AND d.status = 'Queued')
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.thread_id = runs.thread_id AND d.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+ ORDER BY run_id LIMIT :limit;
 
 -- open_runs
 SELECT run_id, body FROM runs {index runs_open}
@@ -388,6 +403,24 @@ SELECT thread_id FROM found
  WHERE thread_id IS NOT NULL
    AND EXISTS (SELECT 1 FROM pending_messages p
                 WHERE p.thread_id = found.thread_id
+                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                   WHERE release = {release} AND kind = 'pending' AND id = p.thread_id || '/' || p.pending_id)
+                LIMIT 1 OFFSET 0)
+ LIMIT :limit;
+
+-- threads_left_over
+WITH RECURSIVE found (thread_id) AS (
+  SELECT (SELECT min(thread_id) FROM pending_messages WHERE thread_id > :after)
+   UNION ALL
+  SELECT (SELECT min(p.thread_id) FROM pending_messages p WHERE p.thread_id > found.thread_id)
+    FROM found WHERE found.thread_id IS NOT NULL)
+SELECT thread_id FROM found
+ WHERE thread_id IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.thread_id = found.thread_id AND d.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.thread_id = found.thread_id AND d.status = 'Queued')
+   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = found.thread_id AND r.status <> 'done' AND r.holds_others = 1)
+   AND EXISTS (SELECT 1 FROM pending_messages p WHERE p.thread_id = found.thread_id
+                  AND (p.mode LIKE '%"starts_run"_true%' OR p.mode LIKE '%"target_run_id"_"%')
                   AND NOT EXISTS (SELECT 1 FROM unreadable_rows
                                    WHERE release = {release} AND kind = 'pending' AND id = p.thread_id || '/' || p.pending_id))
  LIMIT :limit;
