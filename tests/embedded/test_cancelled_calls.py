@@ -231,7 +231,7 @@ def calls_of(office: Office) -> dict[str, Callable[[], Awaitable[Call]]]:
         thread = uuid4().hex
         mode = DeliveryMode(starts_run=True)
         await mailbox.admin.accepting(
-            [thread], lambda tx, accept: accept.put(thread, Message.user("x", id=uuid4().hex), mode)
+            [thread], lambda tx, accept: accept(thread, Message.user("x", id=uuid4().hex), mode)
         )
 
     async def submit() -> None:
