@@ -327,9 +327,8 @@ class MatrixAdapter(BasePlatformAdapter):
         mime = attachment.mime or "application/octet-stream"
         path = wire.path_of("upload", base="/_matrix/media/v3")
         async with self._file_turn:
-            content = await data.whole()
-            answer = await self._home.ask("POST", path, content, content_type=mime, timeout_ms=120_000)
-            del content
+            raw = await data.whole()
+            answer = await self._home.ask("POST", path, raw, content_type=mime, timeout_ms=120_000)
         url = answer.body.get("content_uri")
         if not answer.ok or not isinstance(url, str):
             refused = self._result(answer)  # nothing was shown yet, so that nothing can be doubled
