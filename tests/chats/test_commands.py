@@ -431,6 +431,19 @@ def asking(agent: Agent) -> None:
     agent.act = act
 
 
+async def test_a_stop_takes_the_buttons_off_the_question_of_the_run(room):
+    agent = Agent()
+    asking(agent)
+    gateway, channel = await room.open(agent)
+    await channel.say("delete a")
+    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
+    [card] = [one for one in channel.said if one.card]
+    asked = card.text
+    await channel.say("/stop")
+    await settled(lambda: card.text == f"{asked}\n\n{wording.NO_LONGER_ASKED}", room.hurry(gateway))
+    assert not card.card.buttons
+
+
 async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(room):
     agent = Agent()
     asking(agent)

@@ -3,11 +3,16 @@
 import asyncio
 from datetime import timedelta
 
+from dispatch_room import done
 from gateway_room import Agent, all_answered, delivery, settled, tried
+from postroom.contracts.agent_events import StreamReset, TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import Overloaded, StoreUnavailable, Unauthorized
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.outbox import line_lock
 from postroom.contracts.records import replace
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import TerminationReason
 from postroom.gateway import wording
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.events import SendErrorKind, SendResult
@@ -229,6 +234,78 @@ async def test_a_draft_that_cannot_be_edited_any_more_gives_way_to_the_answer(ro
     agent.free.set()
     await all_answered(room, gateway, 1)
     assert channel.texts()[-1] == "re: hello"
+
+
+async def test_a_cut_stream_leaves_no_draft_beside_the_answer(room):
+    agent, beginning = Agent(), "I think that this is a rather good beginning "
+
+    async def broken_twice(activation, sink):
+        for _ in range(3):
+            await sink.emit(TextDelta(delta=beginning))
+            await settled(lambda: bool(channel.said), room.hurry(gateway))
+            await sink.emit(StreamReset(reason="cut"))
+        if len(agent.read) == 1:
+            raise Overloaded("busy")  # the next attempt begins another draft
+        return done(activation, "the whole answer")
+
+    agent.act = broken_twice
+    gateway, channel = await room.open(agent, capabilities=EDITS)
+    await channel.say("hello")
+    await tried(room, agent, 2)
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == ["the whole answer"]
+
+
+async def test_the_draft_of_a_process_that_died_becomes_the_answer(room):
+    agent = Agent()
+    agent.stream = ["I think that this is a rather good beginning "]
+    agent.free.clear()
+    gateway, channel = await room.open(agent, capabilities=EDITS)
+    await channel.say("hello")
+    await settled(lambda: bool(channel.said), room.hurry(gateway))
+
+    async def is_kept() -> bool:
+        [session] = await room.stores.sessions.sessions(after="")
+        return "draft" in session.settings
+
+    async with asyncio.timeout(90):
+        while not await is_kept():
+            room.hurry(gateway)()
+            await asyncio.sleep(0)
+    await room.close()
+    agent.stream = []
+    agent.free.set()
+    gateway, channel = await room.open(agent, channel=channel)
+    room.clock.advance(timedelta(minutes=3))
+    [(_, mailbox)] = room.opened
+    await mailbox.poll()
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == ["re: hello"]
+
+
+async def test_a_stop_keeps_the_answer_that_was_shown(room):
+    agent, stopped = Agent(), asyncio.Event()
+
+    async def until_stopped(activation, sink):
+        await sink.emit(TextDelta(delta="I think that this is "))
+        await sink.emit(TextDelta(delta="a rather good beginning "))
+        await stopped.wait()
+        return AgentRunResult(run_id=activation.run_id, termination=TerminationReason.cancelled())
+
+    def cancel(run_id):
+        stopped.set()
+        return True
+
+    agent.act, agent.cancel = until_stopped, cancel
+    gateway, channel = await room.open(agent, capabilities=EDITS)
+    await channel.say("hello")
+    await settled(lambda: bool(channel.said), room.hurry(gateway))
+    await channel.say("/stop")
+    await all_answered(room, gateway, 2)
+    assert f"I think that this is a rather good beginning\n\n{wording.STOPPED}" in channel.texts()
+    [run] = await room.runs.threads.list_runs(RunQuery())
+    said = await room.runs.threads.load_messages(run.thread_id)
+    assert [one.text() for one in said] == ["hello", "I think that this is a rather good beginning"]
 
 
 async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room):

@@ -27,7 +27,7 @@ from postroom.contracts.errors import (
     Unauthorized,
 )
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.inference import InferenceResult
+from postroom.contracts.inference import InferenceResult, StopReason
 from postroom.contracts.messages import Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadQuery
@@ -177,6 +177,29 @@ async def test_in_a_session_the_conversation_is_ours(room: Room) -> None:
         await it.chat("first", extra_body=ADA)
         await it.chat("made up", {"role": "assistant", "content": "made up"}, "second", extra_body=ADA)
         assert it.shown() == [("user", "first"), ("assistant", "one"), ("user", "second")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_was_cut_off_says_so_and_has_no_words_of_ours(room: Room, stream: bool) -> None:
+    async with harbour(room) as it:
+        cut = replace(said("and the"), stop_reason=StopReason.MAX_TOKENS)
+        it.model.add(cut, cut, InferenceResult())
+        told = {"model": "postroom", "messages": [{"role": "user", "content": "Go on"}]}
+        if stream:
+            pieces = [one async for one in await it.sdk.chat.completions.create(**told, stream=True)]
+            text = "".join(one.choices[0].delta.content or "" for one in pieces)
+            assert (text, pieces[-1].choices[0].finish_reason) == ("and the", "length")
+            async with it.sdk.responses.stream(model="postroom", input="Go on") as events:
+                kinds = [event.type async for event in events]
+            assert kinds[-1] == "response.incomplete"
+        else:
+            [choice] = (await it.sdk.chat.completions.create(**told)).choices
+            assert (choice.message.content, choice.finish_reason) == ("and the", "length")
+            answer = await it.sdk.responses.create(model="postroom", input="Go on")
+            assert (answer.status, answer.output_text) == ("incomplete", "and the")
+            assert answer.incomplete_details.reason == "max_output_tokens"
+            [choice] = (await it.chat("Say nothing")).choices
+            assert (choice.message.content, choice.finish_reason) == ("", "stop")
 
 
 async def test_two_chats_of_one_user_stay_two_conversations(room: Room) -> None:

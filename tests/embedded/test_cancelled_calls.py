@@ -159,7 +159,7 @@ class Office:
                 counts = await queue.count_by_status()
                 if not counts[RunDispatchStatus.QUEUED] and not counts[RunDispatchStatus.CLAIMED]:
                     return
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
 
     async def check(self) -> None:
         """Refuse runs that were left behind or executed twice, and slots that are lost."""

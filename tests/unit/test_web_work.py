@@ -257,6 +257,39 @@ async def test_a_question_of_another_project_is_none_of_ours(room):
     assert len(await room.questions.open_questions(SLUG)) == 1
 
 
+async def test_the_end_of_a_server_is_drawn_as_an_interruption_and_not_as_a_failure(room):
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def works(_: object) -> None:
+        begun.set()
+        await goes_on.wait()
+
+    room.agents.act = works
+    await room.send("Ada", "Bo")
+    async with asyncio.timeout(30):
+        await begun.wait()
+    [run] = await room.stores.threads.list_runs(RunQuery())
+    room.clock.advance(timedelta(seconds=30))
+
+    def begins_again(tx):  # as the next server has it, when the one before was stopped
+        project = tx.project(PROJECT)
+        tx.begin_run(run.run_id, tx.agent(project.id, "Bo").id, tx.now())
+
+    await room.store.write(begins_again)
+    room.clock.advance(timedelta(seconds=30))
+    browser = room.browser()
+    page = (await browser.get(f"/p/{SLUG}/runs/{run.run_id}")).text
+    main = re.sub("<[^>]*>", " ", page[page.index("<main") : page.index("</main")])
+    assert "interrupted: its server stopped" in main
+    assert "Attempt 1 was interrupted" in main
+    assert "fail" not in main.lower()
+    drawn = (await browser.get(f"/p/{SLUG}/timeline")).text
+    assert "Bo was interrupted" in drawn
+    assert "Bo failed" not in drawn
+    goes_on.set()
+    await room.turn()
+
+
 async def test_an_answer_on_the_pages_says_who_gives_it(room):
     browser, fields = await asked(room)
     refused = await post(browser, QUESTIONS, *fields, ("answer", "yes"))

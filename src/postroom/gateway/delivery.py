@@ -382,6 +382,10 @@ class Delivery:
                 outgoing.draft_id = shown.message_id
             else:
                 outgoing.stale_id = shown.message_id
+        elif shown is None and reply.kind is ReplyKind.ANSWER and reply.run_id:
+            found = await self._sessions.address(reply.thread_id)
+            if found is not None:
+                outgoing.draft_id = await self._presenter.left_draft(adapter, found[0], reply.run_id)
         return outgoing
 
     async def _ask(

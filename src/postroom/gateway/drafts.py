@@ -70,6 +70,18 @@ class Draft:
         self._next_look = 0
         self._is_over = False
 
+    def begin_again(self) -> None:
+        """Forget the answer's text, because another try begins; the chat keeps the text that it shows.
+
+        It is replaced when the new try has more text than the chat shows, or by the whole answer.
+        """
+        self._deltas.clear()
+        self._length = self._looked_at = 0
+
+    def stands(self) -> None:
+        """Take note that the chat shows a draft already, which another process left there."""
+        self._shown = _Look("", 0, is_full=False)
+
     def add(self, delta: str, *, now: int) -> Step:
         """Take the next piece of the answer and say what to do."""
         self._deltas.append(delta)

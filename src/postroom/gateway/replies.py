@@ -18,7 +18,14 @@ from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, Message, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.records import Record, replace
-from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
+from postroom.contracts.runs import (
+    CUT_OFF,
+    RunRecord,
+    RunStatus,
+    RunWaitingTicket,
+    TerminationKind,
+    WaitingReason,
+)
 from postroom.contracts.transactions import Transaction
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
@@ -73,6 +80,10 @@ class Reply(Record, frozen=True, kw_only=True):
     """The tools that the caller is asked to use: the answer is not complete without their results."""
     usage: tuple[int, int] = (0, 0)
     """The tokens that its run has read and written."""
+    output: str | None = None
+    """The agent's own words, if `text` adds a sentence of ours to them or stands in their place."""
+    is_cut: bool = False
+    """Whether the model's limit of tokens cut the answer off."""
     questions: tuple[Question, ...] = ()
     source: dict[str, Json] | None = None
     """Where it goes; None: it is looked up, by its inbound messages, else by the thread's session."""
@@ -132,6 +143,10 @@ class Reply(Record, frozen=True, kw_only=True):
                 told["code"] = self.code
         if self.tool_calls:
             told |= {"tool_calls": msgspec.to_builtins(self.tool_calls), "text": self.text}
+        elif self.output is not None:
+            told["text"] = self.output
+        if self.is_cut:
+            told["is_cut"] = True
         return told
 
     @classmethod
@@ -221,6 +236,8 @@ def answer_of(run: RunRecord) -> Reply:
         code=reason.detail if reason and failed else None,
         tool_calls=calls,
         usage=(run.usage.input_tokens, run.usage.output_tokens),
+        output=None if failed or says_nothing or run.final_output == text else run.final_output or "",
+        is_cut=reason is not None and reason.value == CUT_OFF,
     )
 
 
@@ -249,7 +266,13 @@ class ChatEffects:
             tx.outbox.enqueue((notice.draft(f"outage/{row.run_id}/{row.dispatch_id}"),))
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write nothing: only an end is told."""
+        """Have the cards of a run that no longer asks lose their buttons."""
+        if not is_chat(run.thread_id) or run.waiting is None:
+            return
+        for question in (question_of(run, ticket) for ticket in run.waiting.tickets):
+            text = f"{question.text}\n\n{wording.NO_LONGER_ASKED}"
+            card = Reply(kind=ReplyKind.CARD, thread_id=run.thread_id, text=text, question=question.number)
+            tx.outbox.enqueue((card.draft(f"withdrawn/{question.number}"),))
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the answer of a run that is done, or the questions of one that waits."""

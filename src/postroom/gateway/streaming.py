@@ -29,6 +29,7 @@ from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunContr
 from postroom.contracts.files import RunFiles
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
+from postroom.contracts.runs import TerminationKind
 from postroom.gateway.admission import SessionGuard
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
@@ -43,6 +44,8 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _TYPING_EVERY_MS = 4_000
+_DRAFT = "draft"
+"""The setting of a session that names the newest draft in its chat, and the run that the draft belongs to."""
 _MOST_SHOWN = 1_000
 FilesOf = Callable[[RunActivation], RunFiles]
 """Gives the files of a run."""
@@ -68,6 +71,8 @@ class RunInChat:
     """A run of a chat that executes in this process."""
 
     run_id: str
+    key: str
+    """The session that the run answers in."""
     cancel: Callable[[], object]
     answers: tuple[str, ...] = ()
     """The platform's ids of the messages that it answers."""
@@ -225,7 +230,7 @@ class StreamingPresenter:
             yield None
             return
         key, source = address
-        run = RunInChat(activation.run_id or "", cancel, answered_by(activation))
+        run = RunInChat(activation.run_id or "", key, cancel, answered_by(activation))
         adapter = self.adapters.get(source.platform)
         if adapter is not None and not adapter.is_ours():
             adapter = None
@@ -264,14 +269,13 @@ class StreamingPresenter:
         deltas: "asyncio.Queue[AgentEvent]",
     ) -> None:
         """Show the answer as it grows, no more often than the platform likes."""
-        shown, label = self._fresh(adapter.capabilities), self.sessions.label(source)
+        shown, label = await self._draft_of(adapter, run), self.sessions.label(source)
         between, is_begun = "", False
         while True:
             event = await deltas.get()
             if isinstance(event, StreamReset | RunRetrying):
-                shown, label = self._fresh(adapter.capabilities), self.sessions.label(source)
-                self.forget(run.run_id)
-                between, is_begun = "", False
+                shown.draft.begin_again()
+                label, between, is_begun = self.sessions.label(source), "", False
             elif isinstance(event, StepEnd):
                 between = "\n\n" if is_begun else ""
             elif isinstance(event, TextDelta):
@@ -282,9 +286,44 @@ class StreamingPresenter:
                     metadata = send_metadata(source, answers=list(run.answers), draft=True)
                     if self._tasks.closed:
                         return
-                    showing = self._take_step(adapter, source.chat_id, shown, step, metadata)
+                    showing = self._take_step(adapter, source.chat_id, run, shown, step, metadata)
                     shown.step = self._tasks.start(showing, name="draft")
                     step = await asyncio.shield(shown.step)
+
+    async def _draft_of(self, adapter: BasePlatformAdapter, run: RunInChat) -> Shown:
+        """Return the draft of a run; a further try goes on in the message of the try before."""
+        shown = self._shown.get(run.run_id)
+        if shown is not None:
+            shown.draft.begin_again()
+            return shown
+        shown = self._fresh(adapter.capabilities)
+        shown.message_id = await self.left_draft(adapter, run.key, run.run_id)
+        if shown.message_id is not None:
+            shown.draft.stands()
+            self._remember(run.run_id, shown)
+        return shown
+
+    async def left_draft(self, adapter: BasePlatformAdapter, key: str, run_id: str) -> str | None:
+        """Return the id of the draft that an earlier process showed for a run; None if it showed none."""
+        if adapter.capabilities.streams or not adapter.capabilities.edits:
+            return None
+        try:
+            session = await self.sessions.load(key)
+        except PostroomError as error:
+            _LOG.warning("draft.not_looked_for", run_id=run_id, reason=error.describe())
+            return None
+        draft = {} if session is None else session.settings.get(_DRAFT, {})
+        return str(draft["id"]) if draft.get("run") == run_id else None
+
+    async def _keep_draft_id(self, run: RunInChat, message_id: str) -> None:
+        """Store the id of the newest draft, so that after a crash the answer takes its place."""
+        draft = {"run": run.run_id, "id": message_id}
+        try:
+            await self.sessions.changed(
+                run.key, lambda one: replace(one, settings={**one.settings, _DRAFT: draft})
+            )
+        except PostroomError as error:
+            _LOG.warning("draft.not_kept", run_id=run.run_id, reason=error.describe())
 
     def _fresh(self, capabilities: ChannelCapabilities) -> Shown:
         """Return an empty draft; to a channel that streams, its edits are the stream."""
@@ -297,6 +336,7 @@ class StreamingPresenter:
         self,
         adapter: BasePlatformAdapter,
         chat_id: str,
+        run: RunInChat,
         shown: Shown,
         step: Show | Edit,
         metadata: dict[str, Json],
@@ -305,6 +345,8 @@ class StreamingPresenter:
             reply_to = metadata["answers"][-1] if metadata["answers"] else None
             result = await adapter.send(chat_id, step.text, reply_to, metadata)
             shown.message_id = result.message_id
+            if result.success and result.message_id is not None and not adapter.capabilities.streams:
+                await self._keep_draft_id(run, result.message_id)
         else:
             result = await adapter.edit_message(chat_id, shown.message_id, step.text, metadata)
         now = self._clock.now()
@@ -331,16 +373,29 @@ def shows_drafts(capabilities: ChannelCapabilities) -> bool:
 
 
 class _DeltaSink:
-    """Passes events on, and those of the answer to whoever shows it as well."""
+    """Passes events on, those of the answer to its presentation as well, and keeps the answer's text."""
 
-    def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent]") -> None:
+    def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent] | None") -> None:
         self._sink = sink
         self._deltas = deltas
+        self._text: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The text of the answer so far."""
+        return "".join(self._text).strip()
 
     async def emit(self, event: AgentEvent) -> None:
         """Take an event; never waits for a reader and never fails."""
         if isinstance(event, TextDelta | StreamReset | StepEnd | RunRetrying):
-            self._deltas.put_nowait(event)
+            if isinstance(event, TextDelta):
+                self._text.append(event.delta)
+            elif isinstance(event, StepEnd):
+                self._text.append("\n\n")
+            else:
+                self._text.clear()
+            if self._deltas is not None:
+                self._deltas.put_nowait(event)
         await self._sink.emit(event)
 
 
@@ -365,7 +420,11 @@ class ChatExecutor(ExecutorAround):
         activation = self._with_files(await self._without_hidden(activation))
         run_id = activation.run_id or ""
         async with self._presenter.shown(activation, lambda: self._within.cancel(run_id)) as deltas:
-            return await self._within.run(activation, sink if deltas is None else _DeltaSink(sink, deltas))
+            seen = _DeltaSink(sink, deltas)
+            result = await self._within.run(activation, seen)
+        if result.termination.type is TerminationKind.CANCELLED and not result.response:
+            return replace(result, response=seen.text)  # a program keeps no partial answer itself
+        return result
 
     def _with_files(self, activation: RunActivation) -> RunActivation:
         """Return the request with a way to the files of its messages."""

@@ -23,6 +23,7 @@ from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReaso
 
 NO_ANSWER = "(The agent ended without an answer.)"
 STOPPED = "Stopped."
+NO_LONGER_ASKED = "Stopped. This is no longer asked."
 CUT_OFF = "(The answer is cut off: it reached the model's limit of tokens.)"
 _OVER_A_LIMIT = {
     "wall_timeout": "Stopped: it took longer than a run may take.",

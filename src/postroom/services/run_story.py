@@ -19,7 +19,7 @@ from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.runs import RunService, whose
 
-Kind = Literal["message", "wrote", "says", "call", "asked", "failed"]
+Kind = Literal["message", "wrote", "says", "call", "asked", "failed", "interrupted"]
 STEPS: Final = 400
 """Steps of a run that are told: the newest ones."""
 _LOOKED_AT: Final = 5_000
@@ -91,7 +91,12 @@ async def story_of(runs: RunService, mail: Mail, run: RunRecord, *, now: int) ->
     steps += [_asked(one) for one in run.answered]
     steps += [_open(one) for one in run.open_tickets]
     steps += [
-        Step(at=one.ended_at, kind="failed", text=one.error, title=str(number))
+        Step(
+            at=one.ended_at,
+            kind="failed" if one.outcome == "failed" else "interrupted",
+            text=one.error,
+            title=str(number),
+        )
         for number, one in enumerate(seen.attempts, start=1)
         if one.outcome in ("failed", "cut_off") and one.ended_at is not None
     ]

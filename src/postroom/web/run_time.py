@@ -27,6 +27,7 @@ _CALLED: Final = {
     "done": "at work",
     "at-work": "at work",
     "failed": "failed attempts",
+    "interrupted": "interrupted",
     "asks": "waited for a person",
     "cancelled": "cancelled",
 }
@@ -75,10 +76,10 @@ def stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretch
         parts.append(("queued", at, one.began_at))
         end = one.ended_at if one.ended_at is not None else now
         shape: Shape = "at-work" if one.ended_at is None else "done"
-        if one.outcome in ("failed", "cut_off"):
-            shape = "failed"
-        elif one.outcome == "cancelled":
-            shape = "cancelled"
+        if one.outcome in ("failed", "cancelled"):
+            shape = one.outcome
+        elif one.outcome == "cut_off":
+            shape = "interrupted"
         parts.append((shape, one.began_at, end))
         at = end
         if one.outcome == "waiting":

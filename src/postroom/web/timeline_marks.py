@@ -12,7 +12,7 @@ from postroom.web.timeline import Sent, Window, joined, nearness, reaches
 from postroom.web.timeline_axis import Axis, lasts
 from postroom.web.wording import one_line
 
-Shape = Literal["at-work", "done", "cancelled", "failed", "dead", "asked", "asks", "queued"]
+Shape = Literal["at-work", "done", "cancelled", "failed", "interrupted", "dead", "asked", "asks", "queued"]
 GROUPS: Final = (
     ("needs", "Needs you"),
     ("work", "At work"),
@@ -38,6 +38,7 @@ _WORDS: Final[Mapping[Shape, str]] = {
     "at-work": "is at work",
     "done": "is done",
     "cancelled": "was cancelled",
+    "interrupted": "was interrupted",
     "failed": "failed",
     "dead": "became a dead letter",
     "asked": "was at work until it asked",
@@ -304,11 +305,11 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
     shape: Shape = "at-work" if one.ended_at is None else "done"
     if one.outcome == "waiting":
         shape = "asked"
-    elif one.outcome in ("failed", "cut_off"):
-        shape = "dead" if is_dead else "failed"
+    elif one.outcome in ("failed", "cut_off"):  # the end of a server is no failure of the run
+        shape = "dead" if is_dead else "failed" if one.outcome == "failed" else "interrupted"
     key, text = f"attempt:{one.id}", one_line(one.error)
     if one.outcome == "cut_off" and not text:
-        text = "its server or its lease was lost"
+        text = "its server stopped, or stood still for longer than its lease"
     if one.ended_at is None or one.ended_at > axis.span.begin:
         yield _mark(
             lane, axis, shape, one.began_at, one.ended_at, now=now, key=key, run_id=one.run_id, text=text

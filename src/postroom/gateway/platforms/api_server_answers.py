@@ -324,7 +324,7 @@ class _ResponseEvents:
         if self._has_message:
             yield self.event("response.output_text.done", **self._place, text=self.text, logprobs=[])
             yield self.event("response.content_part.done", **self._place, part=part)
-            item = shape.item([part], "completed")
+            item = shape.item([part], "incomplete" if answer.is_cut else "completed")
             yield self.event("response.output_item.done", output_index=0, item=item)
         for index, call in enumerate(answer.calls, start=int(self._has_message)):
             whole, began = shape.call(call), shape.call(call, "in_progress")
@@ -335,7 +335,8 @@ class _ResponseEvents:
             kind = "response.function_call_arguments.done"
             yield self.event(kind, **place, name=call.name, arguments=arguments)
             yield self.event("response.output_item.done", output_index=index, item=whole)
-        yield self.event("response.completed", response=shape.whole(replace(answer, text=self.text)))
+        kind = "response.incomplete" if answer.is_cut else "response.completed"
+        yield self.event(kind, response=shape.whole(replace(answer, text=self.text)))
 
 
 async def response_events(wait: Wait, shape: ResponseShape) -> AsyncGenerator[str]:

@@ -70,6 +70,8 @@ class Answer:
     text: str
     calls: tuple[ToolCall, ...] = ()
     usage: tuple[int, int] = (0, 0)
+    is_cut: bool = False
+    """Whether the model's limit of tokens cut it off."""
     failure: Refused | None = None
     """Why there is none."""
 
@@ -80,7 +82,8 @@ class Answer:
         read, written = details.get("usage", (0, 0))
         error = details.get("error")
         return cls(
-            text=details.get("text", "") if calls else text,
+            text=details.get("text", "" if calls else text),
+            is_cut=bool(details.get("is_cut")),
             calls=calls,
             usage=(read, written),
             failure=None if error is None else failure_of(error, details.get("code")),
@@ -134,7 +137,7 @@ class ChatShape:
 
 
 def _finish(answer: Answer) -> str:
-    return "tool_calls" if answer.calls else "stop"
+    return "tool_calls" if answer.calls else "length" if answer.is_cut else "stop"
 
 
 def _chat_usage(answer: Answer) -> dict[str, int]:
@@ -197,7 +200,8 @@ class ResponseShape:
     def output(self, answer: Answer) -> list[dict[str, Any]]:
         """Return all that was answered."""
         says = answer.text or not answer.calls
-        items = [self.item([self.part(answer.text)], "completed")] if says else []
+        status = "incomplete" if answer.is_cut else "completed"
+        items = [self.item([self.part(answer.text)], status)] if says else []
         return [*items, *(self.call(call) for call in answer.calls)]
 
     def whole(self, answer: Answer | None = None) -> dict[str, Any]:
@@ -206,15 +210,18 @@ class ResponseShape:
         is_done = answer is not None and failure is None
         named = self.asked.get("conversation")
         status = "completed" if is_done else "in_progress" if failure is None else "failed"
+        is_cut = answer is not None and answer.is_cut and is_done
+        if is_cut:
+            status = "incomplete"
         return {
             "id": self.response_id,
             "object": "response",
             "created_at": self.created,
-            "completed_at": self.created if is_done else None,
+            "completed_at": self.created if is_done and not is_cut else None,
             "status": status,
             "background": False,
             "error": None if failure is None else {"code": "server_error", "message": failure.message},
-            "incomplete_details": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "instructions": self.asked.get("instructions"),
             "max_output_tokens": self.asked.get("max_output_tokens"),
             "max_tool_calls": None,

@@ -1,0 +1,127 @@
+"""Each write of a run is refused, or loses its reply, again and again: nothing is done twice, and nobody is told."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import pytest
+import pytest_asyncio
+
+from postroom import GiveUp, RunUnsuccessful
+from postroom.contracts.clock import SystemClock
+from postroom.contracts.errors import CommitUnknown, StoreUnavailable
+from postroom.contracts.run_ports import RunStores
+from postroom.contracts.transactions import Store, Transaction
+from postroom.embedded.mailbox import Mailbox, queue_over
+from postroom.embedded.running import Run
+from postroom.stores.store import SqlStore, Stores
+from store_kinds import KINDS, opened, refuse_missing
+
+T = TypeVar("T")
+OF_OTHERS = ("claim", "submit")
+"""Changes of callers and of the rounds: they raise, or are made again by the next round."""
+
+
+class Faulty:
+    """A store of which every second write of a run fails, and every eleventh look."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self.loses = False
+        """Whether a write that fails is made all the same."""
+        self.is_well = True
+        self.failed = Counter[str]()
+        self._writes = Counter[str]()
+        self._looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read(self, look: Callable[[Transaction], T]) -> T:
+        self._looks += 1
+        if not self.is_well and self._looks % 11 == 0:
+            raise StoreUnavailable("refused on purpose")
+        return await self._store.read(look)
+
+    async def write(self, change: Callable[[Transaction], T], *, key: str = "") -> T:
+        name = change.__name__
+        self._writes[name] += 1
+        fails = not self.is_well and name not in OF_OTHERS and self._writes[name] % 2 == 1
+        if fails:
+            self.failed[name] += 1
+        if fails and not self.loses:
+            raise StoreUnavailable("refused on purpose")
+        done = await self._store.write(change, key=key)
+        if fails:
+            raise CommitUnknown("lost on purpose")
+        return done
+
+
+@pytest_asyncio.fixture(params=KINDS)
+async def faulty(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[tuple[Stores, Faulty]]:
+    refuse_missing(request.param)
+    dsn = "" if request.param == "sqlite" else request.getfixturevalue("postgres_dsn")
+    context = opened(request.param, tmp_path, lambda: dsn, SystemClock())
+    store = await asyncio.to_thread(context.__enter__)
+    stores = Stores(store, is_exclusive=True)
+    faults = Faulty(store)
+    stores._runs = RunStores(cast("Store", faults))
+    yield stores, faults
+    await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["refused", "reply lost"])
+async def test_a_run_is_done_once_whatever_becomes_of_its_writes(
+    faulty: tuple[Stores, Faulty], loses: bool
+) -> None:
+    stores, faults = faulty
+    faults.loses = loses
+    calls = Counter[str]()
+    begins = asyncio.Event()
+
+    def called(name: str) -> str:
+        calls[name] += 1
+        return name
+
+    async def work(run: Run) -> str:
+        await begins.wait()
+        await run.step("first", called, f"{run.text} first")
+        await run.log("between")
+        if run.text == "fails":
+            raise GiveUp("it cannot work")
+        if run.text == "fails once" and run.attempt == 1:
+            raise RuntimeError("the first attempt fails")
+        answer = await run.ask("Go on?", name="go on") if run.text == "asks" else None
+        if run.text == "sleeps":
+            await run.sleep(timedelta(milliseconds=1))
+        await run.step("last", called, f"{run.text} last")
+        return "done" if answer is None else answer.text
+
+    async def result(kind: str, handle: Any) -> str:
+        if kind == "asks":
+            async for event in handle.events():
+                if event.type == "question":
+                    await handle.answer("yes", question_id=event.data["question_id"])
+        try:
+            return str(await handle.result())
+        except RunUnsuccessful as error:
+            return error.message
+
+    kinds = ("plain", "fails", "fails once", "asks", "sleeps")
+    async with queue_over(stores, work, None) as queue:
+        mailbox = Mailbox(queue, stores.runs)
+        handles = {kind: await mailbox.enqueue(kind, kind) for kind in kinds}
+        faults.is_well = False
+        begins.set()
+        async with asyncio.timeout(60):
+            told = await asyncio.gather(*(result(kind, handle) for kind, handle in handles.items()))
+        faults.is_well = True
+    said = dict(zip(kinds, told, strict=True))
+    assert (said["plain"], said["fails once"], said["sleeps"]) == ("done", "done", "done")
+    assert said["asks"] == "yes"
+    assert "it cannot work" in said["fails"]
+    assert set(calls.values()) == {1}
+    assert len(calls) == 2 * len(kinds) - 1
+    assert {"end", "nack", "dead_letter"} <= set(faults.failed)
