@@ -299,6 +299,9 @@ async def test_a_question_ends_a_chain_though_its_agent_waits_for_another(room):
     waits = (await room.operator.floor(SLUG)).waits
     assert sorted(one.names for one in waits) == [("Ada", "Bo"), ("Ada", "Bo", "Ash")]
     assert {one.state for one in waits} == {"asks"}
+    page = (await room.browser().get(f"/p/{SLUG}")).text
+    chains = page[page.index('id="waits"') :].partition("</section>")[0]
+    assert chains.count("May I?") == 2
 
 
 async def test_an_answer_on_the_pages_says_who_gives_it(room):
