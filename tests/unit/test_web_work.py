@@ -290,6 +290,17 @@ async def test_the_end_of_a_server_is_drawn_as_an_interruption_and_not_as_a_fail
     await room.turn()
 
 
+async def test_a_question_ends_a_chain_though_its_agent_waits_for_another(room):
+    await room.send("Bo", "Ash")
+    await room.turn()
+    room.agents.asking = {"Ash", "Bo"}
+    await room.send("Ada", "Bo")
+    await room.turn()
+    waits = (await room.operator.floor(SLUG)).waits
+    assert sorted(one.names for one in waits) == [("Ada", "Bo"), ("Ada", "Bo", "Ash")]
+    assert {one.state for one in waits} == {"asks"}
+
+
 async def test_an_answer_on_the_pages_says_who_gives_it(room):
     browser, fields = await asked(room)
     refused = await post(browser, QUESTIONS, *fields, ("answer", "yes"))

@@ -206,7 +206,11 @@ def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
 
 
 def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:
-    """Return chains of open runs, and of dead letters, each back to who wrote first."""
+    """Return chains of open runs, and of dead letters, each back to the agent that wrote first.
+
+    An agent for which others wait is in the middle of their chains. A chain ends with it only if it asks a
+    person.
+    """
     ends = [one for one in (*works, *given_up) if one.messages]
     first = reads.messages(sorted({one.messages[0] for one in ends})) if ends else {}
     writers = {one.run_id: first[one.messages[0]].sender_name for one in ends if one.messages[0] in first}
@@ -214,7 +218,8 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
     waited_for = {writers[one.run_id].casefold() for one in ends if one.run_id in writers}
     chains = []
     for end in ends:
-        if end.run_id not in writers or end.agent.casefold() in waited_for:
+        is_in_the_middle = end.agent.casefold() in waited_for and end.state != "asks"
+        if end.run_id not in writers or is_in_the_middle:
             continue
         names, messages, one = [end.agent], list[int](), end
         while (writer := writers.get(one.run_id)) is not None and writer not in names:

@@ -24,7 +24,9 @@ from postroom.stores.postgres.errors import ConnectionLost, Contended
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=5)
-"""How long a connection is trusted that says nothing, and how long a lost one stays away at most."""
+"""How long a connection is trusted that says nothing."""
+CONNECTS_AGAIN_AFTER: Final = timedelta(seconds=1)
+"""The longest pause between two tries to connect after an outage."""
 TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
 """Hints are sent at most once in this time."""
 LOOKS_EVERY: Final = timedelta(seconds=10)
@@ -89,7 +91,7 @@ class Notifications:
             self.is_listening.clear()
             self._changes.tell_all()  # what others say meanwhile is not heard
             self._closing.wait(pause.total_seconds())
-            pause = min(pause * 2, LOOK_AGAIN_AFTER)
+            pause = min(pause * 2, CONNECTS_AGAIN_AFTER)
 
     def _listen(self) -> None:
         connection = Connection(self._address)
