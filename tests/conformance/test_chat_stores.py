@@ -226,10 +226,10 @@ async def test_what_was_said_of_a_message_goes_with_it(place: Opened, clock: Man
     bad = await brought_to(stores, "m1", DONE)
     await place.spoil("UPDATE inbound_messages SET body = '{' WHERE inbound_id = $1", bad.inbound_id)
     assert await stores.intake_log.messages([bad.inbound_id]) == ()
-    assert len(await place.spoil("SELECT id FROM run_quarantine WHERE kind = 'inbound'")) == 1
+    assert len(await place.spoil("SELECT id FROM unreadable_rows WHERE kind = 'inbound'")) == 1
     clock.advance(timedelta(seconds=1))
     assert await stores.intake_log.purge(older_than=clock.now()) == 1
-    assert await place.spoil("SELECT id FROM run_quarantine") == []
+    assert await place.spoil("SELECT id FROM unreadable_rows") == []
 
 
 @pytest.mark.parametrize("column", ["source", "settings"])
@@ -289,7 +289,7 @@ ON_POSTGRES = {
     for name, one in statements("postgres").items()
     if name.startswith("chats.")
 }
-MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
+MAY_BE_SCANNED = {"json_each", "unreadable_rows", "chat_requests"}
 SMALL = {"inbound_messages_open", "inbound_messages_ended"}
 """What is open; and what has ended, which a count at long intervals and a purge read without the messages."""
 IN_ORDER = (

@@ -272,7 +272,7 @@ async def test_a_secret_that_the_cut_goes_through_is_masked(tmp_path: Path) -> N
 
 async def test_a_long_complaint_is_told_by_its_end(tmp_path: Path) -> None:
     room = Room(tmp_path, script("sys.stderr.write('x' * 100_000 + 'the end'); sys.exit(1)"))
-    with pytest.raises(CommandFailed, match=r"the end$") as failed:
+    with pytest.raises(CommandFailed, match=r"(?m)the end$") as failed:
         await room.run()
     assert len(failed.value.message) < 2_200
 

@@ -83,7 +83,7 @@ async def spoiled_dispatch(store: SqliteStore, dispatch_id: str) -> None:
 
 async def set_aside(store: SqliteStore) -> list[tuple[str, str]]:
     return await on_the_writer(
-        store, lambda db: db.execute("SELECT kind, id FROM run_quarantine ORDER BY kind, id").fetchall()
+        store, lambda db: db.execute("SELECT kind, id FROM unreadable_rows ORDER BY kind, id").fetchall()
     )
 
 

@@ -118,7 +118,7 @@ FAULTS = {
     ),
     "14 a purge resets the epoch": Planted(
         "stores/sql/dispatches.sql",
-        "DELETE FROM run_quarantine\n WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = run_quarantine.id);",
+        "DELETE FROM unreadable_rows\n WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = unreadable_rows.id);",
         "DELETE FROM dispatch_epochs;",
         f"{PROMISES}[sqlite-an_epoch_is_never_lower_than_it_was]",
     ),

@@ -740,6 +740,15 @@ CREATE TABLE traces (
   traceparent TEXT NOT NULL CHECK (length(traceparent) = 55)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE unreadable_rows (
+  kind    TEXT NOT NULL,
+  id      TEXT NOT NULL,
+  release TEXT NOT NULL,
+  reason  TEXT NOT NULL,
+  at      INTEGER NOT NULL,
+  PRIMARY KEY (kind, id, release)
+) STRICT, WITHOUT ROWID;
+
 CREATE TRIGGER messages_foreign AFTER INSERT ON messages
   WHEN NEW.thread_id = '' OR typeof(NEW.created_ts) = 'text'
 BEGIN

@@ -329,7 +329,7 @@ def test_a_source_on_which_a_server_is_up_is_refused_whoever_holds_its_locks(
     copied(file, schema)
     with closing(PostgresStore.open(schema[0], schema=schema[1])) as store:
         asyncio.run(Leases(store.store, "mill/1", {"version": "0.9"}).renew())
-    with pytest.raises(StoreHeld, match=r"is in use by servers that are up: mill/1 \(0.9\)$"):
+    with pytest.raises(StoreHeld, match=r"(?m)is in use by servers that are up: mill/1 \(0.9\)$"):
         copied(schema, back)
     assert not back.exists()
     with closing(PostgresStore.open(schema[0], schema=schema[1])) as store:
@@ -350,7 +350,7 @@ def test_a_file_that_is_no_database_is_a_mistaken_name(
     notes = tmp_path / "notes.db"
     notes.write_text("Dear diary, " * 500)
     copied(file, schema)
-    with pytest.raises(StateError, match=r"notes.db is no SQLite database$") as refused:
+    with pytest.raises(StateError, match=r"(?m)notes.db is no SQLite database$") as refused:
         copied(*((schema, notes) if is_target else (notes, schema)))
     assert (exit_code(refused.value), refused.value.remedy) == (REFUSED, "name the right file")
     assert [one.name for one in tmp_path.glob("notes*")] == ["notes.db"], "nothing was made beside it"

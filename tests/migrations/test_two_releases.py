@@ -110,7 +110,7 @@ async def _waits_for_servers(store: PostgresStore, dsn: str, schema: str) -> Non
     async with new.serving():
         async with old.serving():
             with pytest.raises(
-                StoreHeld, match=rf"lacks schema step {ADDS.version}: mill/{NEWEST} \(0.{NEWEST}\)$"
+                StoreHeld, match=rf"(?m)lacks schema step {ADDS.version}: mill/{NEWEST} \(0.{NEWEST}\)$"
             ):
                 await asyncio.to_thread(upgrade, dsn, schema, ADDS, TAKES_AWAY)
             assert await asyncio.to_thread(upgrade, dsn, schema, ADDS) == [ADDS.version]
@@ -130,10 +130,10 @@ async def _counts_for_a_step(
 ) -> None:
     upgraded = partial(asyncio.to_thread, upgrade, dsn, schema, ADDS, TAKES_AWAY)
     await Leases(store.store, "mill/gone", gone).renew()
-    with pytest.raises(StoreHeld, match=r"mill/gone$"):
+    with pytest.raises(StoreHeld, match=r"(?m)mill/gone$"):
         await upgraded()
     async with Leases(store.store, "mill/there", there).serving():
-        with pytest.raises(StoreHeld, match=f"lacks schema step {ADDS.version}: mill/there$"):
+        with pytest.raises(StoreHeld, match=rf"(?m)lacks schema step {ADDS.version}: mill/there$"):
             await upgraded(is_gone=is_gone)
     assert await upgraded(is_gone=is_gone) == [ADDS.version, TAKES_AWAY.version]
 

@@ -35,6 +35,7 @@ async def test_a_fresh_application_is_well_and_says_what_it_cannot_know(here: Pl
     assert states == {
         "store writes": "ok",
         "store reads": "ok",
+        "records": "ok",
         "sqlite": "ok",
         "git": "ok",
         "backups": "unknown",

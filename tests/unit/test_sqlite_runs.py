@@ -82,7 +82,7 @@ MAY_BE_SCANNED = {
     "found",
     "(subquery",
     "CONSTANT",
-    "run_quarantine",
+    "unreadable_rows",
     "run_commands",  # what is asked of runs at work: a few rows
     "above",
     "below",

@@ -20,7 +20,7 @@ from postroom.app.check_results import (
 )
 from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
-from postroom.app.repairs import Repair, indexes_of
+from postroom.app.repairs import Repair, indexes_of, records_of
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.wiring import Application
 from postroom.contracts import progress
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService
 
 PAGE: Final = 500
+_SHOWN_RECORDS: Final = 5
 LONGEST_UNTAKEN: Final = timedelta(minutes=5)
 """How long a run may wait that nothing holds back."""
 
@@ -72,6 +73,7 @@ class Doctor:
         looks: dict[str, Look] = {
             "store writes": self._store_writes,
             "store reads": self._store_reads,
+            "records": self._records,
             "database": self._release,
             "git": self._git,
             **({"archive": self._archives} if self._application.settings.archive_enabled else {}),
@@ -111,6 +113,25 @@ class Doctor:
                 )
             ]
         return [CheckResult(part="store reads", state="ok", detail="every table and index was read")]
+
+    async def _records(self) -> list[CheckResult]:
+        """List the records that this release passes over because it cannot read them."""
+        store = self._application.store.store
+        rows = await store.unreadable(PAGE)
+        if not rows:
+            return [CheckResult(part="records", state="ok", detail="this release can read each record")]
+        shown = "; ".join(f"{row.kind} {row.id}: {row.reason}" for row in rows[:_SHOWN_RECORDS])
+        self.repairs.append(records_of(store, len(rows)))
+        return [
+            CheckResult(
+                part="records",
+                state="failed",
+                detail=f"this release cannot read {len(rows)} records and passes them over: {shown}",
+                remedy="run the newest release that used this database, then `postroom doctor --repair`. "
+                "A damaged record is in the last backup",
+                facts={"records": len(rows)},
+            )
+        ]
 
     async def _log(self) -> list[CheckResult]:
         failure = log_failure()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
 from postroom.mail.archive.archive import Archive
-from postroom.stores.store import Stores
+from postroom.stores.store import SqlStore, Stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,15 @@ def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
         does=f"write {', '.join(indexes)} again, which lack rows that their tables have: in one "
         "transaction, undone if anything is wrong afterwards; nothing else is written meanwhile",
         perform=lambda: store.write_again(indexes),
+    )
+
+
+def records_of(store: SqlStore, count: int) -> Repair:
+    """Return how records that a release could not read are given back to it."""
+    return Repair(
+        name="records",
+        does=f"read {count} records again that this release could not read; the records stay as they are",
+        perform=store.read_again,
     )
 
 

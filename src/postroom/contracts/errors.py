@@ -35,7 +35,8 @@
     │       └── ContextOverflow, RequestRefused, Unauthorized, ModelNotFound, ContentFiltered
     ├── InternalError         a developer: a rule of our own was broken
     ├── StoreError            the operator; the data is as it was
-    │   ├── StoreUnavailable (StoreClosed), StoreFull, StoreReadOnly, StoreCorrupt, CommitUnknown
+    │   ├── StoreUnavailable (StoreClosed), StoreFull, StoreReadOnly, CommitUnknown
+    │   ├── StoreCorrupt (RecordTooNew)
     │   └── StoreHeld, SchemaTooNew, WrongStore  (at start-up: exit 78)
     ├── ArchiveUnavailable    the operator; mail goes on, the backlog drains later
     ├── ServerUnavailable     the person at the command line: start the server
@@ -859,6 +860,13 @@ class StoreCorrupt(StoreError):
 
     code = "store_corrupt"
     default_remedy = "stop the server and run `postroom restore`"
+
+
+class RecordTooNew(StoreCorrupt):
+    """A record holds a value that a newer release wrote: it is intact, and this release passes it over."""
+
+    code = "record_too_new"
+    default_remedy = "run the newer release, which can read the record"
 
 
 class CommitUnknown(StoreError):

@@ -161,6 +161,17 @@ class Outline:
     """Dispatches that are open or given up, the longest unchanged first, at most 500."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableRow:
+    """A row that this release passes over because it cannot read it."""
+
+    kind: str
+    id: str
+    reason: str
+    at: int
+    """When it was found, in milliseconds since the epoch."""
+
+
 class Store(Protocol):
     """Transactions over all tables."""
 
@@ -202,6 +213,17 @@ class Store(Protocol):
 
     async def settle(self) -> None:
         """Let reads that begin after this returns see every message written so far in search and threads."""
+        ...
+
+    async def unreadable(self, limit: int) -> list[UnreadableRow]:
+        """Return rows that this release passes over because it cannot read them, at most `limit`."""
+        ...
+
+    async def read_again(self, *, older_than_ms: int = 0) -> None:
+        """Pass over no row that was found so long ago or earlier: the next look reads it again.
+
+        A row that still cannot be read is then set aside again.
+        """
         ...
 
     async def probe(self) -> None:

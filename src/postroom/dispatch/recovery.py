@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
 from postroom.contracts.clock import milliseconds
@@ -53,6 +53,8 @@ from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
+_READ_AGAIN_MS: Final = 3_600_000
+"""One hour: then a row that could not be read is read again, because its writer may have changed it."""
 OWNER_GONE = "the process that executed it is gone"
 GIVEN_UP = OWNER_GONE + "; attempts: {}, given up: `postroom runs replay {}` has it tried again"
 CLAIM_ERROR_BASE_MS = 500
@@ -96,6 +98,7 @@ class Recovery:
             StoreError: the store could not be looked through; what was taken up already stays so.
         """
         config = self._core.config
+        await self._core.store.read_again()  # an earlier start may have met rows that this release can read
         if config.is_exclusive:
             await self._take_over(lambda consumer: consumer != self._core.consumer_id)
         await self.take_over_from_gone()
@@ -399,6 +402,7 @@ class Rounds:
         )
         try:
             purged = await self._core.observed("purge_terminal", purge)
+            await self._core.store.read_again(older_than_ms=_READ_AGAIN_MS)
             if config.budgets:
                 gone = now - milliseconds(config.gc_ttl)
                 await self._core.store.write(lambda tx: tx.runs.threads.forget_spending(gone))

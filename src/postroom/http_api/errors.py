@@ -125,6 +125,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.StoreFull: 507,
     errors.StoreReadOnly: 503,
     errors.StoreCorrupt: 500,
+    errors.RecordTooNew: 500,
     errors.CommitUnknown: 503,
     errors.StoreHeld: 503,
     errors.SchemaTooNew: 503,

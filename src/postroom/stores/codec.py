@@ -8,7 +8,7 @@ import msgspec
 
 from postroom.contracts.conversation import Summary
 from postroom.contracts.dispatch import RunDispatch
-from postroom.contracts.errors import InvalidActivation, InvalidRecord, StoreCorrupt
+from postroom.contracts.errors import InvalidActivation, InvalidRecord, RecordTooNew, StoreCorrupt
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import DeliveryMode, Json, Message
 from postroom.contracts.records import Record
@@ -51,6 +51,8 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
         Thread,
     )
 }
+_NEW_VALUE = ("Invalid enum value", "Invalid value")
+"""How msgspec begins its text about a value of an enum or a tag of a union that the type does not have."""
 _ESCAPE = "\x1a"
 """Stands in free text before what stands for U+0000, and before itself."""
 
@@ -87,10 +89,14 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
     """Read a record back; `where` names the row for the error.
 
     Raises:
+        RecordTooNew: The text holds a value that only a newer release knows.
         StoreCorrupt: the text is no such record.
     """
     try:
         value: T = _DECODERS[kind].decode(text)
+    except msgspec.ValidationError as error:
+        kind_of_failure = RecordTooNew if str(error).startswith(_NEW_VALUE) else StoreCorrupt
+        raise kind_of_failure(f"{where} does not read back: {error}", value=where) from error
     except (msgspec.DecodeError, InvalidRecord, InvalidActivation) as error:
         raise StoreCorrupt(f"{where} does not read back: {error}", value=where) from error
     return value
@@ -122,9 +128,10 @@ def told(text: str | None) -> str | None:
     return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
 
 
-def unreadable(kind: str, row_id: str, reason: object) -> StoreCorrupt:
+def unreadable(kind: str, row_id: str, reason: Exception) -> StoreCorrupt:
     """Return the failure of a row that does not read back; the facts name it for whoever sets it aside."""
-    return StoreCorrupt(
+    is_newer = isinstance(reason, RecordTooNew | KeyError)  # a KeyError: a status that this release lacks
+    return (RecordTooNew if is_newer else StoreCorrupt)(
         f"{kind} {row_id!r} does not read back: {reason}",
         value=row_id,
         details={"kind": kind, "id": row_id, "reason": str(reason)},

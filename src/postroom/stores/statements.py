@@ -13,6 +13,7 @@ Within a text, these tokens stand for what the engines write differently:
 | `{least}(a, b)`      | `min(a, b)`                             | `least(a, b)`                  |
 | `{index some_index}` | `INDEXED BY some_index`                 | nothing                        |
 | `{cross}`            | `CROSS JOIN`, which keeps the order     | `JOIN`                         |
+| `{release}`          | this release and its newest step, text  | the same                       |
 
 Integers are always 64 bits wide; truth values are the integers 0 and 1 and are compared (`broadcast = 1`). A
 parameter whose type the text does not tell is cast: `CAST(:since AS bigint) IS NULL`.
@@ -24,10 +25,12 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
+from postroom.stores.migrations import newest_of, shipped_migrations
 from postroom.stores.sql_transaction import Dialect
+from postroom.version import __version__
 
 _HEADING: Final = re.compile(r"^-- ([a-z_]+)(?: @(sqlite|postgres))?$", re.MULTILINE)
-_TOKEN: Final = re.compile(r"(?:IN )?\{(ints|texts|index|cross|greatest|least)(?: :?(\w+))?\}")
+_TOKEN: Final = re.compile(r"(?:IN )?\{(ints|texts|index|cross|greatest|least|release)(?: :?(\w+))?\}")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 _ELEMENT: Final = {"ints": "bigint", "texts": "text"}
@@ -105,6 +108,8 @@ def _replaced(match: re.Match[str], dialect: Dialect) -> str:
         if dialect == "sqlite":
             return f"IN (SELECT value FROM json_each(:{named}))"  # noqa: S608 - a parameter's name
         return f"= ANY (CAST(:{named} AS {_ELEMENT[token]}[]))"
+    if match[0] == "{release}":
+        return f"'{__version__}-{newest_of(shipped_migrations(dialect))}'"
     on_sqlite = {"greatest": "max", "least": "min", "index": f"INDEXED BY {named}", "cross": "CROSS JOIN"}
     on_postgres = {"greatest": "greatest", "least": "least", "index": "", "cross": "JOIN"}
     return (on_sqlite if dialect == "sqlite" else on_postgres)[token]

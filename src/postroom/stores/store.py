@@ -1,7 +1,8 @@
 """The store: transactions with typed parts over an engine, the same for every engine.
 
-A row that does not read back stops no other: it is set aside, which is logged once, and the step is done
-again without it. Whoever asked for that very row learns it.
+A row that does not read back stops no other: it is set aside for this release, which is logged once, and the
+step is done again without it. Whoever asked for that very row learns it. It is read again at each start, and
+after an hour.
 """
 
 import os
@@ -18,6 +19,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import (
     CommitUnknown,
     MailboxForked,
+    RecordTooNew,
     StaleClaim,
     StoreCorrupt,
     StoreFull,
@@ -25,7 +27,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.outbox import EffectPerformer, OutboxMessage
 from postroom.contracts.run_ports import RunStores
-from postroom.contracts.transactions import MAIL, Outline, Store, Transaction
+from postroom.contracts.transactions import MAIL, Outline, Store, Transaction, UnreadableRow
 from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.chats.stores import StoredChats
@@ -255,6 +257,18 @@ class SqlStore(Store):
         await self.engine.settle()
 
     @override
+    async def unreadable(self, limit: int) -> list[UnreadableRow]:
+        asked = {"until": self.clock.now(), "limit": limit}
+        rows = await self.engine.read(lambda sql: sql.all("store.unreadable", asked))
+        return [UnreadableRow(kind=kind, id=id, reason=reason, at=at) for kind, id, reason, at in rows]
+
+    @override
+    async def read_again(self, *, older_than_ms: int = 0) -> None:
+        asked = {"until": self.clock.now() - older_than_ms, "limit": 1}
+        if await self.engine.read(lambda sql: sql.all("store.unreadable", asked)):
+            await self.engine.write(lambda sql: sql.run("store.read_again", asked))
+
+    @override
     async def probe(self) -> None:
         now, wanted = self.clock.now(), self._room.wanted
 
@@ -303,7 +317,11 @@ class SqlStore(Store):
             raise error
         before.add(name)
         if await self.engine.write(lambda sql: sql.one("store.set_aside", row)):
-            _LOG.error("store.row_quarantined", kind=row["kind"], id=row["id"], reason=row["reason"])
+            facts = {"kind": row["kind"], "id": row["id"], "reason": row["reason"]}
+            if isinstance(error, RecordTooNew):
+                _LOG.warning("store.row_too_new", **facts, remedy=error.remedy)
+            else:
+                _LOG.error("store.row_quarantined", **facts)
 
 
 class Stores(StoredMail):

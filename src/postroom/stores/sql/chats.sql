@@ -24,7 +24,7 @@ SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_i
        updated_at, revision, thread_id, reason
   FROM inbound_messages
  WHERE inbound_id IN {ints :ids}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
  ORDER BY inbound_id;
 
 -- move
@@ -41,7 +41,7 @@ SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_i
        updated_at, revision, thread_id, reason
   FROM inbound_messages {index inbound_messages_open}
  WHERE is_open = 1 AND inbound_id > :after AND (CAST(:status AS text) IS NULL OR status = :status)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
  ORDER BY inbound_id LIMIT :limit;
 
 -- open_inbound_of_session
@@ -50,7 +50,7 @@ SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_i
   FROM inbound_messages {index inbound_messages_open_of_session}
  WHERE is_open = 1 AND session_key = :session_key AND inbound_id > :after
    AND (CAST(:status AS text) IS NULL OR status = :status)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
  ORDER BY inbound_id LIMIT :limit;
 
 -- newest
@@ -58,7 +58,7 @@ SELECT inbound_id, platform, account, chat_id, message_id, session_key, sender_i
        updated_at, revision, thread_id, reason
   FROM inbound_messages {index inbound_messages_newest}
  WHERE platform = :platform
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'inbound' AND q.id = CAST(inbound_id AS text))
  ORDER BY inbound_id DESC LIMIT :limit;
 
 -- counts
@@ -74,7 +74,7 @@ DELETE FROM inbound_messages
 RETURNING inbound_id;
 
 -- forget_purged
-DELETE FROM run_quarantine WHERE kind = 'inbound' AND id IN {texts :ids};
+DELETE FROM unreadable_rows WHERE kind = 'inbound' AND id IN {texts :ids};
 
 -- session
 SELECT session_key, thread_id, source, title, settings, created_at, updated_at, active_at, revision
@@ -84,7 +84,7 @@ SELECT session_key, thread_id, source, title, settings, created_at, updated_at, 
 SELECT session_key, thread_id, source, title, settings, created_at, updated_at, active_at, revision
   FROM chat_sessions
  WHERE session_key > :after
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'session' AND q.id = session_key)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'session' AND q.id = session_key)
  ORDER BY session_key LIMIT :limit;
 
 -- put_session
@@ -132,14 +132,14 @@ SELECT platform, user_id, role, name, added_at
 SELECT platform, user_id, role, name, added_at
   FROM chat_people
  WHERE (platform, user_id) > (:after_platform, :after_id)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'person' AND q.id = platform || ' ' || user_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'person' AND q.id = platform || ' ' || user_id)
  ORDER BY platform, user_id LIMIT :limit;
 
 -- people_of_platform
 SELECT platform, user_id, role, name, added_at
   FROM chat_people
  WHERE platform = :platform AND (platform, user_id) > (:after_platform, :after_id)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'person' AND q.id = platform || ' ' || user_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'person' AND q.id = platform || ' ' || user_id)
  ORDER BY user_id LIMIT :limit;
 
 -- let_in

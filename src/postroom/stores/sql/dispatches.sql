@@ -84,7 +84,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
    AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = :thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id AND r.run_id <> :ending_run)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
 
 -- queue
@@ -94,7 +94,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id;
 
 -- stale_queue
@@ -106,7 +106,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
   FROM (SELECT * FROM run_dispatches q WHERE q.thread_id = :thread_id AND q.status = 'Queued'
          ORDER BY q.thread_id, q.priority, q.created_at, q.dispatch_id LIMIT 64) AS found
  WHERE dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id);
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id);
 
 -- overdue
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
@@ -115,7 +115,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE status = 'Claimed' AND lease_until < :now
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY lease_until, dispatch_id LIMIT :limit;
 
 -- claimed
@@ -132,7 +132,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE status = 'Claimed' AND claimed_by = :consumer AND NOT (claim_token IN {texts :besides})
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id;
 
 -- queued_of_thread
@@ -142,7 +142,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
 
 -- of_thread
@@ -152,7 +152,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status IN {texts :statuses}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
 
 -- open_by_change
@@ -163,7 +163,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
   FROM run_dispatches
  WHERE is_open = 1 AND status = :status AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- ended_by_change
@@ -174,7 +174,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
   FROM run_dispatches
  WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- unreconciled
@@ -184,7 +184,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
        completed_at, reconciled, limit_key
   FROM run_dispatches
  WHERE reconciled = 0
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- mark_reconciled
@@ -205,8 +205,8 @@ SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, availabl
                                  WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                                    AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
                                  LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                 WHERE kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
             THEN 1 ELSE 0 END
   FROM run_dispatches
  WHERE status = 'Queued' AND available_at <= :now
@@ -226,8 +226,8 @@ SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, availabl
                                  WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                                    AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
                                  LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                 WHERE kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
             THEN 1 ELSE 0 END
   FROM run_dispatches
  WHERE status = 'Queued' AND is_open = 1
@@ -248,8 +248,8 @@ SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, availabl
                                  WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                                    AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
                                  LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                 WHERE kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
             THEN 1 ELSE 0 END
   FROM run_dispatches
  WHERE status = 'Queued' AND is_open = 1 AND tenant = :tenant AND tenant <> ''
@@ -270,8 +270,8 @@ SELECT priority, created_at, dispatch_id, thread_id, tenant, limit_key, availabl
                                  WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                                    AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
                                  LIMIT 1 OFFSET 0)
-                AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                 WHERE kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                 WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id LIMIT 1 OFFSET 0)
             THEN 1 ELSE 0 END
   FROM run_dispatches
  WHERE status = 'Queued' AND is_open = 1 AND tenant = ''
@@ -292,7 +292,7 @@ SELECT d.priority, d.created_at, d.dispatch_id, d.thread_id, d.tenant, d.limit_k
         WHERE q.thread_id = found.thread_id AND q.status = 'Queued' AND q.available_at <= :now AND q.held_until <= :now
           AND NOT (q.limit_key IN {texts :full_keys})
           AND (CAST(:tenant AS text) IS NULL OR q.tenant = CAST(:tenant AS text))
-          AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = q.dispatch_id)
+          AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = q.dispatch_id)
         ORDER BY q.thread_id, q.priority, q.created_at, q.dispatch_id LIMIT 1)
  WHERE found.thread_id IS NOT NULL
    AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = found.thread_id AND o.status = 'Claimed'
@@ -314,7 +314,7 @@ SELECT d.priority, d.created_at, d.dispatch_id, d.thread_id, d.tenant, d.limit_k
                     LIMIT 1 OFFSET 0)
    AND NOT EXISTS (SELECT 1 FROM thread_places p WHERE p.thread_id = d.thread_id
                       AND CAST(:is_anywhere AS bigint) = 0 AND NOT (p.place IN {texts :places}))
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = d.dispatch_id);
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = d.dispatch_id);
 
 -- due_tenants
 WITH RECURSIVE found (tenant) AS (
@@ -336,7 +336,7 @@ SELECT available_at FROM run_dispatches
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = run_dispatches.thread_id AND r.status <> 'done'
                       AND r.holds_others = 1 AND r.run_id <> run_dispatches.run_id
                     LIMIT 1 OFFSET 0)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY available_at LIMIT 1;
 
 -- hold
@@ -363,7 +363,7 @@ SELECT thread_id FROM found
  WHERE thread_id IS NOT NULL
    AND EXISTS (SELECT 1 FROM run_dispatches d
                 WHERE d.thread_id = found.thread_id AND d.status = 'Queued'
-                  AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = d.dispatch_id)
+                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = d.dispatch_id)
                 LIMIT 1 OFFSET 0)
  LIMIT :limit;
 
@@ -372,7 +372,7 @@ SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND 
        coalesce((SELECT epoch FROM dispatch_epochs WHERE thread_id = :thread_id), 0),
        (SELECT count(*) FROM (SELECT 1 FROM run_dispatches
                                WHERE thread_id = :thread_id AND status = 'Queued'
-                                 AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+                                 AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
                                LIMIT :at_most) AS found),
        (SELECT count(*) FROM (SELECT 1 FROM pending_messages WHERE thread_id = :thread_id LIMIT :waiting) AS found),
        (SELECT min(run_id || '') FROM runs {index runs_holding}
@@ -385,7 +385,7 @@ SELECT count(*) FROM (SELECT 1 FROM run_dispatches
 -- count_dead
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches {index run_dispatches_ended}
                        WHERE is_open = 0 AND status = 'DeadLetter' AND thread_id >= :low AND thread_id < :beyond
-                         AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+                         AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
                        LIMIT :at_most) AS found;
 
 -- count_by_status
@@ -414,8 +414,8 @@ DELETE FROM run_dispatches
                         ORDER BY updated_at LIMIT :limit);
 
 -- forget_gone
-DELETE FROM run_quarantine
- WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = run_quarantine.id);
+DELETE FROM unreadable_rows
+ WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = unreadable_rows.id);
 
 -- claimed_by_limit
 SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key;

@@ -44,7 +44,7 @@ SELECT e.event_id, e.event_kind, e.payload, e.sequences, e.created_at, e.causati
   FROM event_scopes s {cross} events e ON e.event_id = s.event_id
  WHERE s.scope = :scope AND s.seq > :after
    AND (CAST(:any_kind AS bigint) = 1 OR e.event_kind IN {texts :kinds})
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'event' AND id = e.event_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'event' AND id = e.event_id)
  ORDER BY s.seq LIMIT :limit;
 
 -- trim_events

@@ -787,7 +787,7 @@ SELECT DISTINCT a.agent_id FROM active_runs a
 SELECT r.run_id, r.body FROM run_threads t JOIN runs r ON r.run_id = t.open_run_id
  WHERE t.thread_id IN {texts :thread_ids} AND r.status = 'waiting'
    AND NOT EXISTS (SELECT 1 FROM active_runs a WHERE a.run_id = r.run_id)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = r.run_id);
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = r.run_id);
 
 -- message_runs
 SELECT message_id, agent_id, run_id, delivered_at, ended_at, failure FROM message_runs

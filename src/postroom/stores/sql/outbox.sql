@@ -19,7 +19,7 @@ SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedup
        claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
   FROM outbox
  WHERE kind = :kind AND status IN ('pending', 'claimed')
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = outbox_id)
  ORDER BY place LIMIT :limit;
 
 -- backlog
@@ -44,12 +44,12 @@ SELECT target,
                                        WHERE w.kind = :kind AND w.target = t.target AND w.status IN ('pending', 'claimed')
                                        ORDER BY w.place LIMIT CAST(:window AS bigint)) AS found)
               AND coalesce(o.lease_until, o.available_at) <= :now
-              AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = o.outbox_id)
+              AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = o.outbox_id)
               AND (o.order_key IS NULL OR NOT EXISTS (
                   SELECT 1 FROM outbox e
                    WHERE e.kind = :kind AND e.target = t.target AND e.order_key = o.order_key
                      AND e.place < o.place AND e.status IN ('pending', 'claimed')
-                     AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = e.outbox_id))))
+                     AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = e.outbox_id))))
             THEN 1 ELSE 0 END,
        (SELECT count(*) FROM (SELECT 1 FROM outbox w
                                WHERE w.kind = :kind AND w.target = t.target AND w.status IN ('pending', 'claimed')
@@ -67,12 +67,12 @@ SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedup
                           WHERE w.kind = :kind AND w.target = :target AND w.status IN ('pending', 'claimed')
                           ORDER BY w.place LIMIT CAST(:window AS bigint)) AS found)
    AND coalesce(lease_until, available_at) <= :now
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = outbox_id)
    AND (order_key IS NULL OR NOT EXISTS (
        SELECT 1 FROM outbox e
         WHERE e.kind = :kind AND e.target = :target AND e.order_key = outbox.order_key
           AND e.place < outbox.place AND e.status IN ('pending', 'claimed')
-          AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = e.outbox_id)))
+          AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = e.outbox_id)))
  ORDER BY place LIMIT :limit;
 
 -- due_far_behind
@@ -92,14 +92,14 @@ SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedup
        SELECT (SELECT e.place FROM outbox e
                 WHERE e.kind = :kind AND e.target = :target AND e.order_key = found.order_key
                   AND e.status IN ('pending', 'claimed')
-                  AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'effect' AND q.id = e.outbox_id)
+                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'effect' AND q.id = e.outbox_id)
                 ORDER BY e.order_key, e.place LIMIT 1)
          FROM found WHERE found.order_key IS NOT NULL
         UNION ALL
        SELECT u.place FROM outbox u
         WHERE u.kind = :kind AND u.target = :target AND u.order_key IS NULL AND u.status IN ('pending', 'claimed')
           AND coalesce(u.lease_until, u.available_at) <= :now
-          AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'effect' AND q.id = u.outbox_id))
+          AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'effect' AND q.id = u.outbox_id))
    AND status IN ('pending', 'claimed') AND coalesce(lease_until, available_at) <= :now
  ORDER BY place LIMIT :limit;
 
@@ -161,7 +161,7 @@ SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedup
        claim_token, lease_until, last_error, order_key, may_have_arrived, steps_done
   FROM outbox
  WHERE status = 'dead_letter' AND outbox_id > :after AND (CAST(:kind AS text) IS NULL OR kind = :kind)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'effect' AND id = outbox_id)
  ORDER BY outbox_id LIMIT :limit;
 
 -- purge
@@ -171,5 +171,5 @@ DELETE FROM outbox
                   ORDER BY created_at, place LIMIT :limit);
 
 -- forget_purged
-DELETE FROM run_quarantine
- WHERE kind = 'effect' AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox_id = run_quarantine.id);
+DELETE FROM unreadable_rows
+ WHERE kind = 'effect' AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox_id = unreadable_rows.id);

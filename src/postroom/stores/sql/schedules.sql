@@ -10,7 +10,7 @@ SELECT schedule_id, kind, name, cron, every_ms, zone, payload, missed, overlap, 
        starts_at, tick_at, next_at, submitted, passed_over, last_at, last_id, last_error
   FROM schedules
  WHERE kind = :kind AND name > :after
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'schedule' AND q.id = schedule_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'schedule' AND q.id = schedule_id)
  ORDER BY name LIMIT :limit;
 
 -- due
@@ -18,13 +18,13 @@ SELECT schedule_id, kind, name, cron, every_ms, zone, payload, missed, overlap, 
        starts_at, tick_at, next_at, submitted, passed_over, last_at, last_id, last_error
   FROM schedules
  WHERE kind = :kind AND next_at <= :now
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'schedule' AND q.id = schedule_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'schedule' AND q.id = schedule_id)
  ORDER BY next_at LIMIT :limit;
 
 -- next_at
 SELECT next_at FROM schedules
  WHERE kind = :kind AND next_at IS NOT NULL
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'schedule' AND q.id = schedule_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows q WHERE q.release = {release} AND q.kind = 'schedule' AND q.id = schedule_id)
  ORDER BY next_at LIMIT 1;
 
 -- insert

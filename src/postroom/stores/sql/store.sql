@@ -1,8 +1,15 @@
 -- set_aside
-INSERT INTO run_quarantine (kind, id, reason, at)
-VALUES (:kind, :id, :reason, :at)
-ON CONFLICT (kind, id) DO NOTHING
+INSERT INTO unreadable_rows (kind, id, release, reason, at)
+VALUES (:kind, :id, {release}, :reason, :at)
+ON CONFLICT (kind, id, release) DO NOTHING
 RETURNING kind;
+
+-- unreadable
+SELECT kind, id, reason, at FROM unreadable_rows WHERE release = {release} AND at <= :until
+ ORDER BY at, kind, id LIMIT :limit;
+
+-- read_again
+DELETE FROM unreadable_rows WHERE release = {release} AND at <= :until;
 
 -- probe
 INSERT INTO probe (id, written_at)

@@ -72,20 +72,20 @@ DELETE FROM thread_states WHERE thread_id IN {texts :thread_ids};
 DELETE FROM run_threads WHERE thread_id IN {texts :thread_ids};
 
 -- forget_thread
-DELETE FROM run_quarantine
+DELETE FROM unreadable_rows
  WHERE kind = 'thread' AND id = :thread_id
     OR kind IN ('message', 'pending') AND substr(id, 1, length(:below)) = :below;
 
 -- forget_runs
-DELETE FROM run_quarantine
- WHERE kind = 'run' AND NOT EXISTS (SELECT 1 FROM runs WHERE run_id = run_quarantine.id);
+DELETE FROM unreadable_rows
+ WHERE kind = 'run' AND NOT EXISTS (SELECT 1 FROM runs WHERE run_id = unreadable_rows.id);
 
 -- threads
 SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
        latest_run_updated_at, message_count, created_at, updated_at
   FROM run_threads
  WHERE thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'thread' AND id = thread_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'thread' AND id = thread_id)
  ORDER BY thread_id LIMIT :limit;
 
 -- threads_of_resource
@@ -94,7 +94,7 @@ SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, o
   FROM run_threads
  WHERE resource_id = :resource_id AND thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
    AND resource_id IS NOT NULL
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'thread' AND id = thread_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'thread' AND id = thread_id)
  ORDER BY thread_id LIMIT :limit;
 
 -- threads_of_parent
@@ -103,7 +103,7 @@ SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, o
   FROM run_threads
  WHERE parent_thread_id = :parent_thread_id AND thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
    AND (CAST(:resource_id AS text) IS NULL OR resource_id = :resource_id)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'thread' AND id = thread_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'thread' AND id = thread_id)
  ORDER BY thread_id LIMIT :limit;
 
 -- threads_without_parent
@@ -112,7 +112,7 @@ SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, o
   FROM run_threads
  WHERE parent_thread_id IS NULL AND thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
    AND (CAST(:resource_id AS text) IS NULL OR resource_id = :resource_id)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'thread' AND id = thread_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'thread' AND id = thread_id)
  ORDER BY thread_id LIMIT :limit;
 
 -- run
@@ -143,43 +143,43 @@ ON CONFLICT (run_id) DO UPDATE
 -- last_runs
 SELECT 'open' AS part, run_id, body FROM runs
  WHERE run_id = (SELECT open_run_id FROM run_threads WHERE thread_id = :thread_id)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  UNION ALL
 SELECT * FROM (
   SELECT 'latest' AS part, run_id, body FROM runs
-   WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
    ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found
  UNION ALL
 SELECT * FROM (
   SELECT 'started' AS part, run_id, body FROM runs {index runs_started}
    WHERE thread_id = :thread_id AND status <> 'created'
-     AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+     AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
    ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found;
 
 -- latest_runs
 SELECT run_id, body FROM runs
- WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT :limit;
 
 -- runs
 SELECT run_id, body FROM runs
  WHERE run_id >= :low AND run_id < :beyond AND run_id <> :after
    AND status IN {texts :statuses}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- runs_of_thread
 SELECT run_id, body FROM runs
  WHERE thread_id = :thread_id AND run_id >= :low AND run_id < :beyond AND run_id <> :after
    AND status IN {texts :statuses}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- runs_below
 SELECT run_id, body FROM runs
  WHERE thread_id >= :thread_low AND thread_id < :thread_beyond AND run_id >= :low AND run_id < :beyond AND run_id <> :after
    AND status IN {texts :statuses}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- open_runs_below
@@ -187,19 +187,19 @@ SELECT run_id, body FROM runs {index runs_open_of_thread}
  WHERE status <> 'done' AND thread_id >= :thread_low AND thread_id < :thread_beyond
    AND run_id >= :low AND run_id < :beyond AND run_id <> :after
    AND status IN {texts :statuses}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- count_open
 SELECT count(*) FROM runs {index runs_open_of_thread}
  WHERE status <> 'done' AND thread_id >= :low AND thread_id < :beyond
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id);
 
 -- undelivered
 SELECT run_id, body FROM runs {index runs_open}
  WHERE status <> 'done' AND status IN ('created', 'waiting') AND run_id > :after AND run_id > ''
    AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.run_id = runs.run_id AND d.is_open = 1 AND d.run_id > '')
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- waiting_without_questions
@@ -207,36 +207,36 @@ SELECT run_id, body FROM runs {index runs_open}
  WHERE status <> 'done' AND status = 'waiting' AND holds_others = 0 AND run_id > :after AND run_id > ''
    AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.thread_id = runs.thread_id AND d.status = 'Queued')
    AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.thread_id = runs.thread_id AND d.status = 'Claimed')
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- open_runs
 SELECT run_id, body FROM runs {index runs_open}
  WHERE status <> 'done' AND run_id > '' AND run_id >= :low AND run_id < :beyond AND run_id <> :after
    AND status IN {texts :statuses}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- open_runs_of_thread
 SELECT run_id, body FROM runs {index runs_open_of_thread}
  WHERE status <> 'done' AND thread_id = :thread_id AND run_id >= :low AND run_id < :beyond AND run_id <> :after
    AND status IN {texts :statuses}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- turns
 SELECT run_id, status, created_at, body FROM runs
  WHERE thread_id = :thread_id AND updated_at >= :since
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  UNION ALL
 SELECT run_id, status, created_at, body FROM runs
  WHERE thread_id = :thread_id AND status <> 'done' AND updated_at < :since
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id);
 
 -- turns_named
 SELECT run_id, status, created_at, body FROM runs
  WHERE run_id IN {texts :run_ids}
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id);
 
 -- append_message
 INSERT INTO run_messages (thread_id, seq, message_id, run_id, visibility, created_at, body)
@@ -307,28 +307,28 @@ SELECT found.* FROM (SELECT DISTINCT unnest(CAST(:message_ids AS text[])) AS id)
 SELECT thread_id, seq, created_at, body FROM run_messages
  WHERE thread_id = :thread_id AND seq > :after AND seq < :before
    AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'message' AND id = thread_id || '/' || seq)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'message' AND id = thread_id || '/' || seq)
  ORDER BY seq LIMIT :limit;
 
 -- messages_newest
 SELECT thread_id, seq, created_at, body FROM run_messages
  WHERE thread_id = :thread_id AND seq > :after AND seq < :before
    AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'message' AND id = thread_id || '/' || seq)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'message' AND id = thread_id || '/' || seq)
  ORDER BY seq DESC LIMIT :limit;
 
 -- messages_of_run
 SELECT thread_id, seq, created_at, body FROM run_messages
  WHERE thread_id = :thread_id AND run_id = :run_id AND run_id IS NOT NULL AND seq > :after AND seq < :before
    AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'message' AND id = thread_id || '/' || seq)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'message' AND id = thread_id || '/' || seq)
  ORDER BY seq LIMIT :limit;
 
 -- messages_of_run_newest
 SELECT thread_id, seq, created_at, body FROM run_messages
  WHERE thread_id = :thread_id AND run_id = :run_id AND run_id IS NOT NULL AND seq > :after AND seq < :before
    AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'message' AND id = thread_id || '/' || seq)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'message' AND id = thread_id || '/' || seq)
  ORDER BY seq DESC LIMIT :limit;
 
 -- state
@@ -341,28 +341,28 @@ ON CONFLICT (thread_id) DO UPDATE SET body = excluded.body;
 -- pending
 SELECT thread_id, place, pending_id, revision, created_at, updated_at, mode, body FROM pending_messages
  WHERE thread_id = :thread_id
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'pending' AND id = thread_id || '/' || pending_id)
  ORDER BY place;
 
 -- pending_behind
 SELECT thread_id, place, pending_id, revision, created_at, updated_at, mode, body FROM pending_messages
  WHERE thread_id = :thread_id AND place > :place
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'pending' AND id = thread_id || '/' || pending_id)
  ORDER BY place LIMIT :limit;
 
 -- pending_named
 SELECT thread_id, place, pending_id, revision, created_at, updated_at, mode, body,
        (SELECT count(*) FROM pending_messages p WHERE p.thread_id = :thread_id AND p.place <= pending_messages.place
-           AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = p.thread_id || '/' || p.pending_id))
+           AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'pending' AND id = p.thread_id || '/' || p.pending_id))
   FROM pending_messages
  WHERE thread_id = :thread_id AND pending_id = :pending_id
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id);
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'pending' AND id = thread_id || '/' || pending_id);
 
 -- count_pending
 SELECT count(*) FROM (SELECT 1 FROM pending_messages
                        WHERE thread_id = :thread_id
-                         AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                          WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)) AS found;
+                         AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                          WHERE release = {release} AND kind = 'pending' AND id = thread_id || '/' || pending_id)) AS found;
 
 -- full_threads
 -- Places have gaps but no more rows than their span: only a span that is wide enough is counted.
@@ -403,8 +403,8 @@ SELECT thread_id FROM found
  WHERE thread_id IS NOT NULL
    AND EXISTS (SELECT 1 FROM pending_messages p
                 WHERE p.thread_id = found.thread_id
-                  AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                   WHERE kind = 'pending' AND id = p.thread_id || '/' || p.pending_id)
+                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                   WHERE release = {release} AND kind = 'pending' AND id = p.thread_id || '/' || p.pending_id)
                 LIMIT 1 OFFSET 0)
  LIMIT :limit;
 
@@ -421,8 +421,8 @@ SELECT thread_id FROM found
    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = found.thread_id AND r.status <> 'done' AND r.holds_others = 1)
    AND EXISTS (SELECT 1 FROM pending_messages p WHERE p.thread_id = found.thread_id
                   AND (p.mode LIKE '%"starts_run"_true%' OR p.mode LIKE '%"target_run_id"_"%')
-                  AND NOT EXISTS (SELECT 1 FROM run_quarantine
-                                   WHERE kind = 'pending' AND id = p.thread_id || '/' || p.pending_id))
+                  AND NOT EXISTS (SELECT 1 FROM unreadable_rows
+                                   WHERE release = {release} AND kind = 'pending' AND id = p.thread_id || '/' || p.pending_id))
  LIMIT :limit;
 
 -- spending
