@@ -14,6 +14,7 @@ import pytest
 from application_room import Place, place
 from postroom.app.check_results import LEAST_FREE, told_of_descriptors, told_of_disk
 from postroom.app.doctor import _channel
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock
@@ -125,6 +126,27 @@ async def test_the_run_that_waits_longest_is_told_with_the_reason(here: Place) -
     longest = await here.application.runs.longest_waiting(here.clock.now())
     assert longest is not None
     assert longest.dispatch_id == "first"
+
+
+async def test_a_run_that_the_server_claimed_and_does_not_execute_is_told_after_ten_seconds(
+    here: Place,
+) -> None:
+    await here.queue("left")
+    runs = here.application.runs
+    row = await runs.stores.dispatches.load_dispatch("left")
+    assert row is not None
+    await runs.stores.dispatches.claim(row.thread_id, consumer=runs.mailbox.consumer_id, lease_ms=60_000)
+    assert "not executed" not in (await here.finding("runs"))["detail"]
+    here.clock.advance(timedelta(seconds=11))
+    told = await here.finding("runs")
+    assert (told["state"], "claimed by this server and not executed: run-left" in told["detail"]) == (
+        "failed",
+        True,
+    )
+    await runs.mailbox.release_unexecuted_claims()
+    row = await runs.stores.dispatches.load_dispatch("left")
+    assert row is not None
+    assert (row.status, row.attempt_count) == (RunDispatchStatus.QUEUED, 0)
 
 
 async def test_the_longest_waiting_run_is_found_behind_many_that_are_not_due(here: Place) -> None:

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 PAGE: Final = 500
 _SHOWN_RECORDS: Final = 5
 LONGEST_UNTAKEN: Final = timedelta(minutes=5)
+_LONGEST_UNEXECUTED: Final = timedelta(seconds=10)
+"""After which a claim that no slot of this server executes should have been released."""
 """How long a run may wait that nothing holds back."""
 
 Look = Callable[[], Awaitable[list[CheckResult]]]
@@ -190,6 +192,9 @@ class Doctor:
         waits, remedy = await self._longest_waiting()
         if remedy:
             state = "failed"
+        if left := await self._unexecuted():
+            told += f"; claimed by this server and not executed: {', '.join(left[:20])}"
+            state, remedy = "failed", "see the log for `claims.not_looked_at`, and start the server again"
         dead = counts.get(RunDispatchStatus.DEAD_LETTER, 0)
         untold = await self._application.runs.untold_dead_letters()
         if dead > untold:
@@ -198,6 +203,12 @@ class Doctor:
             state, remedy = "failed", f"`postroom runs dead` shows the {dead} dead letters, and why"
         facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
         return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
+
+    async def _unexecuted(self) -> list[str]:
+        """Return the runs that this server claimed more than 10 s ago and does not execute."""
+        before = self._application.clock.now() - milliseconds(_LONGEST_UNEXECUTED)
+        rows = await self._application.runs.mailbox.unexecuted_claims()
+        return [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
 
     async def _outbox(self) -> list[CheckResult]:
         """Look at the effects outside the database: a dead letter needs somebody."""

@@ -101,6 +101,8 @@ class Workers:
 
     def __init__(self) -> None:
         self._workers: dict[str, MailboxWorker] = {}
+        self.executing: dict[str, MailboxWorker] = {}
+        """Those that execute a run, by thread."""
 
     def __contains__(self, thread_id: str) -> bool:
         return thread_id in self._workers
@@ -124,7 +126,7 @@ class Workers:
 
         One whose executor is told already ends by itself.
         """
-        for thread_id, worker in self._workers.items():
+        for thread_id, worker in self.executing.items():
             if worker.lease is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
                 worker.lease.is_cancelled, worker.lease.is_kept = True, False
                 if not is_told:
@@ -134,7 +136,7 @@ class Workers:
 
     def keep(self, dispatch_id: str) -> None:
         """Queue the run of this dispatch again when its execution has stopped, and do not cancel the run."""
-        for worker in self._workers.values():
+        for worker in self.executing.values():
             if worker.lease is not None and worker.dispatch_id == dispatch_id:
                 worker.lease.is_cancelled, worker.lease.is_kept = False, True
 

@@ -409,6 +409,7 @@ class Dispatcher:
             concluded=asyncio.get_running_loop().create_future(),
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
+        self.workers.executing[claimed.thread_id] = worker
         self._executing += 1
         core.metrics.active_runs.inc()
         self._leases.keep(job)
@@ -501,6 +502,7 @@ class Dispatcher:
         worker = self.workers.get_or_create(job.claimed.thread_id)
         if worker.dispatch_id == job.claimed.dispatch_id:
             worker.rest()
+            self.workers.executing.pop(job.claimed.thread_id, None)
         self._was_full = not self.slots.free
         self.slots.give(job.claimed.tenant)
         if job.comes_again:
