@@ -192,6 +192,9 @@ class FakeTelegram:
     async def _getMe(self, call: Call) -> Any:
         return OURSELVES
 
+    async def _setMyCommands(self, call: Call) -> Any:
+        return True
+
     async def _getUpdates(self, call: Call) -> Any:
         if self.webhook.get("url"):
             return Refusal(409, "Conflict: can't use getUpdates method while webhook is active")

@@ -409,6 +409,20 @@ async def test_an_update_that_meets_a_defect_three_times_is_a_dead_letter_and_th
     assert adapter.liveness.shown()["state"] == "degraded"
 
 
+async def test_the_menu_of_the_bot_shows_the_commands(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    adapter = made(fake, clock)
+    adapter.commands = [("start", "say hello"), ("help", "list the commands")]
+    async with connected(adapter, kept):
+        await until(lambda: fake.sent("setMyCommands"))
+    [told] = fake.sent("setMyCommands")
+    assert told["commands"] == [
+        {"command": "start", "description": "say hello"},
+        {"command": "help", "description": "list the commands"},
+    ]
+
+
 async def test_what_can_never_be_kept_is_acknowledged_and_counted(
     fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
 ) -> None:

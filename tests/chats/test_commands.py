@@ -38,6 +38,14 @@ async def test_help_lists_what_one_may_use(room):
     await all_answered(room, gateway, 1)
 
 
+async def test_start_greets_and_is_never_read(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("/start from-a-link")
+    await settled(lambda: channel.texts() == [wording.GREETING], room.hurry(gateway))
+    assert agent.read == []
+
+
 async def test_an_unknown_command_is_named_and_never_read(room):
     agent = Agent()
     gateway, channel = await room.open(agent)

@@ -11,6 +11,7 @@ from gateway_room import Agent, all_answered, busy, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.records import replace
+from postroom.gateway import wording
 from postroom.gateway.config import BusyPolicy
 
 
@@ -153,14 +154,15 @@ async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(ro
     gateway, channel = await room.open(agent, config=busy(BusyPolicy.REJECT))
     await channel.say("first")
     await settled(agent.began(1))
-    await channel.say("second")
+    for text in ("second", "third", "fourth"):
+        await channel.say(text)
     await settled(lambda: not gateway.intake.tasks)
     agent.free.set()
-    await all_answered(room, gateway, 2)
+    await all_answered(room, gateway, 4)
     assert agent.read == [["first"]]
     await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
-    assert sorted(channel.texts()) == ["Not taken: the agent is at work. Send it again later.", "re: first"]
-    assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.REJECTED: 1}
+    assert sorted(channel.texts()) == [wording.BUSY, "re: first"]
+    assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.REJECTED: 3}
 
 
 async def test_a_full_queue_refuses_and_says_so(room):

@@ -60,6 +60,7 @@ class Command:
 
 
 COMMANDS = (
+    Command(name="start", help="say hello, and how to begin", role=PersonRole.VIEWER),
     Command(name="help", help="list the commands", role=PersonRole.VIEWER),
     Command(name="status", help="what is at work here, and what waits", role=PersonRole.VIEWER),
     Command(name="stop", usage="[all]", help="end the run at work; with `all` drop what waits as well"),
@@ -202,6 +203,7 @@ class Commands:
         return {
             "remind": self._remind,
             "every": self._every,
+            "start": self._start,
             "status": self._status,
             "agent": self._agent,
             "stop": self._stop,
@@ -252,6 +254,9 @@ class Commands:
             return await handler(call)
 
     # Looking.
+
+    async def _start(self, call: CommandCall) -> str:
+        return wording.GREETING
 
     async def _status(self, call: CommandCall) -> str:
         session, state = await self._with_state(call)

@@ -215,6 +215,12 @@ class Delivery:
         # A server that has not connected a bot does not know its account, and leaves messages for it.
         self._adapters = {target_name(one.platform.value, UNKNOWN_ACCOUNT): one for one in adapters}
         self._adapters |= {target_name(one.platform.value, one.account): one for one in adapters}
+        # Another server finishes what this one began for a bot that it no longer has.
+        self._outgoing = {key: one for key, one in self._outgoing.items() if self._is_said_here(one)}
+
+    def _is_said_here(self, outgoing: OutgoingMessage) -> bool:
+        source = outgoing.address.source
+        return target_name(source.platform.value, source.account) in self._adapters
 
     def serves(self, target: str) -> bool:
         """Say whether this is a bot that is connected here."""
@@ -392,13 +398,19 @@ class Delivery:
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> SendResult:
         """Ask each question with a card of its own, and remember the cards."""
-        outgoing = self._outgoing.setdefault(row.outbox_id, OutgoingMessage(row.outbox_id, address))
+        outgoing = self._outgoing.get(row.outbox_id)
+        if outgoing is None:  # a process that died has asked the first of them, and perhaps one more
+            outgoing = self._outgoing[row.outbox_id] = OutgoingMessage(
+                row.outbox_id, address, sent=row.steps_done, is_under_way=row.may_have_arrived
+            )
         result = SendResult.sent()
         for number, question in enumerate(reply.questions):
             if number < outgoing.sent:
                 continue
             text = f"{reply.text}\n\n{question.text}" if reply.text and number == 0 else question.text
             text = self._sessions.label(address.source) + text
+            if outgoing.is_under_way:
+                text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
             buttons = (
                 Button(label="Approve", value=f"approve {question.number}"),
                 Button(label="Deny", value=f"deny {question.number}"),
@@ -407,10 +419,14 @@ class Delivery:
                 address.source, dedupe_key=f"{row.outbox_id}/{number}", read=list(address.read), final=True
             )
             card = Card(text=text, buttons=buttons)
+            outgoing.is_under_way = True
             result = await adapter.send_card(address.source.chat_id, card, metadata)
+            outgoing.is_under_way = result.error_kind is not None and result.error_kind.may_have_arrived
             if not result.success:
                 return result
             outgoing.sent += 1
+            if outgoing.sent < len(reply.questions):
+                await self._stores.note_sent(outgoing.key, outgoing.sent)
             if result.message_id is not None:
                 card_id = {"id": result.message_id, "source": address.source.to_dict()}
                 await self._remember_card(reply.thread_id, question.number, card_id)

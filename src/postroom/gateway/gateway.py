@@ -23,7 +23,7 @@ from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.transactions import Store
 from postroom.gateway import status
 from postroom.gateway.chat_settings import ChatSettings
-from postroom.gateway.commands import Commands
+from postroom.gateway.commands import COMMANDS, Commands
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.delivery import Delivery
 from postroom.gateway.handover import Handover
@@ -159,6 +159,7 @@ class Gateway:
             for adapter in self._adapters.values():
                 adapter.set_message_handler(self.intake)
                 adapter.files = self.stores.files
+                adapter.commands = [(one.name, one.help) for one in COMMANDS]
                 adapter.keep_dead = partial(self._notices.keep_dead, adapter)
                 adapter.is_ours = partial(self._is_ours, adapter)
                 adapter.is_shared = self._leases is not None

@@ -322,7 +322,9 @@ class GatewayRunner:
         if text is None:
             return
         if admission.kind is AdmissionKind.REJECTED:
-            await services.notices.refuse(event, text, key=notice_key("rejected", event.inbound_id))
+            may_wait = text == wording.BUSY and source.platform not in ANSWER_ONLY
+            if not may_wait or services.acknowledgements.is_due(f"refused {key}"):
+                await services.notices.refuse(event, text, key=notice_key("rejected", event.inbound_id))
             await self._close(event, InboundStatus.REJECTED, reason=text)
         elif source.platform not in ANSWER_ONLY and services.acknowledgements.is_due(key):
             key = notice_key("ack", event.inbound_id)

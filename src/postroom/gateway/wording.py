@@ -33,7 +33,10 @@ _OVER_A_LIMIT = {
 POSSIBLE_DUPLICATE = "(You may have had this before: the last try was cut off.)"
 STARTING_UP = "The agent is still starting up; it is stopped before it begins."
 STOPPING = "Stopping."
-BUSY = "Not taken: the agent is at work. Send it again later."
+BUSY = (
+    "Not taken: the agent is at work. Send it again later. I take no message until then, and repeat this only"
+    " every half a minute."
+)
 NOTHING_TO_STOP = "Nothing is at work here."
 EDITED_TOO_LATE = "I had read this before you changed it. Send what is different as a new message."
 EDITED_UNREAD = "I do not read this, for it was taken back or refused before. Send it as a new message."
@@ -70,6 +73,7 @@ NOBODY_REACHED = (
 READ_TOGETHER = "This is read together with what else you sent."
 
 
+GREETING = "Hello! Write what you want, and the answer comes here. /help lists the commands."
 NOTHING_TO_READ = "There is nothing in this that I can read: write what you want to say."
 
 

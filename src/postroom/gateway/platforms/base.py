@@ -308,8 +308,12 @@ class BasePlatformAdapter(ABC):
         """Where files are kept, for an adapter that shows or takes them itself; the gateway sets it."""
         self.keep_dead: Callable[[str, str, str], Awaitable[None]] | None = None
         """Keeps a raw update as a dead letter (its key, its text, why); the gateway sets it."""
+        self.commands: Sequence[tuple[str, str]] = ()
+        """Name and help of each command, for a platform that shows a menu; the gateway sets it."""
         self._failing: OrderedDict[str, int] = OrderedDict()
         """By the digest of an update that met a defect: how often it was tried."""
+        self._file_turn = asyncio.Semaphore(2)
+        """Held while a whole file is in memory: a file may have 20 MB, and 32 answers go out at once."""
         self._pending_messages: dict[str, MessageEvent] = {}
         """The message that is next in each busy session; a view that the runner keeps."""
 

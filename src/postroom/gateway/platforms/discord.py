@@ -369,8 +369,10 @@ class DiscordAdapter(BasePlatformAdapter):
         if isinstance(words, SendResult):
             return words
         body = wire.body_of(words, nonce=_nonce(metadata))
-        form = wire.form_of(body, attachment, await data.whole())
-        return await self._say("POST", _MESSAGES, metadata, channel_id=_channel(chat_id, metadata), form=form)
+        channel_id = _channel(chat_id, metadata)
+        async with self._file_turn:
+            form = wire.form_of(body, attachment, await data.whole())
+            return await self._say("POST", _MESSAGES, metadata, channel_id=channel_id, form=form)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield a file that came in, from Discord's own file server only.

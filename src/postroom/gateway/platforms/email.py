@@ -313,9 +313,9 @@ class EmailAdapter(BasePlatformAdapter):
         metadata: Metadata | None = None,
     ) -> SendResult:
         """Write a mail with a file."""
-        return await self._write(
-            chat_id, caption or "", None, metadata or {}, (attachment, await data.whole())
-        )
+        async with self._file_turn:
+            file = (attachment, await data.whole())
+            return await self._write(chat_id, caption or "", None, metadata or {}, file)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield a file that came in, from our own mailbox only."""

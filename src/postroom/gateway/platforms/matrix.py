@@ -326,7 +326,9 @@ class MatrixAdapter(BasePlatformAdapter):
         """Upload a file and show it in a room."""
         mime = attachment.mime or "application/octet-stream"
         path = wire.path_of("upload", base="/_matrix/media/v3")
-        answer = await self._home.ask("POST", path, await data.whole(), content_type=mime, timeout_ms=120_000)
+        async with self._file_turn:
+            raw = await data.whole()
+            answer = await self._home.ask("POST", path, raw, content_type=mime, timeout_ms=120_000)
         url = answer.body.get("content_uri")
         if not answer.ok or not isinstance(url, str):
             refused = self._result(answer)  # nothing was shown yet, so that nothing can be doubled

@@ -13,6 +13,7 @@ update. In `config.extra`:
 | `delete_webhook` | false | take a webhook away that another set, where long polling is wanted |
 | `poll_seconds` | 30 | how long Telegram holds a poll open while there is nothing new; 1 to 50 |
 | `timeout_ms` | 30000 | how long a call may be without a sign of life |
+| `proxy` | none | an HTTP proxy on the way to Telegram |
 
 Telegram has no key that makes a repeated send harmless, and tells bots nothing of deleted messages. A command
 without a bot's name is taken as meant for us, in groups too; one with another bot's name is passed over.
@@ -86,6 +87,12 @@ class TelegramOptions(Options, frozen=True):
     delete_webhook: bool = False
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
     timeout_ms: Annotated[int, Meta(ge=1, le=300_000)] = 30_000
+    proxy: (
+        Annotated[
+            str, Meta(pattern="^https?://", description="an address that begins with http:// or https://")
+        ]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
@@ -234,6 +241,15 @@ class TelegramAdapter(BasePlatformAdapter):
         self._well()
         work = self._watch(api) if self._options.webhook_url else self._poll(api)
         self._tasks.start(work, name="receive")
+        if self.commands:
+            self._tasks.start(self._show_menu(api), name="show the menu of commands")
+
+    async def _show_menu(self, api: "TelegramApi") -> None:
+        """Set the menu of commands; a refusal leaves the menu as it was."""
+        listed: Json = [{"command": name, "description": words[:256]} for name, words in self.commands]
+        answer = await api.call("setMyCommands", {"commands": listed})
+        if answer.kind is not None:
+            _LOG.info("telegram.no_menu", reason=answer.error)
 
     async def disconnect(self) -> None:
         """End everything; harmless when done twice."""
@@ -631,7 +647,7 @@ def _client(options: TelegramOptions, token: str) -> "TelegramApi":
     """
     from postroom.gateway.platforms.telegram_api import TelegramApi
 
-    return TelegramApi(options.base_url, token, silence_ms=options.timeout_ms)
+    return TelegramApi(options.base_url, token, silence_ms=options.timeout_ms, proxy=options.proxy)
 
 
 def _checked(answer: Answer) -> Json:

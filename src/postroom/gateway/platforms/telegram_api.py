@@ -40,11 +40,11 @@ File = tuple[str, FileContent, str]
 class _WithToken(httpx2.AsyncBaseTransport):
     """Puts the token where the mask stands, and sends the request."""
 
-    def __init__(self, token: str, *, is_plain: bool) -> None:
+    def __init__(self, token: str, *, is_plain: bool, proxy: str | None) -> None:
         self._path = f"/bot{token}/".encode("ascii")
         # Without TLS no certificates are read; a context that trusts nobody stands where one must stand.
         trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
-        self._inner = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False)
+        self._inner = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.raw_path.replace(f"/{MASK}/".encode("ascii"), self._path, 1)
@@ -65,10 +65,10 @@ class _WithToken(httpx2.AsyncBaseTransport):
 class TelegramApi:
     """One bot's calls. Making it reads certificates from the disk, so it is made off the event loop."""
 
-    def __init__(self, base_url: str, token: str, *, silence_ms: int) -> None:
+    def __init__(self, base_url: str, token: str, *, silence_ms: int, proxy: str | None = None) -> None:
         self._base = base_url.rstrip("/")
         self._silence = silence_ms / 1_000
-        transport = _WithToken(token, is_plain=self._base.startswith("http://"))
+        transport = _WithToken(token, is_plain=self._base.startswith("http://"), proxy=proxy)
         self._client = httpx2.AsyncClient(transport=transport, trust_env=False)
 
     def __repr__(self) -> str:
