@@ -46,7 +46,6 @@ async def test_a_message_its_run_and_what_the_answer_begins_are_one_trace(traced
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.provider.name": "postroom",
         "gen_ai.agent.name": "Bo",
-        "gen_ai.agent.id": "Bo@projects-shop",
         "gen_ai.conversation.id": "agent:projects-shop/Bo",
     }
     assert run["resource"]["attributes"]["service.name"] == "postroom"

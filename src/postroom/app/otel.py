@@ -73,7 +73,6 @@ class OtelTracing:
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": NAME,
             "gen_ai.agent.name": agent.name,
-            "gen_ai.agent.id": f"{agent.name}@{agent.project}",
             "gen_ai.conversation.id": agent.thread_id,
             "postroom.run.id": agent.run_id,
         }
