@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from postroom import Item, Mailbox, MailboxConfig
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import DuplicateRecord
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import ClaimRequest
@@ -135,3 +137,33 @@ async def test_who_looks_for_threads_on_which_messages_wait_reads_one_message_of
         assert tx.runs.dispatches.queued_threads(10, "") == ("other",)
 
     await compared(opening, waiting_messages, look)
+
+
+async def test_a_repeated_message_finds_its_run_without_a_look_at_the_other_runs(opening) -> None:
+    run_ids: list[str] = []
+
+    async def fill(mailbox: Mailbox, waiting: int) -> None:
+        request = RunActivation.new("deep", [Message.user("x", id="known")])
+        await queued(mailbox, waiting)
+        run_ids.append((await mailbox.admin.submit_background(request)).run_id)
+
+    def look(tx: Transaction) -> None:
+        run = tx.runs.messages.given_to("deep", "known")
+        assert run is not None
+        assert run.run_id == run_ids[-1]
+
+    await compared(opening, fill, look)
+
+
+async def test_a_repeated_message_of_an_earlier_release_finds_its_run(opening) -> None:
+    async with opening(1) as mailbox:
+        request = RunActivation.new("t", [Message.user("x", id="known")])
+        first = await mailbox.admin.submit_background(request)
+
+        def forget(tx: Transaction) -> None:
+            tx.runs._sql.connection.execute("UPDATE run_messages SET given_to = NULL")  # as it stored them
+
+        await mailbox.stores.store.write(forget)
+        with pytest.raises(DuplicateRecord) as refused:
+            await mailbox.admin.submit_background(request)
+        assert refused.value.details == {"run_id": first.run_id}

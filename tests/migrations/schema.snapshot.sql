@@ -593,7 +593,7 @@ CREATE TABLE run_messages (
   visibility TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   body       TEXT NOT NULL
-, summary INTEGER) STRICT;
+, summary INTEGER, given_to TEXT) STRICT;
 
 CREATE TABLE run_quarantine (
   kind   TEXT NOT NULL,

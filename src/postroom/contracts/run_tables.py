@@ -485,6 +485,14 @@ class MessageTables(Protocol):
         """
         ...
 
+    def waiting_named(self, thread_id: str, pending_id: str) -> PendingMessage | None:
+        """Return the message with this id, if it waits on the thread."""
+        ...
+
+    def given_to(self, thread_id: str, message_id: str) -> RunRecord | None:
+        """Return the run that was given a committed message to read; None if there is none."""
+        ...
+
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
         """Return which of these messages wait on the thread."""
         ...

@@ -48,7 +48,6 @@ from postroom.contracts.run_stores import (
     Committed,
     Delivery,
     LikelyCommit,
-    RunQuery,
     SubmissionFacts,
     ThreadCommit,
     thread_lock,
@@ -826,14 +825,12 @@ class Submissions:
 
     async def _naming_its_run(self, error: DuplicateRecord, thread_id: str) -> DuplicateRecord:
         """Return the refusal of a message that is known with the run that has it."""
-        query = RunQuery(thread_id=thread_id)
-        while page := await self._core.threads.list_runs(query):
-            for run in page:
-                if run.input is not None and error.value in run.input.trigger_message_ids:
-                    text = f"{error.message}: run {run.run_id!r} has it"
-                    return DuplicateRecord(text, value=error.value, details={"run_id": run.run_id})
-            query = replace(query, after=page[-1].run_id)
-        return error
+        message_id = str(error.value)
+        run = await self._core.store.read(lambda tx: tx.runs.messages.given_to(thread_id, message_id))
+        if run is None:
+            return error
+        text = f"{error.message}: run {run.run_id!r} has it"
+        return DuplicateRecord(text, value=error.value, details={"run_id": run.run_id})
 
     async def _ids(self, request: RunActivation, *, is_new: bool) -> _Ids:
         """Make what a new run and dispatch are called, and ask the executor what a new run is pinned to."""

@@ -25,7 +25,6 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
-from postroom.contracts.run_stores import RunQuery
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, StartupRecoveryConfig
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
@@ -210,23 +209,22 @@ class Mailbox:
             records = await threads.load_message_records(run.thread_id, ids)
             refuse_other_content(request, id, [record.message for record in records])
             return id
-        for waiting in await threads.pending_messages(thread):
-            if waiting.pending_id == id:
-                run_id = waiting.mode.target_run_id
-                if waiting.revision == 1:  # one that a person edited is not compared
-                    refuse_other_content(request, run_id or "", [waiting.message])
-                return run_id
-        records = await threads.load_message_records(thread, [id])
-        if not records:
+        waiting, records, run = await self.stores.store.read(
+            lambda tx: (
+                tx.runs.messages.waiting_named(thread, id),
+                tx.runs.messages.named(thread, [id]),
+                tx.runs.messages.given_to(thread, id),
+            )
+        )
+        if waiting is not None:
+            run_id = waiting.mode.target_run_id
+            if waiting.revision == 1:  # one that a person edited is not compared
+                refuse_other_content(request, run_id or "", [waiting.message])
+            return run_id
+        if run is None:
             return None
-        query = RunQuery(thread_id=thread)
-        while page := await threads.list_runs(query):
-            for run in page:
-                if run.input is not None and id in run.input.trigger_message_ids:
-                    refuse_other_content(request, run.run_id, [records[0].message])
-                    return run.run_id
-            query = replace(query, after=page[-1].run_id)
-        return None
+        refuse_other_content(request, run.run_id, [records[0].message])
+        return run.run_id
 
     async def stream(
         self,

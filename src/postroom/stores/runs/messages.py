@@ -195,6 +195,26 @@ class Messages(Tables, MessageTables):
         return tuple(seen)
 
     @override
+    def waiting_named(self, thread_id: str, pending_id: str) -> PendingMessage | None:
+        row = self._sql.one("threads.pending_named", {"thread_id": thread_id, "pending_id": pending_id})
+        return None if row is None else rows.pending(row[:-1], row[-1])
+
+    @override
+    def given_to(self, thread_id: str, message_id: str) -> RunRecord | None:
+        row = self._sql.one("threads.given_to", {"thread_id": thread_id, "message_id": message_id})
+        if row is None:
+            return None
+        if row[0] is not None:
+            found = self._sql.one("threads.run", {"run_id": row[0]})
+            return None if found is None else rows.run(found)
+        # A release before has stored it: each run of the thread is looked at.
+        for body in self._sql.all("threads.turns", {"thread_id": thread_id, "since": 0}):
+            run = rows.run((body[0], body[3]))
+            if run.input is not None and message_id in run.input.trigger_message_ids:
+                return run
+        return None
+
+    @override
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
         asked = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", asked))
@@ -240,9 +260,11 @@ class Messages(Tables, MessageTables):
         self._insert(ordered, [row[1] for row in found])
         return ordered
 
-    def append(self, thread_id: str, messages: Sequence[Message], first_seq: int) -> None:
-        """Commit messages behind those of the thread."""
-        values = rows.message_values(thread_id, messages, first_seq, self._now())
+    def append(
+        self, thread_id: str, messages: Sequence[Message], first_seq: int, run: RunRecord | None
+    ) -> None:
+        """Commit messages behind those of the thread; `run` is the run that is given some of them."""
+        values = rows.message_values(thread_id, messages, first_seq, self._now(), run)
         self._sql.run_many("threads.append_message", values)
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:

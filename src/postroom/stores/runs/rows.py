@@ -100,8 +100,11 @@ def run_values(record: RunRecord) -> Values:
     }
 
 
-def message_values(thread_id: str, messages: Sequence[Message], first_seq: int, now: int) -> list[Values]:
-    """Return the columns of messages of a thread by name."""
+def message_values(
+    thread_id: str, messages: Sequence[Message], first_seq: int, now: int, run: RunRecord | None = None
+) -> list[Values]:
+    """Return the columns of messages of a thread by name; `run` is the run that is given some of them."""
+    given = () if run is None or run.input is None else run.input.trigger_message_ids
     return [
         {
             "thread_id": thread_id,
@@ -111,6 +114,7 @@ def message_values(thread_id: str, messages: Sequence[Message], first_seq: int, 
             "visibility": message.visibility.value,
             "created_at": now,
             "body": encode(message),
+            "given_to": run.run_id if run is not None and message.id in given else None,
         }
         for seq, message in enumerate(messages, start=first_seq)
     ]

@@ -190,7 +190,7 @@ class RunTables(Tables, run_tables.RunTables):
 
     def _write_messages(self, step: ThreadCommit, first_seq: int) -> None:
         if step.messages:
-            self.messages.append(step.thread_id, step.messages, first_seq)
+            self.messages.append(step.thread_id, step.messages, first_seq, step.run)
         if step.consumes:
             self.messages.take(step.thread_id, step.consumes)
         if step.summary is not None:

@@ -100,7 +100,7 @@ class Together(Tables, run_tables.Together):
         )
         line.moved = after
         self._taken.update((run.run_id, dispatch.dispatch_id))
-        said = rows.message_values(thread_id, messages, before.message_count + 1, now)
+        said = rows.message_values(thread_id, messages, before.message_count + 1, now, run)
         for values, more in zip(
             self._kept.values(), (said, [rows.run_values(run)], [rows.dispatch_values(stored)]), strict=True
         ):

@@ -239,8 +239,11 @@ SELECT run_id, status, created_at, body FROM runs
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id);
 
 -- append_message
-INSERT INTO run_messages (thread_id, seq, message_id, run_id, visibility, created_at, body)
-VALUES (:thread_id, :seq, :message_id, :run_id, :visibility, :created_at, :body);
+INSERT INTO run_messages (thread_id, seq, message_id, run_id, visibility, created_at, body, given_to)
+VALUES (:thread_id, :seq, :message_id, :run_id, :visibility, :created_at, :body, :given_to);
+
+-- given_to
+SELECT given_to FROM run_messages WHERE thread_id = :thread_id AND message_id = :message_id;
 
 -- committed
 SELECT message_id FROM run_messages
