@@ -38,7 +38,7 @@ def say(server: RunningServer, text: str) -> str:
     answer = httpx2.post(
         f"{server.url}/v1/chat/completions",
         verify=False,  # without reading the certificates of the system each time
-        json={"model": "postroom", "messages": [{"role": "user", "content": text}], "user": "ada"},
+        json={"model": "postroom", "messages": [{"role": "user", "content": text}], "conversation": "ada"},
         headers={"Authorization": f"Bearer {KEY}"},
         timeout=PATIENCE,
     )

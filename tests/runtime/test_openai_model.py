@@ -192,6 +192,27 @@ async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
         await bounded(answered([chunk(content="wait"), SILENCE], silence_ms=50))
 
 
+@each_row("pieces, thought, text", [
+        (["<think>a wolf", " or a dog</think>\n\nA dog."], "a wolf or a dog", "A dog."),
+        (["\n<th", "ink>hm</thi", "nk>", "Yes."], "hm", "Yes."),
+        (["<", "b>bold</b>"], "", "<b>bold</b>"),
+        (["say <think>no</think>"], "", "say <think>no</think>"),
+        (["<thin"], "", "<thin"),
+        (["<think>never ends</th"], "never ends</th", ""),
+        (["<think>a < b</", "think>3"], "a < b", "3"),
+    ])  # fmt: skip
+async def test_thoughts_in_tags_are_reasoning_and_not_the_answer(
+    pieces: list[str], thought: str, text: str
+) -> None:
+    told = [chunk(content=one) for one in pieces]
+    found = await bounded(answered([*told, chunk("stop"), END]))
+    shown = "".join(one.delta for one in found if isinstance(one, InferenceTextDelta))
+    result = found[-1].result
+    said = {block.type: block.text for block in result.content}
+    assert (said.get("thinking", ""), said.get("text", "")) == (thought, text)
+    assert text.startswith(shown)
+
+
 @each_row("answer, kind", [
         (refusal(400, {"error": {"message": "bad"}}), RequestRefused),
         (refusal(400, {"error": {"message": "long", "code": "context_length_exceeded"}}), ContextOverflow),

@@ -98,6 +98,14 @@ def test_the_least_that_a_file_needs(home: Path) -> None:
     assert SECRET not in str(outline(told))
 
 
+def test_a_run_of_a_model_has_an_end_whatever_the_file_says(home: Path) -> None:
+    agent = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
+    web = '[platforms.web]\ntoken_file = "token"\n'
+    secret_file(home, "token")
+    assert read(home, agent + web).agent.max_run == timedelta(minutes=30)
+    assert read(home, f'{agent}max_run = "90s"\n{web}').agent.max_run == timedelta(seconds=90)
+
+
 def test_everything_that_holds_for_all_channels_can_be_set(home: Path) -> None:
     config = read(
         home,

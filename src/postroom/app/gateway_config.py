@@ -71,6 +71,8 @@ class AgentConfig:
     agent_id: str
     instructions: str
     max_rounds: int
+    max_run: timedelta
+    """How long one execution of a run may take."""
     context_window: int | None
     silence: timedelta
     send_files: bool = False
@@ -184,6 +186,7 @@ def _of_mail_room(address: str) -> AgentConfig:
         agent_id=address,
         instructions="",
         max_rounds=0,
+        max_run=timedelta(0),
         context_window=None,
         silence=timedelta(0),
     )
@@ -316,6 +319,7 @@ def _agent(source: _Source, told: dict[str, Any] | None, table: Table | None = N
         agent_id=read.id,
         instructions=read.instructions,
         max_rounds=read.max_rounds,
+        max_run=read.max_run,
         context_window=read.context_window,
         silence=read.silence,
         send_files=read.send_files,

@@ -85,6 +85,7 @@ class AgentTable(_Table):
     id: Line = "default"
     instructions: Annotated[str, Field(max_length=100_000)] = ""
     max_rounds: Annotated[Count, Field(ge=1, le=1_000)] = 32
+    max_run: Time = timedelta(minutes=30)
     context_window: Annotated[Count, Field(ge=1_000, le=100_000_000)] | None = None
     silence: Time = timedelta(minutes=2)
     send_files: bool = False

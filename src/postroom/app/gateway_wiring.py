@@ -25,7 +25,7 @@ from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.chat import CHAT_THREAD, ChatStores
-from postroom.contracts.clock import Clock, SystemClock, Timer
+from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
 from postroom.contracts.errors import AgentNotFound, ConfigError, InvalidRunner
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.leases import Lease
@@ -442,6 +442,7 @@ def _resolved(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent
         agent_id=agent.agent_id,
         system_prompt=agent.instructions,
         max_rounds=agent.max_rounds,
+        wall_timeout_ms=milliseconds(agent.max_run),
         context_window=agent.context_window,
         commits_calls=agent.send_files,
     )

@@ -135,6 +135,50 @@ def _mended(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+_THINK, _END_OF_THOUGHT = "<think>", "</think>"
+
+
+class _Thoughts:
+    """Parts the reasoning between `<think>` and `</think>` at the beginning of an answer from its text."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._mark: str | None = _THINK
+        """The tag that comes next; None if only text follows."""
+
+    def add(self, piece: str) -> tuple[str, str]:
+        """Return the reasoning and the text that are known by now; a tag that is cut in two is held."""
+        if self._mark is None:
+            return "", piece
+        self._held += piece
+        thought = ""
+        if self._mark == _THINK:
+            begun = self._held.lstrip()
+            if not begun.startswith(_THINK):
+                return ("", "") if _THINK.startswith(begun) else ("", self.rest())
+            self._mark, self._held = _END_OF_THOUGHT, begun.removeprefix(_THINK)
+        if _END_OF_THOUGHT in self._held:
+            thought, _, self._held = self._held.partition(_END_OF_THOUGHT)
+            self._held = self._held.lstrip()
+            return thought, self.rest()
+        kept = next(
+            (n for n in range(len(_END_OF_THOUGHT) - 1, 0, -1) if self._held.endswith(_END_OF_THOUGHT[:n])), 0
+        )
+        split = len(self._held) - kept
+        thought, self._held = self._held[:split], self._held[split:]
+        return thought, ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the answer is not within its reasoning."""
+        return self._mark != _END_OF_THOUGHT
+
+    def rest(self) -> str:
+        """Return the text that is held; only text follows."""
+        held, self._held, self._mark = self._held, "", None
+        return held
+
+
 @dataclass(slots=True)
 class _Call:
     id: str
@@ -160,6 +204,7 @@ class Assembly:
 
     def __init__(self) -> None:
         self._text = _Text()
+        self._thoughts = _Thoughts()
         self._reasoning = _Text()
         self._calls: list[_Call] = []
         self._places: dict[int, _Call] = {}
@@ -198,7 +243,9 @@ class Assembly:
         thought = more.get("reasoning_content") or more.get("reasoning")
         if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
             yield InferenceReasoningDelta(delta=shown)
-        said = delta.content or delta.refusal
+        thought, said = self._thoughts.add(delta.content or delta.refusal or "")
+        if thought and (shown := self._reasoning.add(thought)):
+            yield InferenceReasoningDelta(delta=shown)
         if said and (shown := self._text.add(said)):
             yield InferenceTextDelta(delta=shown)
         for fragment in delta.tool_calls or ():
@@ -241,6 +288,10 @@ class Assembly:
             raise StreamInterrupted("the answer's stream ended before the answer did")
         if self._finish == "content_filter":
             raise ContentFiltered("the provider withheld the answer")
+        if self._thoughts.is_text:
+            self._text.add(self._thoughts.rest())  # it looked like a beginning of the tag
+        else:
+            self._reasoning.add(self._thoughts.rest())
         blocks = (
             ContentBlock(type="thinking", text=self._reasoning.whole()),
             ContentBlock(text=self._text.whole()),
