@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from embedded_room import Open
-from postroom import MailboxConfig, PostroomError, Run
+from postroom import Mailbox, MailboxConfig, PostroomError, Run
+from postroom.contracts.errors import StoreHeld
 
 SYNC = """
 import os, sys
@@ -112,3 +113,29 @@ async def test_who_waits_for_a_run_hears_at_once_that_the_mailbox_was_closed(ope
     done, _ = await asyncio.wait(readers, timeout=5)  # seconds less than the poll that would find it, too
     assert done == set(readers)
     assert all(isinstance(reader.exception(), PostroomError) for reader in readers)
+
+
+HOLDS = """
+import asyncio, sys
+from postroom import Mailbox
+
+async def main():
+    async with Mailbox.open(sys.argv[1], None):
+        print("open", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_second_process_on_one_sqlite_file_is_told_the_way_out(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    command = [sys.executable, "-c", HOLDS, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert await asyncio.to_thread(first.stdout.readline) == b"open\n"
+        with pytest.raises(StoreHeld, match=rf"process {first.pid} \(program, since") as refused:
+            async with Mailbox.open(url, None):
+                pass
+        assert "PostgreSQL" in refused.value.remedy
+        first.communicate(timeout=30)

@@ -322,7 +322,7 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
     parts = urlsplit(url)
     is_file = url.startswith("sqlite:///") and len(parts.path) > 1 and parts.path != "/:memory:"
     if is_file and not parts.query and not parts.fragment:
-        return SqliteStore.open(Path(parts.path[1:]), clock=clock)
+        return SqliteStore.open(Path(parts.path[1:]), clock=clock, purpose="program")
     if parts.scheme in ("postgresql", "postgres"):
         import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may
         from postroom.stores.postgres.store import PostgresStore

@@ -12,6 +12,11 @@ from postroom.contracts.clock import iso
 from postroom.contracts.errors import StoreFull, StoreHeld
 from postroom.stores.sqlite.connection import file_error, refuse_no_file
 
+_OF_A_PROGRAM = (
+    "one process at a time may open a SQLite file: hand the work over in that process, end it first, "
+    "or use PostgreSQL (postgresql://...), which any number of processes share"
+)
+
 
 class OwnerLock:
     """Held from opening to closing; the file beside it only says who the holder is."""
@@ -89,7 +94,8 @@ class OwnerLock:
     def _held(self) -> StoreHeld:
         note = read_owner(self._path)
         who = "process {pid} ({purpose}, since {since})".format_map(note) if note else "another process"
-        return StoreHeld(f"{self._of} is in use by {who}", value=str(self._of), details=note)
+        remedy = _OF_A_PROGRAM if note.get("purpose") == "program" else None
+        return StoreHeld(f"{self._of} is in use by {who}", value=str(self._of), remedy=remedy, details=note)
 
 
 def read_owner(path: Path) -> dict[str, Any]:
