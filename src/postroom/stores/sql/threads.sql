@@ -122,16 +122,10 @@ SELECT run_id, body FROM runs WHERE run_id = :run_id;
 SELECT thread_id FROM run_threads WHERE thread_id IN {texts :thread_ids};
 
 -- threads_of_runs
-SELECT runs.run_id, runs.thread_id, said.body FROM runs
-  LEFT JOIN run_messages AS said ON said.thread_id = runs.thread_id AND said.message_id = runs.run_id
- WHERE runs.run_id IN {texts :run_ids};
-
--- threads_of_runs @postgres
-SELECT found.run_id, found.thread_id, said.body
-  FROM (SELECT run_id, thread_id FROM runs WHERE run_id IN {texts :run_ids} OFFSET 0) AS found
-  LEFT JOIN LATERAL (SELECT body FROM run_messages
-                      WHERE thread_id = found.thread_id AND message_id = found.run_id
-                      LIMIT 1 OFFSET 0) AS said ON true;
+SELECT run_id, thread_id,
+       (SELECT body FROM run_messages AS said
+         WHERE said.thread_id = runs.thread_id AND said.message_id = runs.run_id LIMIT 1)
+  FROM runs WHERE run_id IN {texts :run_ids};
 
 -- put_run
 INSERT INTO runs (run_id, thread_id, status, holds_others, created_at, updated_at, body)
