@@ -37,6 +37,7 @@ from postroom.stores.memory import MemoryRunStores
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.statements import statements
 from postroom.stores.store import SqlStore
@@ -314,6 +315,7 @@ RECORDS = {
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        add_functions(connection)
         for step in shipped_migrations("sqlite"):
             for statement in split_statements(step.sql):
                 connection.execute(statement)

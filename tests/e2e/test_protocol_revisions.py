@@ -199,7 +199,8 @@ def test_tools_come_in_the_same_order_and_the_same_words_each_time(line: Line) -
         ("whois", {"project_key": FOLDER, "agent_name": "Eve"}, "unknown_agent", "Eve"),
         ("whois", {"project_key": "/nowhere", "agent_name": "Eve"}, "unknown_project", "/nowhere"),
         ("whois", {"project_key": FOLDER}, "invalid_argument", None),
-        ("whois", {"project_key": 7, "agent_name": "Eve"}, "invalid_argument", 7),
+        ("whois", {"project_key": 7, "agent_name": "Eve"}, "unknown_project", "7"),
+        ("whois", {"project_key": 7.5, "agent_name": "Eve"}, "invalid_argument", 7.5),
         ("wois", {}, "invalid_argument", "wois"),
         (
             "get_message",

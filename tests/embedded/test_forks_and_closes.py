@@ -29,7 +29,7 @@ def calls(mailbox, handle):
     yield lambda: handle.result()
     yield lambda: handle.status()
     yield lambda: list(handle.events())
-    yield lambda: handle.answer("yes")
+    yield lambda: handle.answer("yes", question_id="q")
 def refused(call):
     try:
         call()
@@ -57,7 +57,7 @@ async def refused(call):
         return str(os.getppid()) in str(error) and "open a mailbox in the child" in error.remedy
 async def child(mailbox, handle):
     calls = (mailbox.enqueue("t", "child"), mailbox.handle(handle.id), mailbox.cancel("t"), handle.result(),
-             handle.status(), anext(handle.events()), handle.answer("yes"), anext(aiter(mailbox.questions)),
+             handle.status(), anext(handle.events()), handle.answer("yes", question_id="q"), anext(aiter(mailbox.questions)),
              mailbox.schedules.list(), mailbox.dead_letters.discard("x"))
     print("child", [await refused(call) for call in calls], flush=True)
 async def main():

@@ -56,15 +56,16 @@ def test_each_field_of_a_prompt_is_one_line() -> None:
         ):
             assert not forged(told)
             lines = told.splitlines()
-            assert len(lines) == 10, told
-            assert [line.partition(":")[0] for line in lines[3:7]] == [
+            assert len(lines) == 11, told
+            assert [line.partition(":")[0] for line in lines[3:8]] == [
                 "Message",
+                "Thread",
                 "From",
                 "Subject",
                 "Importance",
             ]
-            assert lines[4].endswith("; identity not proved)")
-            assert (lines[2], lines[9]) == ("[0000]", "[0000]")
+            assert lines[5].endswith("; identity not proved)")
+            assert (lines[2], lines[10]) == ("[0000]", "[0000]")
 
 
 def test_a_text_stays_between_its_marks_and_behind_its_origin() -> None:
@@ -74,7 +75,7 @@ def test_a_text_stays_between_its_marks_and_behind_its_origin() -> None:
         lines = told.splitlines()
         assert lines.count("[0000]") == 2
         assert (lines[2], lines[-1]) == ("[0000]", "[0000]")
-        assert lines[4] == 'From: Ada (a message from "p"; identity not proved)'
+        assert lines[5] == 'From: Ada (a message from "p"; identity not proved)'
 
 
 def test_what_people_and_agents_are_told_of_questions_keeps_its_lines() -> None:
@@ -107,15 +108,16 @@ def whole(prompt: str) -> None:
     assert not forged(prompt)
     lines = [line for line in prompt.splitlines() if line.strip()]
     first = next(index for index, line in enumerate(lines) if line.startswith("["))
-    assert [line.partition(":")[0] for line in lines[first + 1 : first + 5]] == [
+    assert [line.partition(":")[0] for line in lines[first + 1 : first + 6]] == [
         "Message",
+        "Thread",
         "From",
         "Subject",
         "Importance",
     ]
-    assert lines[first + 2].startswith("From: Ada (a message from ")
-    assert lines[first + 2].endswith("; identity not proved)")
-    assert lines[first + 5 :] == ["please", lines[first]]
+    assert lines[first + 3].startswith("From: Ada (a message from ")
+    assert lines[first + 3].endswith("; identity not proved)")
+    assert lines[first + 6 :] == ["please", lines[first]]
 
 
 async def test_a_program_that_is_run_by_a_command_reads_one_origin(

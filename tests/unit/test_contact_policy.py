@@ -229,9 +229,16 @@ async def test_contacts_are_listed_for_both_sides_with_the_policy(room: Room) ->
 
 async def test_a_policy_that_there_is_not_is_refused(room: Room) -> None:
     await room.open()
-    for policy in ("", "Open", "none", None, 1):
+    for policy in ("", "opened", "none", None, 1):
         await room.refused(InvalidArgument, "set_contact_policy", agent_name="Ben", policy=policy)
     await room.refused(InvalidArgument, "respond_contact", agent_name="Ben", requester="Ada", accept="maybe")
+
+
+async def test_a_policy_may_be_written_in_capital_letters(room: Room) -> None:
+    await room.open()
+    for policy in ("Closed", "OPEN"):
+        view = await room.call("set_contact_policy", agent_name="Ben", policy=policy)
+        assert view["contact_policy"] == policy.lower()
 
 
 async def _two_projects(room: Room, here: str, there: str) -> None:

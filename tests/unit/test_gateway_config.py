@@ -260,7 +260,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     "far from every name": (
         AGENT + "[platforms.telegram]\nnonsense = 1\n",
         "no setting is called 'nonsense'",
-        "poll_seconds, reactions, reset, timeout_ms, token_env, token_file",
+        "poll_seconds, proxy, reactions, reset, timeout_ms, token_env, token_file",
     ),
     "no quiet hours": (
         AGENT + WEB + "[platforms.web.chats.ada]\nquiet = '22-7'\n",

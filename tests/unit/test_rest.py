@@ -111,7 +111,7 @@ async def test_a_look_may_be_asked_for_its_head_alone(edge: Edge) -> None:
 async def test_a_refusal_that_may_pass_says_when_to_come_again(edge: Edge) -> None:
     edge.store.close()
     reply = await edge.ask("health_check", headers={"X-Request-Id": "mine"})
-    assert_problem(reply, 503, "store_unavailable")
+    assert_problem(reply, 503, "store_closed")
     assert (reply.headers["retry-after"], reply.headers["x-request-id"]) == ("1", "mine")
     edge.store = SqliteStore.in_memory()  # for the fixture's end
 

@@ -41,6 +41,7 @@ from postroom.stores.runs.dispatches import Dispatches
 from postroom.stores.runs.rows import beyond as end_of_prefix
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.statements import statements
@@ -141,6 +142,7 @@ def stores(sqlite_store: SqliteStore) -> RunStores:
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        add_functions(connection)
         for step in shipped_migrations("sqlite"):
             for statement in split_statements(step.sql):
                 connection.execute(statement)

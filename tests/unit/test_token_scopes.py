@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from mail_room import HARBOR, SHORE, THE_PLAN, everything, furnish
 from postroom.app.tokens import new_named_token
-from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreUnavailable, UnknownProject
+from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreClosed, UnknownProject
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.operators import operators, token_routes
@@ -155,7 +155,7 @@ async def test_a_store_that_does_not_answer_opens_nothing(edge: Edge) -> None:
     headers = await edge.named_token("ci", *EVERY)
     edge.store.close()
     answer = await edge.ask("health_check", headers=headers)
-    assert (answer.status_code, answer.json()["code"]) == (503, StoreUnavailable.code)
+    assert (answer.status_code, answer.json()["code"]) == (503, StoreClosed.code)
 
 
 async def test_a_named_token_is_nobodys_identity(edge: Edge) -> None:

@@ -148,9 +148,9 @@ async def test_a_thread_is_answered_at_its_end_and_the_answer_is_shown_there(roo
         for name in ("form_token", "key", "reply", "thread")
     ]
     sent = await post(browser, f"/p/{SLUG}/write", *form, ("name", "Ana"), ("body", "And now the pier."))
-    last = (await room.messages())[-1]
-    assert (last.body_md, last.reply_to) == ("And now the pier.", answer.id)
-    assert sent.headers["location"] == f"{address}?newest=1&sent={last.id}#m-{last.id}"
+    [reply] = [one for one in await room.messages() if one.reply_to == answer.id]
+    assert (reply.body_md, reply.sender_name) == ("And now the pier.", "Ana")
+    assert sent.headers["location"] == f"{address}?newest=1&sent={reply.id}#m-{reply.id}"
     page = (await browser.get(sent.headers["location"])).text
     assert "<b>Sent.</b>" in page
     assert "And now the pier." in page

@@ -500,7 +500,8 @@ async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
     assert (await browser.get(f"/p/projects-other/t/{first.thread_id}")).status_code == 404
     browser, fields = await message_form(room, f"{WRITE}?reply={answer.id}", to="", subject="")
     await post(browser, WRITE, *fields, ("reply", str(answer.id)))
-    assert (await room.messages())[-1].reply_to == answer.id
+    [reply] = [one for one in await room.messages() if one.reply_to == answer.id]
+    assert (reply.sender_name, reply.body_md) == ("Ana", "Look.")
     [reader] = (await room.store.read(lambda tx: tx.recipients([answer.id])))[answer.id]
     assert (reader.name, reader.acked_at) == ("Ana", room.clock.now())
 

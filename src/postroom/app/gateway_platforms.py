@@ -46,7 +46,7 @@ def _names(extras: str, *, module: str, adapter: str, **more: object) -> Platfor
 PLATFORMS: Final[Mapping[Platform, PlatformNames]] = MappingProxyType(
     {
         Platform.TELEGRAM: _names(
-            "base_url webhook_url delete_webhook poll_seconds timeout_ms",
+            "base_url webhook_url delete_webhook poll_seconds proxy timeout_ms",
             module="telegram",
             adapter="TelegramAdapter",
             also={"webhook_secret": "api_key"},

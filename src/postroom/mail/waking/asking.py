@@ -4,6 +4,7 @@ from itertools import count
 from typing import TypedDict
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument
+from postroom.contracts.mail import Agent
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
@@ -28,6 +29,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
         InvalidArgument: a time is given without what silence means then, or the other way about; or no
             run is named, and the caller is none.
     """
+    _, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
         raise InvalidArgument(
             "timeout_seconds and an on_timeout other than 'wait' need one another",
@@ -36,7 +38,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
         )
     run_id = _run_of(context, asked)
     question_id = _number(context, run_id, asked.question)
-    _keep(context, asked, run_id, question_id)
+    _keep(context, asked, agent, run_id, question_id)
     return {"question_id": question_id, "asked": True}
 
 
@@ -50,9 +52,10 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     Raises:
         IllegalTransition: The question does not stand, and the agent has no such run at work.
     """
+    _, agent = acting_active(context, asked.project_key, asked.agent_name)
     run_id = _run_of(context, asked)
     if not context.tx.has_asked(run_id, kept["question_id"]):
-        _keep(context, asked, run_id, kept["question_id"])
+        _keep(context, asked, agent, run_id, kept["question_id"])
 
 
 def _run_of(context: WriteContext, asked: AskPerson) -> str:
@@ -62,9 +65,8 @@ def _run_of(context: WriteContext, asked: AskPerson) -> str:
     return run_id
 
 
-def _keep(context: WriteContext, asked: AskPerson, run_id: str, question_id: str) -> None:
+def _keep(context: WriteContext, asked: AskPerson, agent: Agent, run_id: str, question_id: str) -> None:
     """Store a question of a run at work."""
-    _, agent = acting_active(context, asked.project_key, asked.agent_name)
     question = AskedQuestion(
         id=question_id,
         text=asked.question,
