@@ -159,7 +159,7 @@ class Dispatcher:
         self.is_polled = False
         """Whether somebody looks for due work on all threads; a freed slot is used without a try here."""
         self.is_backlogged = False
-        """Whether the last poll may have left due threads: then only a poll gives slots, to the oldest work."""
+        """Whether the last poll may have left due threads: then only polls give slots, oldest work first."""
         self.failed_claims = 0
         """How often in a row the store failed when something was to be claimed."""
         self.held: dict[str, int] = {}
