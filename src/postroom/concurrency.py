@@ -7,14 +7,17 @@ A service that lives longer than one block, started by one task and closed by an
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import MailboxClosed, PostroomError
+from postroom.contracts.errors import MailboxClosed, PostroomError, StoreClosed, StoreError
 from postroom.log import get_logger
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
+FIRST_PAUSE_MS: Final = 50
+LONGEST_PAUSE_MS: Final = 500
+"""Pauses between two attempts at a step while the store is unavailable."""
 
 
 class SystemTimer:
@@ -114,6 +117,27 @@ async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -
         return done.done()
     finally:
         await work.close()
+
+
+async def retried(
+    step: Callable[[], Awaitable[T]], timer: Timer, *, gives_up: Callable[[], bool] = lambda: False
+) -> T:
+    """Return what `step` returns; while the store is unavailable, call it again after 50 to 500 ms.
+
+    A step is called again also after a lost reply: it must find out whether it was written before.
+
+    Raises:
+        StoreError: The store is closed, `gives_up` returned True, or the failure does not pass by itself.
+    """
+    pause = FIRST_PAUSE_MS
+    while True:
+        try:
+            return await step()
+        except StoreError as error:
+            if not error.retryable or isinstance(error, StoreClosed) or gives_up():
+                raise
+        await timer.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE_MS)
 
 
 class Rounds:

@@ -30,6 +30,7 @@ from dispatch_room import (
     sample_dispatch,
     unauthorized,
 )
+from postroom.concurrency import LONGEST_PAUSE_MS
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
@@ -42,7 +43,6 @@ from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReaso
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.limits import WorkerStatus
 from postroom.dispatch.mailbox import Mailbox
-from postroom.dispatch.outages import LONGEST_PAUSE_MS
 from postroom.dispatch.worker import DispatchAttempt
 from postroom.runtime import AgentRuntime, FixedResolver, MapResolver, ResolvedAgent, ScriptedModel
 from postroom.testing.run_faults import failing_changes, with_parts

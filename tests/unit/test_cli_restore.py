@@ -206,7 +206,8 @@ def test_a_backup_whose_pages_are_spoiled_is_told_and_nothing_changes(
     assert (code, [one["fault"] for one in document["backups"]]) == (0, [""])
     (pack,) = (data / "backups" / "packs").iterdir()
     content = bytearray(pack.read_bytes())
-    content[len(content) // 2] ^= 1
+    middle = slice(len(content) // 4, len(content) // 2)  # one changed bit can unpack to the same pages
+    content[middle] = bytes(byte ^ 0xFF for byte in content[middle])
     pack.write_bytes(content)
     before = names(data)
     code, document = run(capsys, "restore", name, "--force")

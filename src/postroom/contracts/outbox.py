@@ -143,7 +143,13 @@ class OutboxTables(Protocol):
         ...
 
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str]) -> int:
-        """Record that effects were performed by who has these tokens; return how many still were theirs."""
+        """Record that effects were performed; return how many of the claims still held.
+
+        The first token is that of the first id, and so on.
+
+        Raises:
+            ValueError: There are more ids than tokens, or more tokens than ids.
+        """
         ...
 
     def note_steps(self, outbox_id: str, steps_done: int) -> None:
@@ -169,6 +175,10 @@ class OutboxTables(Protocol):
 
         Return what became of each that still was theirs. With `may_have_arrived` later claims are told that
         it may have been performed; without, what was known of that stays. What is `untried` is no attempt.
+        The first token is that of the first id, and so on.
+
+        Raises:
+            ValueError: There are more ids than tokens, or more tokens than ids.
         """
         ...
 

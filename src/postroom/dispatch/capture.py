@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from postroom.concurrency import retried
 from postroom.contracts import agent_events as live
 from postroom.contracts.clock import Ids, Timer
 from postroom.contracts.dispatch import Claim, RunDispatch
@@ -24,7 +25,6 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import CommitCoordinator, Committed, ThreadCommit
 from postroom.contracts.runs import TerminationKind
 from postroom.contracts.tools import ToolCallOutcome, ToolCallResumeMode
-from postroom.dispatch.outages import retried
 
 WRITER = "runtime"
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeVar
 
-from postroom.concurrency import Tasks
+from postroom.concurrency import Tasks, retried
 from postroom.contracts.clock import Ids, Timer
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
@@ -15,7 +15,6 @@ from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
-from postroom.dispatch.outages import retried
 from postroom.dispatch.registry import Pinning
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import msgspec
 
-from postroom.concurrency import SystemTimer
+from postroom.concurrency import SystemTimer, retried
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
@@ -18,7 +18,6 @@ from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.outages import retried
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS

@@ -17,6 +17,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeVar, cast
 
+from postroom.concurrency import retried
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, StreamReset, TextDelta
 from postroom.contracts.clock import Clock, Timer, milliseconds
@@ -50,7 +51,6 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.contracts.transactions import Transaction
-from postroom.dispatch.outages import retried
 from postroom.dispatch.sinks import TEXT
 from postroom.embedded.values import as_text, data_of, instant_of, plain, refuse_other_text, text_of, typed
 

@@ -314,8 +314,8 @@ async def effects_that_are_claimed_together_end_together(store: MailStore, clock
         await store.write(partial(_enqueue, record=record))
     claimed = await store.write(lambda tx: tx.outbox.claim("archive", "7", lease_ms=9, limit=9))
     ids, tokens = [row.outbox_id for row in claimed], [row.claim_token or "" for row in claimed]
-    assert await store.write(lambda tx: tx.outbox.ack(ids, ["another"])) == 0
-    became = await store.write(lambda tx: tx.outbox.nack(ids[:2], tokens, error="no git", delay_ms=5))
+    assert await store.write(lambda tx: tx.outbox.ack(ids, ["another"] * 3)) == 0
+    became = await store.write(lambda tx: tx.outbox.nack(ids[:2], tokens[:2], error="no git", delay_ms=5))
     assert [one.value for one in became] == ["pending", "pending"]
     assert await store.write(lambda tx: tx.outbox.ack(ids, tokens)) == 1
     rows = await store.read(lambda tx: tx.outbox.open("archive", limit=9))
@@ -328,7 +328,7 @@ async def effects_that_are_claimed_together_end_together(store: MailStore, clock
     again = await store.write(lambda tx: tx.outbox.claim("archive", "7", lease_ms=9, limit=9))
     assert [row.outbox_id for row in again] == ids[:2]
     assert await store.write(lambda tx: tx.outbox.ack(ids, tokens)) == 0  # claimed by another since then
-    await store.write(lambda tx: tx.outbox.ack(ids, [row.claim_token or "" for row in again]))
+    await store.write(lambda tx: tx.outbox.ack(ids[:2], [row.claim_token or "" for row in again]))
     assert await store.read(lambda tx: tx.outbox.backlog("archive")) == Backlog(waiting=0, oldest_at=None)
 
 
