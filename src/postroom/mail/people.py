@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Final
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads
 from postroom.mail.context import Caller
-from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG, VISITOR
 
 if TYPE_CHECKING:
     from postroom.mail.service import Mail
 
 HUMAN_PROGRAM: Final = "human"
-VISITOR: Final = "visitor"
-"""The program of whoever writes to a person from a chat and was named by nobody."""
 _OPERATOR = Caller(postroom=True, operator=True)
 _DIGITS = 10
 

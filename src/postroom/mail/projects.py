@@ -35,6 +35,8 @@ MAX_PATH = 4_096
 PEOPLE_KEY = "/postroom/people"
 PEOPLE_SLUG = "postroom-people"
 """The project of people, which is no folder; no other project gets its slug."""
+VISITOR: Final = "visitor"
+"""The program of a person who wrote from a chat and whom the operator has not named."""
 HUMAN: Final = "human:"
 CHAT: Final = "chat:"
 PERSONS: Final = (HUMAN, CHAT)

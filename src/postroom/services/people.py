@@ -9,8 +9,8 @@ from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
 from postroom.mail.identity import find_person
-from postroom.mail.people import VISITOR, name_person
-from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS, find_project
+from postroom.mail.people import name_person
+from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS, VISITOR, find_project
 from postroom.mail.reservations import end_reservation, share_reservation
 from postroom.mail.sending import THREAD
 from postroom.mail.service import Mail

@@ -8,8 +8,8 @@ from postroom.contracts.people import ChatAddress, ChatWords
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.context import Caller
 from postroom.mail.outgoing import woken_by
-from postroom.mail.people import VISITOR, name_person, visitor_of
-from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG
+from postroom.mail.people import name_person, visitor_of
+from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, VISITOR
 from postroom.mail.waking.completion import RunCompletion
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from postroom.contracts.mail import Message, Recipient
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.store import RecordReads
 from postroom.contracts.tools import ToolCallResume
-from postroom.mail.people import VISITOR
-from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.projects import PEOPLE_SLUG, VISITOR
 from postroom.mail.waking.prompts import agent_thread
 
 ASK: Final = "ask_person"

@@ -25,8 +25,7 @@ from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.transactions import Transaction
 from postroom.mail.context import Waking
 from postroom.mail.outgoing import wake_key
-from postroom.mail.people import VISITOR
-from postroom.mail.projects import PEOPLE_SLUG, address_of
+from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
 from postroom.mail.waking.open_questions import answers, given_by_reply
 from postroom.mail.waking.prompts import Origin, agent_thread, as_answered, as_prompt, as_said, message_name
 
