@@ -1,5 +1,7 @@
 """One endpoint for every revision of the protocol, spoken to in raw JSON-RPC as any client might."""
 
+import base64
+import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ META = {
 FOLDER = "/yard/rev"
 SLUG = "yard-rev"
 INBOX = f"mail://inbox/{SLUG}/Ben"
+PLAN = b"the plan"
 STOPPING = 3.0
 """Seconds in which a server that is told to stop must be gone, whoever listens; its grace is longer."""
 
@@ -48,6 +51,7 @@ def write(line: Line) -> int:
         "subject": "Hello",
         "body_md": "Is it?",
         "thread_id": "first",
+        "attachments": [{"name": "plan.txt", "content_base64": base64.b64encode(PLAN).decode()}],
     }
     sent = line.tool("send_message", project_key=FOLDER, **asked)
     return int(sent["deliveries"][0]["payload"]["id"])
@@ -228,12 +232,13 @@ TEMPLATES = {
     "mail://reservations/{project}": f"mail://reservations/{SLUG}",
     "mail://project/{project}": "mail://project/%2Fyard%2Frev",
 }
+ATTACHMENT = "mail://attachment/{project}/{agent}/{message}/{sha256}"
 
 
 @eras
 def test_every_kind_of_resource_is_listed_and_can_be_read(line: Line, message: int, era: str) -> None:
     listed = call(line, era, "resources/templates/list")["result"]["resourceTemplates"]
-    assert [kind["uriTemplate"] for kind in listed] == list(TEMPLATES)
+    assert {kind["uriTemplate"] for kind in listed} == {*TEMPLATES, ATTACHMENT}
     assert call(line, era, "resources/list")["result"]["resources"] == []
     found = {}
     for template, uri in TEMPLATES.items():
@@ -245,6 +250,11 @@ def test_every_kind_of_resource_is_listed_and_can_be_read(line: Line, message: i
     assert [agent["name"] for agent in found["agents"]["agents"]] == ["Ada", "Ben"]
     assert [one["path"] for one in found["reservations"]["reservations"]] == ["src/**"]
     assert found["project"]["human_key"] == FOLDER
+    name = hashlib.sha256(PLAN).hexdigest()
+    uri = f"mail://attachment/{SLUG}/Ben/{message}/{name}"
+    (content,) = call(line, era, "resources/read", uri=uri)["result"]["contents"]
+    assert (content["uri"], content["mimeType"]) == (uri, "text/plain")
+    assert base64.b64decode(content["blob"]) == PLAN
 
 
 @eras

@@ -19,6 +19,14 @@ def test_codes_are_unique_and_written_alike() -> None:
     assert [code for code in codes if not re.fullmatch(r"[a-z]+(_[a-z]+)*", code)] == []
 
 
+def test_the_class_of_a_code_is_the_same_whatever_modules_are_imported() -> None:
+    class Malformed(errors.InvalidArgument):
+        """An error of a module that adds no code to the tree."""
+
+    assert issubclass(Malformed, PostroomError)
+    assert all_errors() == KINDS
+
+
 def test_every_class_says_its_own_code() -> None:
     assert [kind.__name__ for kind in KINDS if "code" not in vars(kind)] == []
 

@@ -355,12 +355,31 @@ async def test_an_answer_that_is_too_long_is_to_be_asked_for_in_parts(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:
     await room.employ(Bo=bo(endpoint))
-    for _ in range(3):
-        await room.send("Ada", "Ada", body="x" * 90_000)
-    await room.send("Ada", "Bo", body="y" * 250_000)
-    endpoint.answers = [calls("fetch_inbox"), says("done")]
+    for index in range(60):
+        known = {"program": "p", "model": "m", "name": f"Cy{index}", "task_description": "x" * 4_000}
+        await room.mail.call("register_agent", {"project_key": PROJECT, **known})
+    await room.send("Ada", "Bo")
+    endpoint.answers = [calls("list_agents"), calls("list_agents", limit=10), says("done")]
     await room.turn()
     assert "ask for less at once" in seen(endpoint, 2)[-1][1]
+    assert "Cy7" in seen(endpoint, 3)[-1][1]
+
+
+async def test_a_long_message_is_read_on_from_where_the_answer_ends(
+    room: RunnerRoom, endpoint: FakeEndpoint
+) -> None:
+    await room.employ(Bo=bo(endpoint))
+    sent = number(await room.send("Ada", "Bo", body="y" * 50_000))
+    endpoint.answers = [
+        calls("fetch_inbox"),
+        calls("fetch_inbox", message_id=sent, offset=39_000),
+        says("done"),
+    ]
+    await room.turn()
+    [first] = json.loads(seen(endpoint, 2)[-1][1])
+    [rest] = json.loads(seen(endpoint, 3)[-1][1])
+    assert (first["truncated"], first["next_offset"] >= 39_000) == (True, True)
+    assert (rest["body_md"], "truncated" in rest) == ("y" * 11_000, False)
 
 
 @each_row("name", ["register_agent", "rotate_agent_token", "no_such", "ensure_project"])
