@@ -517,7 +517,7 @@ class Lifecycle:
 
     def _begin(self, config: MailboxLifecycleConfig, *, recover: bool) -> None:
         settings, rounds = self._core.config, self._rounds
-        self._dispatcher.is_polled = True
+        self._dispatcher.is_polled = self._dispatcher.is_backlogged = True
 
         async def collect() -> None:
             await rounds.collect_garbage()
