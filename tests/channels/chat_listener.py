@@ -52,7 +52,7 @@ class DeadLetters:
         self.letters: list[str] = []
         adapter.keep_dead = self._keep
 
-    async def _keep(self, key: str, raw: str, why: str) -> None:
+    async def _keep(self, account: str, key: str, raw: str, why: str) -> None:
         self.letters.append(raw)
 
 

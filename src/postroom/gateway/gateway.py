@@ -160,7 +160,7 @@ class Gateway:
                 adapter.set_message_handler(self.intake)
                 adapter.files = self.stores.files
                 adapter.commands = [(one.name, one.help) for one in COMMANDS]
-                adapter.keep_dead = partial(self._notices.keep_dead, adapter)
+                adapter.keep_dead = partial(self._notices.keep_dead, adapter.platform)
                 adapter.is_ours = partial(self._is_ours, adapter)
                 adapter.is_shared = self._leases is not None
                 await self._connect(adapter)

@@ -3,9 +3,8 @@
 from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
 from postroom.contracts.run_ports import OutboxStore
 from postroom.gateway.events import MessageEvent
-from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -72,14 +71,13 @@ class Notices:
         reply = Reply(kind=ReplyKind.CARD, thread_id=thread_id, text=text, question=number)
         await self._enqueue(reply, f"card/{number}")
 
-    async def keep_dead(self, adapter: BasePlatformAdapter, key: str, raw: str, why: str) -> None:
+    async def keep_dead(self, platform: Platform, account: str, key: str, raw: str, why: str) -> None:
         """Keep a raw update of a platform, which met a defect of ours, as a dead letter; once a `key`.
 
         Raises:
             StoreError: it could not be kept.
         """
-        platform, account = adapter.platform.value, adapter.account
-        thread_id = thread_name(platform, account, "update")
+        thread_id = thread_name(platform.value, account, "update")
         await self._enqueue(
             Reply(kind=ReplyKind.UPDATE, thread_id=thread_id, text=raw, error=why), f"update/{key}"
         )

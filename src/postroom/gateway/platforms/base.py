@@ -306,8 +306,8 @@ class BasePlatformAdapter(ABC):
         """False once the platform has said that this bot lacks the right to mark messages."""
         self.files: FileStore | None = None
         """Where files are kept, for an adapter that shows or takes them itself; the gateway sets it."""
-        self.keep_dead: Callable[[str, str, str], Awaitable[None]] | None = None
-        """Keeps a raw update as a dead letter (its key, its text, why); the gateway sets it."""
+        self.keep_dead: Callable[[str, str, str, str], Awaitable[None]] | None = None
+        """Keeps a raw update as a dead letter (the account, its key, its text, why); the gateway sets it."""
         self.commands: Sequence[tuple[str, str]] = ()
         """Name and help of each command, for a platform that shows a menu; the gateway sets it."""
         self._failing: OrderedDict[str, int] = OrderedDict()
@@ -501,7 +501,7 @@ class BasePlatformAdapter(ABC):
             self.liveness.error_code, self.liveness.error = _DEFECT, f"{why}; see the log"
             raise ServerUnavailable(why, remedy="look into the log; it is tried again") from error
         if self.keep_dead is not None:
-            await self.keep_dead(key, raw[:LONGEST_RAW], why)
+            await self.keep_dead(self.account, key, raw[:LONGEST_RAW], why)
         del self._failing[key]
         self.liveness.dead_updates += 1
 
