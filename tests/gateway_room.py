@@ -197,13 +197,17 @@ async def all_answered(room, gateway, messages: int) -> None:
 
 
 async def tried(room, agent, times: int) -> None:
-    """Let hours pass until the agent was asked so often."""
+    """Let hours pass until the agent was asked so often, and until the last of these tries has ended."""
     [(_, mailbox)] = room.opened
     await settled(agent.began(1))
-    while len(agent.read) < times:
-        await mailbox.settled()
+    await mailbox.settled()
+    for _ in range(times):
+        if len(agent.read) >= times:
+            return
         room.clock.advance(timedelta(hours=1))
         await mailbox.poll()
+        await mailbox.settled()
+    assert len(agent.read) >= times, f"after {times} hours the agent was asked {len(agent.read)} times"
 
 
 def delivery(config: GatewayConfig = CONFIG, **changes: Any) -> GatewayConfig:

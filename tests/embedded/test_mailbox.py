@@ -555,6 +555,21 @@ async def test_when_a_budget_is_used_up_one_asks_and_one_answer_has_all_go_on(
         assert {await one.result(timeout=30) for one in handles} == {"you said hello"}
 
 
+async def test_newer_arrivals_never_overtake_older_work_that_waits_for_a_slot(opening: Open) -> None:
+    order = list[str]()
+
+    async def note(run: Run) -> str:
+        order.append(run.thread_id)
+        return "noted"
+
+    budget = Budget(per=BudgetScope.TENANT, runs=1_000)
+    async with opening(note, MailboxConfig(budgets=(budget,), max_concurrent_runs=1)) as mailbox:
+        handles = [await mailbox.enqueue(f"t{number:02}", "hello", tenant="acme") for number in range(40)]
+        for one in handles:
+            await one.result(timeout=30)
+    assert order == sorted(order)
+
+
 async def test_what_was_told_before_a_failure_or_a_question_is_told_not_to_count(opening: Open) -> None:
     tries: list[int] = []
 

@@ -16,7 +16,7 @@ from dispatch_room import dispatch_that
 from executors.room import DEAF, FORKING, HANG, SERVER, OneRunner, lives, script, shown
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import StaleClaim, StoreUnavailable
+from postroom.contracts.errors import StaleClaim, VersionConflict
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import RunStores
@@ -328,7 +328,7 @@ class Wrapped:
 async def test_an_answer_outlives_a_session_that_cannot_be_written(
     application: Application, tmp_path: Path
 ) -> None:
-    coordinator = Refusing(application.stores.coordinator, StoreUnavailable("out of order"))
+    coordinator = Refusing(application.stores.coordinator, VersionConflict("changed meanwhile"))
     mailbox = application.open(client(tmp_path / "known"), stores=Wrapped(application.stores, coordinator))
     assert (await application.settled(mailbox, "a")).run_response == "a after None"
     assert coordinator.refused == 3

@@ -193,9 +193,13 @@ class Slots:
         """Whether the thread stands in a line."""
         return thread_id in self._waiting
 
-    def take(self, thread_id: str, tenant: str) -> bool:
-        """Take a slot, or stand in the line. A tenant that is not known yet is ''."""
-        if self.used < self._total and self.has_room(tenant):
+    def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
+        """Take a slot, or stand in the line. A tenant that is not known yet is ''.
+
+        A thread that has no turn takes no slot which a thread in the line may have.
+        """
+        is_free = self.used < self._total and self.has_room(tenant)
+        if is_free and (has_turn or not any(map(self.has_room, self._lines))):
             self._leave(thread_id)
             self.used += 1
             self._by_tenant[tenant] += 1

@@ -158,6 +158,8 @@ class Dispatcher:
         """False while the mailbox drains: nothing new is claimed."""
         self.is_polled = False
         """Whether somebody looks for due work on all threads; a freed slot is used without a try here."""
+        self.is_backlogged = False
+        """Whether the last poll may have left due threads: then only polls give slots, oldest work first."""
         self.failed_claims = 0
         """How often in a row the store failed when something was to be claimed."""
         self.held: dict[str, int] = {}
@@ -172,12 +174,17 @@ class Dispatcher:
         self._idle = asyncio.Event()
         self._was_full = False
 
-    async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
-        """Claim the thread's next due dispatch and start it, if nothing of the thread is at work here."""
+    async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
+        """Claim the thread's next due dispatch and start it, if nothing of the thread is at work here.
+
+        A thread that has no turn waits behind the threads in the line: the first of them takes a free slot.
+        """
         worker = self.workers.get(thread_id)
         if worker is None:
             return DispatchAttempt.NO_ELIGIBLE
-        if not self.reserve(thread_id, worker):
+        if not self.reserve(thread_id, worker, has_turn=has_turn):
+            if not has_turn and self.slots.waits(thread_id) and self._gives_turns and self.slots.free:
+                self._core.tasks.start(self.next_in_line(), name="the line for slots")
             return DispatchAttempt.BUSY
         return await self._core.claiming.complete(self._claimed(thread_id, worker), name="a claim")
 
@@ -190,7 +197,7 @@ class Dispatcher:
         for thread_id in thread_ids:
             self.workers.get_or_create(thread_id)
         async with asyncio.TaskGroup() as group:
-            claims = [group.create_task(self.try_dispatch_next(one)) for one in thread_ids]
+            claims = [group.create_task(self.try_dispatch_next(one, has_turn=True)) for one in thread_ids]
         return sum(claim.result() is DispatchAttempt.CLAIMED for claim in claims)
 
     async def _claimed(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
@@ -219,7 +226,7 @@ class Dispatcher:
             return await self.begin_or_release(claimed)
         self.hold(claimed)
         if self.unreserve(worker):
-            return await self.try_dispatch_next(thread_id)
+            return await self.try_dispatch_next(thread_id, has_turn=True)
         return DispatchAttempt.NO_ELIGIBLE
 
     def look_for_unexecuted(self) -> None:
@@ -250,12 +257,25 @@ class Dispatcher:
         consumer, tokens = self._core.consumer_id, self._leases.claim_tokens()
         return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
-    def reserve(self, thread_id: str, worker: MailboxWorker, tenant: str | None = None) -> bool:
-        """Take the thread's worker and a slot for a claim; False when either is taken. No await within."""
+    @property
+    def _gives_turns(self) -> bool:
+        """Whether threads of the line may have free slots now; otherwise the next poll gives them."""
+        is_open = self.accepting and not self._core.tasks.closed
+        return is_open and not (self.is_polled and self.is_backlogged)
+
+    def reserve(
+        self, thread_id: str, worker: MailboxWorker, tenant: str | None = None, *, has_turn: bool = False
+    ) -> bool:
+        """Take the thread's worker and a slot for a claim; False when either is taken. No await within.
+
+        Without a turn, the thread takes no slot while older work waits for one.
+        """
         worker.is_wanted = worker.status is not WorkerStatus.IDLE
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
             return False
-        if not self.slots.take(thread_id, tenant or worker.tenant):
+        if not has_turn and self.is_polled and self.is_backlogged:
+            return False
+        if not self.slots.take(thread_id, tenant or worker.tenant, has_turn=has_turn):
             self._core.metrics.waiting_threads.set(len(self.slots))
             return False
         worker.status, worker.tenant = WorkerStatus.CLAIMING, tenant or worker.tenant
@@ -343,7 +363,7 @@ class Dispatcher:
     async def next_in_line(self) -> None:
         """Give free slots to the threads that have waited longest."""
         while (thread_id := self.slots.next_in_line()) is not None:
-            attempt = await self.try_dispatch_next(thread_id)
+            attempt = await self.try_dispatch_next(thread_id, has_turn=True)
             if attempt is DispatchAttempt.BUSY and self.slots.waits(thread_id):
                 break
         self._core.metrics.waiting_threads.set(len(self.slots))
@@ -521,7 +541,7 @@ class Dispatcher:
                 return None
             if not job.comes_again and job.leaves_waiting:
                 await self._after_run(thread_id)
-            if len(self.slots):
+            if len(self.slots) and self._gives_turns:
                 self.slots.stand_in_line(thread_id, job.claimed.tenant)
                 await self.next_in_line()
                 return None
