@@ -28,7 +28,9 @@ class WithEmptyTool(PostroomMcpServer):
     async def _list_tools(self, context: Any, asked: PaginatedRequestParams) -> ListToolsResult:
         """Return the tools, and the empty one: a client asks anew at each call of one that is not listed."""
         tools = (await super()._list_tools(context, asked)).tools
-        return ListToolsResult(tools=[*tools, tools[0].model_copy(update={"name": "empty"})])
+        answer = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
+        empty = tools[0].model_copy(update={"name": "empty", "output_schema": answer})
+        return ListToolsResult(tools=[*tools, empty])
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> CallToolResult:
         """Answer the empty tool at once."""

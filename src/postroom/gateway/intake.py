@@ -501,7 +501,7 @@ class Intake:
         given = first.metadata.get("album", [])
         new = [event for event in others if event.message_id not in given]
         texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
-        first.media += tuple(file for event in new for file in event.media if file not in first.media)
+        first.media += tuple(file for event in new for file in event.media)
         first.forwarded = tuple(dict.fromkeys(one for event in (first, *new) for one in event.forwarded))
         first.unread = tuple(dict.fromkeys(one for event in (first, *new) for one in event.unread))
         first.text = "\n".join(texts)
