@@ -570,28 +570,6 @@ async def test_newer_arrivals_never_overtake_older_work_that_waits_for_a_slot(op
     assert order == sorted(order)
 
 
-@pytest.mark.parametrize("opening", ["sqlite", "postgres"], indirect=True)
-async def test_arrivals_after_a_restart_wait_behind_the_backlog(opening: Open) -> None:
-    order, config = list[str](), MailboxConfig(drain_grace=timedelta(0), max_concurrent_runs=1)
-
-    async def never_end(run: Run) -> None:
-        await asyncio.Event().wait()
-
-    async def note(run: Run) -> str:
-        order.append(run.thread_id)
-        return "noted"
-
-    async with opening(never_end, config) as mailbox:
-        for number in range(15):
-            await mailbox.enqueue(f"t{number:02}", "hello")
-    async with opening(note, config) as mailbox:
-        newer = [await mailbox.enqueue(f"t{number:02}", "hello") for number in range(15, 30)]
-        for one in newer:
-            await one.result(timeout=30)
-    assert order == sorted(order)
-    assert len(order) == 30
-
-
 async def test_what_was_told_before_a_failure_or_a_question_is_told_not_to_count(opening: Open) -> None:
     tries: list[int] = []
 

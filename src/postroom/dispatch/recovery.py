@@ -290,7 +290,6 @@ class Rounds:
         due = await self._core.store.read(lambda tx: self._due(tx, limit))
         while self._core.budgets and await self._hold_back(due):
             due = await self._core.store.read(lambda tx: self._due(tx, limit))
-        self._dispatcher.is_backlogged = len(due) >= limit
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
         started = await self._dispatcher.try_all([one.thread_id for one in due])
@@ -517,7 +516,7 @@ class Lifecycle:
 
     def _begin(self, config: MailboxLifecycleConfig, *, recover: bool) -> None:
         settings, rounds = self._core.config, self._rounds
-        self._dispatcher.is_polled = self._dispatcher.is_backlogged = True
+        self._dispatcher.is_polled = True
 
         async def collect() -> None:
             await rounds.collect_garbage()

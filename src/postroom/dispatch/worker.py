@@ -158,8 +158,6 @@ class Dispatcher:
         """False while the mailbox drains: nothing new is claimed."""
         self.is_polled = False
         """Whether somebody looks for due work on all threads; a freed slot is used without a try here."""
-        self.is_backlogged = False
-        """Whether the last poll may have left due threads: then only polls give slots, oldest work first."""
         self.failed_claims = 0
         """How often in a row the store failed when something was to be claimed."""
         self.held: dict[str, int] = {}
@@ -183,7 +181,8 @@ class Dispatcher:
         if worker is None:
             return DispatchAttempt.NO_ELIGIBLE
         if not self.reserve(thread_id, worker, has_turn=has_turn):
-            if not has_turn and self.slots.waits(thread_id) and self._gives_turns and self.slots.free:
+            is_open = self.accepting and not self._core.tasks.closed
+            if not has_turn and is_open and self.slots.waits(thread_id) and self.slots.free:
                 self._core.tasks.start(self.next_in_line(), name="the line for slots")
             return DispatchAttempt.BUSY
         return await self._core.claiming.complete(self._claimed(thread_id, worker), name="a claim")
@@ -257,12 +256,6 @@ class Dispatcher:
         consumer, tokens = self._core.consumer_id, self._leases.claim_tokens()
         return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
-    @property
-    def _gives_turns(self) -> bool:
-        """Whether threads of the line may have free slots now; otherwise the next poll gives them."""
-        is_open = self.accepting and not self._core.tasks.closed
-        return is_open and not (self.is_polled and self.is_backlogged)
-
     def reserve(
         self, thread_id: str, worker: MailboxWorker, tenant: str | None = None, *, has_turn: bool = False
     ) -> bool:
@@ -272,8 +265,6 @@ class Dispatcher:
         """
         worker.is_wanted = worker.status is not WorkerStatus.IDLE
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
-            return False
-        if not has_turn and self.is_polled and self.is_backlogged:
             return False
         if not self.slots.take(thread_id, tenant or worker.tenant, has_turn=has_turn):
             self._core.metrics.waiting_threads.set(len(self.slots))
@@ -541,7 +532,7 @@ class Dispatcher:
                 return None
             if not job.comes_again and job.leaves_waiting:
                 await self._after_run(thread_id)
-            if len(self.slots) and self._gives_turns:
+            if len(self.slots):
                 self.slots.stand_in_line(thread_id, job.claimed.tenant)
                 await self.next_in_line()
                 return None
