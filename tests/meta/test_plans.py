@@ -29,6 +29,7 @@ ONLY_THESE = {
     "runners": 400,
     "chat_addresses": 400,
     "agent_nudges": 400,
+    "unreadable_rows": 20,
 }
 """Tables that stay small; a column that is not named below has another value in each row."""
 VALUES = {
@@ -71,6 +72,7 @@ SCANS_IF_FREE = {
     *("threads.open_runs", "threads.runs", "threads.threads", "project_log.projects_reached"),
     "mail.index_threads",  # of all messages, once, of a store that was just filled
     "threads.idle",  # once an hour, for threads that are cleared
+    "threads.threads_left_over",  # once a sweep, in pages
     *("mail.recipients", "mail.project_by_alias"),  # beside a table of a few hundred rows
 }
 """What is counted or cleared, or is listed for a page, where the planner may choose by itself."""

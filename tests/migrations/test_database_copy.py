@@ -40,6 +40,7 @@ from postroom.stores.mail import search_index
 from postroom.stores.postgres.connection import quoted
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.moving import shared_tables
 from postroom.stores.store import Stores
 from postroom.testing import ManualClock
@@ -300,6 +301,7 @@ def test_a_source_that_changed_after_a_cut_is_noticed_and_the_target_stays_shut(
     with pytest.raises(KeyboardInterrupt):
         copied(file, schema, cut)
     with closing(sqlite3.connect(file)) as connection, connection:
+        add_functions(connection)
         connection.execute("UPDATE messages SET subject = 'another' WHERE id = 3")
     with pytest.raises(StoreCorrupt, match="messages is not the same") as caught:
         copied(file, schema)
@@ -313,6 +315,7 @@ def test_a_text_that_postgresql_cannot_hold_is_named_and_the_copy_goes_on_once_i
 ) -> None:
     for text in ("a\0b", "ab"):
         with closing(sqlite3.connect(file)) as connection, connection:
+            add_functions(connection)
             connection.execute("UPDATE messages SET subject = ? WHERE id = 3", (text,))
         if "\0" in text:
             with pytest.raises(InvalidRecord, match=r"holds NUL, in the row \['3'\] of messages"):
