@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
+
 from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
 from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
@@ -1091,7 +1093,7 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
     Raises:
         IdempotencyConflict: The content differs; nothing was written.
     """
-    if not stored or not request.messages or _said(request.messages[0]) in map(_said, stored):
+    if not stored or not request.messages or _words(request.messages[0]) in map(_words, stored):
         return
     key = request.hints.key
     raise IdempotencyConflict(
@@ -1107,6 +1109,11 @@ def _messages_of(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Messa
     run = tx.runs.threads.load_run(run_id)
     ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
     return [record.message for record in tx.runs.messages.named(thread_id, ids)]
+
+
+def _words(message: Message) -> bytes:
+    """Return the content of a message as it is stored: a tuple and a list are the same content."""
+    return msgspec.json.encode(_said(message), order="sorted")
 
 
 def _said(message: Message) -> Message:

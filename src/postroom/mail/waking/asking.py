@@ -52,9 +52,9 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     Raises:
         IllegalTransition: The question does not stand, and the agent has no such run at work.
     """
-    _, agent = acting_active(context, asked.project_key, asked.agent_name)
     run_id = _run_of(context, asked)
     if not context.tx.has_asked(run_id, kept["question_id"]):
+        _, agent = acting_active(context, asked.project_key, asked.agent_name)
         _keep(context, asked, agent, run_id, kept["question_id"])
 
 
