@@ -1,7 +1,6 @@
 """`postroom mcp` as a real process in front of a fake server."""
 
 import asyncio
-import contextlib
 import json
 import os
 import queue
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 import pytest
 from filelock import FileLock
 from mcp import Client, StdioServerParameters
@@ -61,9 +59,9 @@ class Proxy:
             self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
 
-    def line(self) -> Any:
+    def line(self, patience: float = PATIENCE) -> Any:
         """Return the next document on stdout; None at its end."""
-        line = self._lines.get(timeout=PATIENCE)
+        line = self._lines.get(timeout=patience)
         return json.loads(line) if line else None
 
     def logged(self) -> str:
@@ -469,13 +467,14 @@ def test_a_killed_server_is_started_again_by_the_next_requests(env: dict[str, st
     first = places.read_server_note(data)
     assert first is not None
     os.kill(first.pid, signal.SIGKILL)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(first.pid).wait(PATIENCE)
-    for number in (2, 3, 4):
-        proxy.send(ask(number, "tools/call", name="health_check", arguments={}))
-    answers = [proxy.line() for _ in range(3)]
-    assert sorted(answer["id"] for answer in answers) == [2, 3, 4]
-    assert {answer["result"]["structuredContent"]["status"] for answer in answers} == {"ok"}
+    asked = {2, 3, 4}
+    for _ in range(5):  # on a busy machine a start may take longer than the proxy waits for it
+        for number in asked:
+            proxy.send(ask(number, "tools/call", name="health_check", arguments={}))
+        answers = [proxy.line(patience=60) for _ in asked]
+        assert {answer["id"] for answer in answers} == asked
+        asked = {answer["id"] for answer in answers if "error" in answer}
+    assert asked == set(), answers
     second = places.read_server_note(data)
     assert second is not None
     assert second.pid != first.pid
