@@ -166,7 +166,7 @@ def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
         ConfigError, ArchiveUnavailable: The archive cannot be read.
     """
     kept = Kept.of(settings)
-    if kept.elsewhere:
+    if kept.elsewhere or not (kept.beside or kept.slugs):  # the first start writes what is missing
         return None
     store = SqliteStore.open(settings.database, clock=clock, purpose="restore", may_begin=False)
     try:
