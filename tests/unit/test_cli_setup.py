@@ -126,7 +126,8 @@ def test_status_tells_each_client_and_what_would_mend_it(home: Path, run: Run) -
         "way": "stdio",
         "tools": "core",
         "hooks": True,
-        "findings": [],
+        "release": None,
+            "findings": [],
     }
     assert found["codex"]["state"] == "not installed"
     (home / ".cursor/hooks.json").write_text('{"version": 1}')

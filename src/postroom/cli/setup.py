@@ -186,7 +186,7 @@ def _end(results: Sequence[Mapping[str, Any]]) -> None:
 
 @app.command()
 def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
-    """Say how each client is set up, and what would repair it. Exit code 1 when one is wrong."""
+    """Show the set-up and the release of each client, and what repairs it. Exit code 1 if one is wrong."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     address = served(target.environment).address
@@ -396,6 +396,7 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
         "way": found.way,
         "tools": found.tools,
         "hooks": found.hooks,
+        "release": None if found.release is None else asdict(found.release),
         "findings": [
             {"drift": one.drift, "file": str(one.file), "detail": one.detail, "remedy": one.remedy}
             for one in found.findings
@@ -419,9 +420,23 @@ def _hooks_text(found: ClientStatus) -> str:
 
 def statuses_text(found: Sequence[ClientStatus]) -> str:
     """Return how clients stand: a row each, then what is wrong."""
-    rows = [(one.client, _state_text(one), one.way or "", one.tools or "", _hooks_text(one)) for one in found]
-    lines = [show.table(("CLIENT", "STATE", "WAY", "TOOLS", "HOOKS"), rows, none="no clients")]
+    rows = [
+        (
+            one.client,
+            _state_text(one),
+            one.release.installed if one.release else "",
+            one.way or "",
+            one.tools or "",
+            _hooks_text(one),
+        )
+        for one in found
+    ]
+    columns = ("CLIENT", "STATE", "RELEASE", "WAY", "TOOLS", "HOOKS")
+    lines = [show.table(columns, rows, none="no clients")]
     for one in found:
+        if one.release and one.release.warning:
+            lines.append(f"{one.client}: warning: {show.line(one.release.warning)}")
+            lines.append(f"  remedy: {show.line(one.release.remedy)}")
         for finding in one.findings:
             lines.append(
                 f"{one.client}: {finding.drift}: {show.line(finding.detail)} ({show.line(finding.file)})"
