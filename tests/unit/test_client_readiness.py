@@ -326,7 +326,9 @@ def test_status_shows_the_release_and_its_warning_to_a_person(
     assert "  remedy: update postroom" in shown
 
 
-def test_status_names_no_release_of_a_client_that_is_not_installed_or_tells_none(home: Path, run: Run) -> None:
+def test_status_names_no_release_of_a_client_that_is_not_installed_or_tells_none(
+    home: Path, run: Run
+) -> None:
     _, document = run("status")
     assert all(one["release"] is None for one in document["clients"])
     claude(home, version="who knows", login='{"loggedIn": true}')

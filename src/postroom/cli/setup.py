@@ -3,6 +3,7 @@
 import difflib
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from postroom.app import places
 from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, chosen, command_path, servers_file
 from postroom.app.clients.plugins import forget, form_in_place, form_to_write, forms, make_known
-from postroom.app.clients.readiness import refuse_unfit, to_do
+from postroom.app.clients.readiness import refuse_unfit, release_of, to_do
 from postroom.app.clients.setting_up import Change, Part, give_back, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, is_recorded, status_of
 from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Scope, Tools, Way
@@ -190,9 +191,10 @@ def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     address = served(target.environment).address
-    found = [
-        status_of(form_in_place(one, target, records), target, address, records) for one in _fitting(target)
-    ]
+    clients = [form_in_place(one, target, records) for one in _fitting(target)]
+    with ThreadPoolExecutor() as pool:  # each client takes a second to tell its version
+        list(pool.map(lambda one: release_of(one, target), clients))
+    found = [status_of(one, target, address, records) for one in clients]
     ok = all(one.state != "drifted" for one in found)
     document = {"ok": ok, "clients": [status_document(one) for one in found]}
     show.answer(document, as_json=as_json, text=lambda: statuses_text(found))
