@@ -334,4 +334,5 @@ def test_status_names_no_release_of_a_client_that_is_not_installed_or_tells_none
     claude(home, version="who knows", login='{"loggedIn": true}')
     _, document = run("status")
     [release] = [one["release"] for one in document["clients"] if one["release"]]
-    assert (release["installed"], release["warning"]) == ("", "")
+    assert release["installed"] == ""
+    assert "expected its version in its answer to `claude --version`, found 'who knows'" in release["warning"]

@@ -38,7 +38,7 @@ class Release:
     tried_on: str
     """The date of that run, as YYYY-MM-DD."""
     warning: str = ""
-    """Empty when the installed release is the release that was tried."""
+    """Why the installed release is not known to work; empty when it is the release that was tried."""
     remedy: str = ""
 
 
@@ -99,9 +99,11 @@ def release_of(client: Client, target: SetupScope) -> Release | None:
     made, program = client.asks, _program(client, target)
     if made is None or program is None:
         return None
-    installed, _ = _version(made, program, target)
+    installed, unclear = _version(made, program, target)
     release = Release(installed=installed, tried=_TRIED["releases"][made.package], tried_on=_TRIED["date"])
-    if not installed or _numbers(installed) == _numbers(release.tried):
+    if unclear is not None:
+        return replace(release, warning=unclear.detail, remedy=unclear.remedy)
+    if _numbers(installed) == _numbers(release.tried):
         return release
     is_newer = _numbers(installed) > _numbers(release.tried)
     install = f"`npm install -g {made.package}@{release.tried}` installs the release that was tried"
