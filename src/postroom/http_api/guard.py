@@ -188,7 +188,12 @@ class Guard:
         if admitted is None:
             return self._ask_for_token(head)
         exchange.admit(admitted, limit, head.bearer, too_large)
-        return too_large(limit) if head.content_length > limit else None
+        if head.content_length > limit:
+            return too_large(limit)
+        if _within(head.path, "/admin") and head.method not in ("GET", "HEAD"):
+            by = admitted.caller if admitted.grant is None else admitted.grant.name
+            _LOG.info("http.admin_change_asked", by=by, method=head.method, path=head.path)
+        return None
 
     def _channel(self, path: str) -> OpenPath | None:
         if path in self._rules.rest_paths:
