@@ -207,7 +207,7 @@ def test_a_caller_without_a_token_is_refused_at_once_and_its_body_is_not_read(
         line.sendall(b"POST /mcp HTTP/1.1\r\n" + HOST + length.encode() + b"\r\n\r\n")
         assert statuses(line.recv(65_536)) == [401]  # before any of the body came
         began = time.monotonic()
-        with pytest.raises(ConnectionError):
+        with suppress(ConnectionError):
             for _ in range(pieces):
                 line.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if is_chunked else piece)
                 sent += len(piece)

@@ -181,9 +181,7 @@ class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
     sender_name: AgentName
     to: Annotated[
         Names,
-        Meta(
-            description="name, name@project, human:name, chat:platform/id, thread:id (all whom you wrote to or heard from in it)"
-        ),
+        Meta(description="name, name@project, human:name, chat:platform/id, thread:id (your partners in it)"),
     ] = []
     subject: str
     body_md: Annotated[str, Meta(description="Markdown")]

@@ -258,7 +258,7 @@ def _participants(
 ) -> list[Addressee]:
     """Return the other agents of those messages of a thread that the sender wrote or received.
 
-    Messages between others do not count: nobody enters a conversation by mail to themselves with its thread id.
+    Messages between others do not count, so that mail to oneself makes nobody a reader of the conversation.
 
     Raises:
         UnknownThread: The project has no such thread.
