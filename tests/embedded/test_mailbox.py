@@ -32,9 +32,10 @@ from postroom.contracts.errors import (
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Boundary
 from postroom.dispatch.config import MailboxConfig
-from postroom.embedded.handle import RunHandle, State
+from postroom.embedded.handle import RunEvent, RunHandle, State
 from postroom.embedded.mailbox import Mailbox
 from postroom.embedded.running import Run
+from postroom.runtime import AgentRuntime, FixedResolver, ResolvedAgent, ScriptedModel
 
 
 async def in_state(handle: RunHandle, state: State) -> None:
@@ -276,6 +277,32 @@ async def test_what_is_streamed_is_followed_and_read_again_from_a_cursor(opening
         followed.set()
         told_then = [(event.type, event.text) async for event in events]
         assert (told.type, told.text, told_then) == ("text", "one ", [("text", "two"), ("end", "one two")])
+
+
+async def test_a_reader_is_told_the_end_of_a_run_whose_executor_stored_it_first(opening: Open) -> None:
+    told = asyncio.Event()
+
+    class StoresItsEnd(AgentRuntime):
+        async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+            result = await super().run(activation, sink)
+            await told.wait()
+            return result
+
+    agent = ResolvedAgent.new("helper", "scripted", "", ScriptedModel(), [])
+    async with opening(StoresItsEnd(FixedResolver(agent))) as mailbox, asyncio.timeout(60):
+        handle = await mailbox.enqueue("chat-1", "hello")
+        await in_state(handle, State.DONE)  # the change that ends its dispatch is still to come
+
+        async def read() -> list[RunEvent]:
+            return [event async for event in handle.events()]
+
+        reader = asyncio.create_task(read())
+        for _ in range(20):  # meanwhile the reader looks
+            await handle.status()
+        told.set()
+        *_, end = await reader
+        assert (end.type, end.text) == ("end", "done")
+        assert [event async for event in handle.events(after=end.cursor)] == []
 
 
 async def test_a_cancelled_run_says_so(opening: Open) -> None:

@@ -221,7 +221,7 @@ class RunHandle:
             if not page.events:
                 if is_over:  # the reader has the last event already
                     return
-                is_over = (await self._retried(self._loaded)).status is RunStatus.DONE
+                is_over = await self._retried(self._has_its_last_event)
                 if not is_over:
                     await self._retried(partial(store.wait, scope, after=after))
             after = max(after, page.cursor)
@@ -234,6 +234,18 @@ class RunHandle:
             if run.status is RunStatus.DONE:
                 return run
             await self._retried(partial(store.wait, scope, after=newest))
+
+    async def _has_its_last_event(self) -> bool:
+        """Return whether the run is over for its dispatch, too.
+
+        An executor that commits its own steps stores the end of the run first. The change that ends the
+        dispatch writes the `end` event.
+        """
+        run = await self._loaded()
+        if run.status is not RunStatus.DONE:
+            return False
+        row = run.dispatch_id and await self._mailbox.stores.dispatches.load_dispatch(run.dispatch_id)
+        return not row or row.status.is_terminal
 
     async def _retried(self, step: Callable[[], Awaitable[T]]) -> T:
         return await retried(step, SystemTimer())
