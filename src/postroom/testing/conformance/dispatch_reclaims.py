@@ -64,7 +64,7 @@ async def at_the_last_attempt_it_is_a_dead_letter(stores: RunStores, clock: Manu
 
 
 async def an_interruption_is_counted_apart_from_attempts(stores: RunStores, clock: ManualClock) -> None:
-    """If the dispatch has a limit of interruptions: the first one is due at once, the one too many is the last."""
+    """If the dispatch has a limit of interruptions: it is due at once, and a dead letter beyond the limit."""
     owned = await reported(stores, await claimed(stores, max_attempts=1, max_interruptions=1))
     clock.set(clock.now() + LEASE + 1)
     (back,) = await stores.dispatches.reclaim_expired_leases()
