@@ -126,6 +126,7 @@ def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> No
         available_at=ticket.expires_at,
         priority=before.priority,
         max_attempts=before.max_attempts,
+        max_interruptions=before.max_interruptions,
         tenant=before.tenant,
         limit_key=before.limit_key,
     )

@@ -124,6 +124,7 @@ class Mailbox:
         delay: timedelta | None = None,
         deadline: datetime | None = None,
         attempts: int | None = None,
+        interruptions: int | None = None,
         retry_delay: timedelta | None = None,
         max_retry_delay: timedelta | None = None,
         when_busy: BusyPolicy = BusyPolicy.QUEUE,
@@ -134,6 +135,7 @@ class Mailbox:
         of the first call, and other content is refused. Limits and budgets count the run by `agent`, `tenant`
         and `limit_key`. `priority` 0 is served first, 255 last. A run that fails is retried for about ten
         minutes, or as often as `attempts` says; `retry_delay` is doubled each time, up to `max_retry_delay`.
+        The end of a server is no failure: it may interrupt the run 20 times, or `interruptions` times.
 
         Raises:
             InvalidArgument, InvalidSubmission: it cannot be stored, or an option is out of range.
@@ -152,6 +154,7 @@ class Mailbox:
             delay=delay,
             deadline=deadline,
             attempts=attempts,
+            interruptions=interruptions,
             retry_delay=retry_delay,
             max_retry_delay=max_retry_delay,
         ).request()
