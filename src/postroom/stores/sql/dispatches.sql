@@ -5,7 +5,7 @@
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key,
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions,
        coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
   FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 
@@ -21,11 +21,11 @@ INSERT INTO run_dispatches
       (dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, is_open)
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions, is_open)
 VALUES (:dispatch_id, :thread_id, :run_id, :created_at, :available_at, :updated_at, :status, :priority, :dedupe_key,
         :dispatch_epoch, :attempt_count, :max_attempts, :deadline_at, :tenant, :last_error, :claim_token, :claimed_by,
         :claimed_at, :lease_until, :dispatch_instance_id, :run_status, :termination, :run_response, :run_error,
-        :completed_at, :reconciled, :limit_key, :is_open);
+        :completed_at, :reconciled, :limit_key, :interruption_count, :max_interruptions, :is_open);
 
 -- against
 SELECT 0 AS rule, dispatch_id FROM run_dispatches WHERE dispatch_id = :dispatch_id
@@ -48,7 +48,8 @@ SELECT dispatch_id FROM run_dispatches WHERE dispatch_id IN {texts :dispatch_ids
 -- move
 UPDATE run_dispatches
    SET available_at = :available_at, updated_at = :updated_at, status = :status, attempt_count = :attempt_count,
-       max_attempts = :max_attempts, last_error = :last_error, claim_token = :claim_token,
+       max_attempts = :max_attempts, interruption_count = :interruption_count, last_error = :last_error,
+       claim_token = :claim_token,
        claimed_by = :claimed_by, claimed_at = :claimed_at,
        lease_until = :lease_until, dispatch_instance_id = :dispatch_instance_id, run_status = :run_status,
        termination = :termination, run_response = :run_response, run_error = :run_error,
@@ -74,7 +75,7 @@ ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key,
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions,
        run_id, (SELECT body FROM runs WHERE runs.run_id = run_dispatches.run_id)
   FROM run_dispatches
  WHERE thread_id = (SELECT CAST(:thread_id AS text)
@@ -91,7 +92,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
@@ -102,7 +103,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM (SELECT * FROM run_dispatches q WHERE q.thread_id = :thread_id AND q.status = 'Queued'
          ORDER BY q.thread_id, q.priority, q.created_at, q.dispatch_id LIMIT 64) AS found
  WHERE dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
@@ -112,7 +113,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM run_dispatches
  WHERE status = 'Claimed' AND lease_until < :now
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
@@ -122,14 +123,14 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed';
 
 -- claimed_by
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM run_dispatches
  WHERE status = 'Claimed' AND claimed_by = :consumer AND NOT (claim_token IN {texts :besides})
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
@@ -139,7 +140,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
@@ -149,7 +150,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status IN {texts :statuses}
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
@@ -159,7 +160,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM run_dispatches
  WHERE is_open = 1 AND status = :status AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
@@ -170,7 +171,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM run_dispatches
  WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
@@ -181,7 +182,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions
   FROM run_dispatches
  WHERE reconciled = 0
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
