@@ -283,6 +283,11 @@ def too_many_schedules(most: int) -> str:
     return f"Not taken: {most} are kept here already; /every stop <number> removes one."
 
 
+def too_much_forgotten(most: int) -> str:
+    """Say that no more of a conversation can be forgotten."""
+    return f"Not done: {most} exchanges of this conversation are forgotten already. /new begins a new one."
+
+
 BEGAN_ANEW = "A new conversation begins; /resume takes up an earlier one."
 
 
