@@ -37,7 +37,8 @@ class Arrival:
         self._deciding = [one.ended for one in ended if one.decides]
         self.is_free = command is None and not ended
         if self.decides:
-            self._deciding += [one.kept for one in siblings]
+            self._before += [one.kept for one in siblings]
+            self._deciding = self._before
         self._siblings = siblings
 
     @property
