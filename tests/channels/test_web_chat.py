@@ -19,6 +19,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.gateway.platforms.web import WebAdapter
 from postroom.gateway.platforms.web_log import ChatLog, Entry
+from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -39,6 +40,7 @@ async def adapter(clock: ManualClock, gateway: FakeGateway):
     config = PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada", "people": {"Ben": BENS}})
     made = WebAdapter(config, clock=clock, timer=clock)
     made.set_message_handler(gateway)
+    made.web_chats = MemoryRunStores(clock).chat.web_chats
     await made.connect()
     yield made
     await made.disconnect()
@@ -90,7 +92,10 @@ class Page:
         return "end", {}
 
     async def entry(self) -> dict:
+        """Return the next entry; that the list of conversations has changed is passed over."""
         name, data = await self.event()
+        while name == "conversations":
+            name, data = await self.event()
         assert name == "entry"
         return data
 
@@ -252,6 +257,7 @@ async def test_names_are_shown_as_text_wherever_the_page_is_mounted(clock, gatew
     extra = {"name": '<img src=x onerror="alert(1)">{{base}}', "title": "</title><script>"}
     adapter = WebAdapter(PlatformConfig(token=TOKEN, extra=extra), clock=clock, timer=clock)
     adapter.set_message_handler(gateway)
+    adapter.web_chats = MemoryRunStores(clock).chat.web_chats
     await adapter.connect()
     async with calling(adapter, below="/channels/web") as client:
         await signed_in(client, below="/channels/web")
@@ -377,7 +383,7 @@ async def test_an_open_page_sees_each_change_as_it_comes(adapter, gateway, clock
             shown = await page.entry()
             assert (shown["kind"], shown["text"], shown["answered"]) == ("message", "Hello", False)
             await adapter.send_typing("Ada")
-            assert await page.event() == ("typing", {})
+            assert await page.event() == ("typing", {"conversation": "main"})
             draft = await adapter.send("Ada", "He", None, {"answers": [MESSAGE_ID]})
             assert (await page.entry())["answered"] is True
             assert (await page.entry())["draft"] is True
@@ -518,25 +524,33 @@ def test_order_goes_on_over_restarts() -> None:
     assert old.find("a2").order < new.find("b").order
 
 
+def say(log: ChatLog, *told, **more) -> str:
+    """Show a part of an answer and what it changes, as the adapter does, and return its id."""
+    changed = log.answer(*told, **more)
+    for one in changed:
+        log.put(one)
+    return changed[-1].entry_id
+
+
 def test_a_final_settles_drafts_that_it_did_not_grow_from() -> None:
     log = ChatLog("0" * 8)
-    first = log.answer("p1", "Let me look.", ["k"], final=False, at=0)
-    second = log.answer("p2", "It is on.", ["k"], final=True, at=0)
+    first = say(log, "p1", "Let me look.", ["k"], final=False, at=0)
+    second = say(log, "p2", "It is on.", ["k"], final=True, at=0)
     assert first != second
     assert [log.find(one).draft for one in (first, second)] == [False, False]
-    assert log.answer("p2", "It is on.", ["k"], final=True, at=0) == second
+    assert say(log, "p2", "It is on.", ["k"], final=True, at=0) == second
 
 
 def test_a_final_that_is_said_again_stays_in_the_place_of_its_draft() -> None:
     log = ChatLog("0" * 8)
-    draft = log.answer("p1", "It is", ["k"], final=False, at=0)
-    assert [log.answer("p2", "It is on.", ["k"], final=True, at=0) for _ in range(2)] == [draft, draft]
+    draft = say(log, "p1", "It is", ["k"], final=False, at=0)
+    assert [say(log, "p2", "It is on.", ["k"], final=True, at=0) for _ in range(2)] == [draft, draft]
     assert log.find("p2") is None
 
 
 def test_a_notice_is_no_draft() -> None:
     log = ChatLog("0" * 8)
-    log.answer("p1", "The server restarts soon", [], final=False, at=0)
+    say(log, "p1", "The server restarts soon", [], final=False, at=0)
     assert log.find("p1").draft is False
 
 
