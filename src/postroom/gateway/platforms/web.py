@@ -12,8 +12,8 @@
 | `people` | none | {name: token} of others; each has conversations of their own |
 | `title` | `postroom` | the heading of the page |
 
-A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat with
-a session of its own; the conversation `main` is the chat itself, where mail and reminders are told. A browser
+A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat
+with a session of its own; the conversation `main` is the chat itself, with mail and reminders. A browser
 that showed a token is signed in for twelve hours, by an HttpOnly, SameSite=Strict cookie. A change must come
 from our own page: it carries the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site are checked.
 

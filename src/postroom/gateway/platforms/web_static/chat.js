@@ -21,6 +21,7 @@ const writing = new Map(); // conversation -> until when an answer counts as bei
 const unread = new Set(); // conversations with an answer that was not shown yet
 let conversations = [];
 let hasMoreConversations = false;
+let listsRead = 0;
 let current = null; // the id of the conversation that is shown
 let arriving = null; // changes that came while a conversation was being read
 let hasOlder = false;
@@ -121,9 +122,9 @@ function render(shown) {
   const before = shown.blocks || [];
   let same = 0;
   if (!before.length) shown.body.replaceChildren();
-  while (same < found.length && same < before.length && before[same].html === found[same].outerHTML) same += 1;
+  while (same < found.length && same < before.length && before[same].source.isEqualNode(found[same])) same += 1;
   for (const one of before.slice(same)) one.node.remove();
-  const added = found.slice(same).map((one) => ({ html: one.outerHTML, node: decorated(one) }));
+  const added = found.slice(same).map((one) => ({ source: one.cloneNode(true), node: decorated(one) }));
   shown.body.append(...added.map((one) => one.node));
   shown.blocks = [...before.slice(0, same), ...added];
 }
@@ -538,14 +539,14 @@ function showConversations() {
 }
 
 async function readConversations(before) {
+  const number = (listsRead += 1);
   const { ok, told } = await call("GET", `/conversations${before ? `?before=${before}` : ""}`);
-  if (!ok) return false;
+  if (!ok || number !== listsRead) return; // a newer list comes
+  const wasListed = conversations.some((one) => one.id === current);
   conversations = before ? [...conversations, ...told.conversations] : told.conversations;
   hasMoreConversations = told.more;
-  const isDeleted = current && !hasMoreConversations && !conversations.some((one) => one.id === current);
-  if (isDeleted && [...entries.values()].some(({ data }) => data.order !== Infinity)) begin();
+  if (wasListed && !hasMoreConversations && !conversations.some((one) => one.id === current)) begin(); // deleted
   showConversations();
-  return true;
 }
 
 function rename(one, item) {
@@ -577,7 +578,7 @@ function rename(one, item) {
 }
 
 async function remove(one) {
-  part("ask-text").textContent = `“${one.title}” and its messages leave this page for ever. An answer that is being written is stopped.`;
+  part("ask-text").textContent = `“${one.title}” and its messages are deleted for ever. An answer that is being written is stopped.`;
   part("ask").returnValue = "";
   part("ask").showModal();
   await new Promise((closed) => part("ask").addEventListener("close", closed, { once: true }));
