@@ -4,12 +4,11 @@ A driver plays the people and the platform: it delivers messages, sends updates 
 loses answers and goes away. `lacks` names the abilities that a platform does not have, each with its reason.
 """
 
-import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.message import EmailMessage, Message
 from pathlib import Path
 from typing import Any, ClassVar
@@ -86,10 +85,12 @@ class Driver(ABC):
     """The platform's id of each person."""
     lacks: ClassVar[Mapping[str, str]] = {}
     secrets: ClassVar[tuple[str, ...]] = ()
+    unstorable: ClassVar[str] = "\ud800 \x00"
+    """Characters that the platform passes on, and no store holds."""
     unknown: ClassVar[str] = ""
     """How the part of a message is named that nobody knows."""
     wait_s: ClassVar[int] = 120
-    """How long `limit` asks to wait; 0: the platform names no time."""
+    """How long `limit` has the adapter wait."""
     chat: ClassVar[str]
     """Ann's direct chat."""
 
@@ -126,14 +127,14 @@ class Driver(ABC):
 
         return Hurried(self.config(secret=secret), clock=clock, timer=clock)
 
-    async def opened(self, adapter: BasePlatformAdapter) -> None:
-        """Go on after the adapter has connected: deliver what the platform held."""
+    async def opened(self, adapter: BasePlatformAdapter) -> None:  # noqa: B027 - most platforms do it by themselves
+        """Deliver what the platform held, when the adapter has connected."""
 
     async def command(self, text: str, person: str = ANN) -> None:
         await self.say(text, person)
 
-    async def send_again(self) -> None:
-        """Deliver again what was not taken, where a program of the person does so and not the platform."""
+    async def send_again(self) -> None:  # noqa: B027 - as above
+        """Deliver again what was not taken, where the person's program does so and not the platform."""
 
     # The rest stands where a platform has it.
 
@@ -152,13 +153,13 @@ class Driver(ABC):
     async def press(self, card: Shown, label: str, person: str = ANN) -> None:
         raise NotImplementedError
 
-    def files(self) -> Sequence[tuple[str, bytes]]:
+    async def files(self) -> Sequence[tuple[str, bytes]]:
         """Return name and content of each file that the agent sent."""
         raise NotImplementedError
 
+    @abstractmethod
     async def malformed(self) -> None:
         """Deliver an update that cannot be read."""
-        raise NotImplementedError
 
     def tries(self) -> int:
         """Return how often something new was to be said, refused tries included."""
@@ -176,7 +177,7 @@ class Driver(ABC):
         """Take the next message, and lose the answer that says so."""
         raise NotImplementedError
 
-    def lift(self) -> None:
+    def lift(self) -> None:  # noqa: B027 - as above
         """End what `limit` or `refuse` began, where it does not end by itself."""
 
     def forget(self, shown: Shown) -> None:
@@ -194,7 +195,7 @@ class Driver(ABC):
 class TelegramDriver(Driver):
     platform, kind = Platform.TELEGRAM, TelegramAdapter
     people: ClassVar = {ANN: "77", BEN: "78", EVE: "79"}
-    lacks: ClassVar = {"deletes": "the Bot API tells nothing of deleted messages"}
+    lacks: ClassVar = {"deletes": "the Bot API does not tell a bot which messages were deleted"}
     secrets = (fake_telegram.TOKEN,)
     unknown = "a hologram"
     chat = "77"
@@ -212,9 +213,7 @@ class TelegramDriver(Driver):
         return {"id": int(self.people[person]), "is_bot": False, "first_name": person.title()}
 
     def _chat(self, person: str, extra: Extra) -> dict[str, Any]:
-        return (
-            fake_telegram.GROUP if extra.group else {"id": int(self.people[person]), "type": "private"}
-        )
+        return fake_telegram.GROUP if extra.group else {"id": int(self.people[person]), "type": "private"}
 
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
         self.number += 1
@@ -236,14 +235,33 @@ class TelegramDriver(Driver):
             told["reply_to_message"] |= {"from": sender, "text": words}
         if extra.file:
             name, content = extra.file
-            self.fake.files[name] = {"file_path": f"files/{name}"}
+            told["document"] = self._file(name)
             self.fake.contents[f"files/{name}"] = content
-            told["document"] = {"file_id": name, "file_name": name, "mime_type": "text/plain"}
             told["caption"] = told.pop("text")
         if extra.unknown:
             told["hologram"] = {"id": 1}
         self.fake.feed(fake_telegram.update(self.number, message=told))
         return Sent(text, person, str(self.number), told, self.number)
+
+    async def album(self, names: Sequence[str], answered: str) -> None:
+        """Send photos as one album that answers a message with a file."""
+        old = {"message_id": 9_000, "date": 1, "chat": self._chat(ANN, PLAIN), "from": self._person(BEN)}
+        for number, name in enumerate(names):
+            self.number += 1
+            told = {"message_id": self.number, "date": 1, "from": self._person(ANN), "media_group_id": "a1"}
+            told |= {"chat": self._chat(ANN, PLAIN), "photo": [self._file(name) | {"width": 9, "height": 9}]}
+            # Telegram may name the same file by another id in each message.
+            file = self._file(answered, f"{answered}-{number}")
+            self.fake.feed(
+                fake_telegram.update(
+                    self.number, message={**told, "reply_to_message": {**old, "document": file}}
+                )
+            )
+
+    def _file(self, name: str, file_id: str | None = None) -> dict[str, Any]:
+        self.fake.files[file_id or name] = {"file_path": f"files/{name}"}
+        self.fake.contents[f"files/{name}"] = name.encode()
+        return {"file_id": file_id or name, "file_name": name, "mime_type": "text/plain"}
 
     async def redeliver(self, sent: Sent) -> None:
         self.number += 1
@@ -276,7 +294,7 @@ class TelegramDriver(Driver):
             str(number), text, tuple((one["text"], one["callback_data"]) for row in rows for one in row)
         )
 
-    def files(self) -> Sequence[tuple[str, bytes]]:
+    async def files(self) -> Sequence[tuple[str, bytes]]:
         parts = [part for call in self.fake.calls for part in call.files.values()]
         return [(name or "", content) for name, _, content in parts]
 
@@ -289,9 +307,7 @@ class TelegramDriver(Driver):
 
     def limit(self) -> None:
         told = "Too Many Requests: retry later"
-        self.fake.faults["sendMessage"].append(
-            fake_telegram.Refusal(429, told, {"retry_after": self.wait_s})
-        )
+        self.fake.faults["sendMessage"].append(fake_telegram.Refusal(429, told, {"retry_after": self.wait_s}))
 
     def refuse(self) -> None:
         told = "Forbidden: bot was blocked by the user"
@@ -314,7 +330,7 @@ class TelegramDriver(Driver):
 class SlackDriver(Driver):
     platform, kind = Platform.SLACK, SlackAdapter
     people: ClassVar = {ANN: fake_slack.ANN, BEN: fake_slack.BEN, EVE: "U0EVE"}
-    lacks: ClassVar = {"replies": "Slack has threads, and no message that quotes another"}
+    lacks: ClassVar = {"replies": "in Slack a message answers in a thread and quotes no other message"}
     secrets = (fake_slack.BOT_TOKEN, fake_slack.APP_TOKEN, fake_slack.TICKET)
     unknown = "a block of the kind hologram"
     chat = fake_slack.DM
@@ -424,14 +440,10 @@ class SlackDriver(Driver):
         buttons = [(one["text"]["text"], one["value"]) for one in elements if one.get("type") == "button"]
         sections = [block["text"]["text"] for block in blocks if block.get("type") == "section"]
         text = "".join(sections) or body.get("text", "")
-        return Shown(
-            ts, text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"), tuple(buttons)
-        )
+        return Shown(ts, text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"), tuple(buttons))
 
-    def files(self) -> Sequence[tuple[str, bytes]]:
-        names = [
-            call.body["files"][0]["title"] for call in self.fake.called("files.completeUploadExternal")
-        ]
+    async def files(self) -> Sequence[tuple[str, bytes]]:
+        names = [call.body["files"][0]["title"] for call in self.fake.called("files.completeUploadExternal")]
         contents = [call.raw for call in self.fake.calls if call.method.startswith("/upload/")]
         return list(zip(names, contents, strict=False))
 
@@ -443,14 +455,10 @@ class SlackDriver(Driver):
 
     def limit(self) -> None:
         refusal = {"ok": False, "error": "ratelimited"}
-        self.fake.will(
-            "chat.postMessage", fake_slack.Fault(429, refusal, {"Retry-After": str(self.wait_s)})
-        )
+        self.fake.will("chat.postMessage", fake_slack.Fault(429, refusal, {"Retry-After": str(self.wait_s)}))
 
     def refuse(self) -> None:
-        self.fake.will(
-            "chat.postMessage", fake_slack.Fault(body={"ok": False, "error": "channel_not_found"})
-        )
+        self.fake.will("chat.postMessage", fake_slack.Fault(body={"ok": False, "error": "channel_not_found"}))
 
     def lose_answer(self) -> None:
         self.fake.will("chat.postMessage", fake_slack.Fault(lost=True))
@@ -471,9 +479,9 @@ class DiscordDriver(Driver):
     platform, kind = Platform.DISCORD, DiscordAdapter
     people: ClassVar = {ANN: fake_discord.ALICE, BEN: fake_discord.BOB, EVE: fake_discord.CAROL}
     lacks: ClassVar = {
-        "acknowledgements": "Discord takes none: the adapter keeps what it received until it is stored",
+        "acknowledgements": "Discord takes none: the adapter holds each message until postroom has stored it",
         "forwarded authors": "Discord does not say who wrote a forwarded message",
-        "unknown parts": "what Discord adds to a message is read as a file, an embed or a component",
+        "unknown parts": "a part of a message is a file, an embed, a poll or a component, and each is read",
     }
     secrets = (fake_discord.TOKEN, "aT0ken-")
     chat = fake_discord.DIRECT
@@ -542,7 +550,7 @@ class DiscordDriver(Driver):
         buttons = [(one["label"], one["custom_id"]) for row in rows for one in row["components"]]
         return Shown(message_id, body["content"], tuple(buttons))
 
-    def files(self) -> Sequence[tuple[str, bytes]]:
+    async def files(self) -> Sequence[tuple[str, bytes]]:
         return [(one.file[0], one.file[2]) for one in self.fake.seen if one.file is not None]
 
     async def malformed(self) -> None:
@@ -581,10 +589,10 @@ class MatrixDriver(Driver):
     platform, kind = Platform.MATRIX, MatrixAdapter
     people: ClassVar = {ANN: "@ann:fake", BEN: "@ben:fake", EVE: "@eve:fake"}
     lacks: ClassVar = {
-        "forwards": "Matrix does not mark forwarded words: they look like the sender's own",
-        "buttons": "Matrix has none: the text says what to answer",
-        "unknown parts": "each message of an unknown kind has a text for such readers, which is given",
-        "failing edits": "an edit is a message of its own, which the homeserver takes whatever it edits",
+        "forwards": "Matrix does not mark forwarded words, which look like the sender's own words",
+        "buttons": "Matrix has no buttons: the text says what to answer",
+        "unknown parts": "a message of an unknown kind has a text for older clients, and the agent reads that text",
+        "failing edits": "an edit is an event of its own, and the homeserver accepts it for any message",
     }
     secrets = (TOKEN,)
     chat, group = "!direct:fake", "!group:fake"
@@ -613,8 +621,8 @@ class MatrixDriver(Driver):
             content |= {"body": f"@bot:fake: {text}", "m.mentions": {"user_ids": [BOT]}}
         if extra.reply:
             author, words = extra.reply
-            self.people_of_replies = f"@{author.lower()}:fake"
-            old = self._event(person, msgtype="m.text", body=words) | {"sender": self.people_of_replies}
+            sender = {"sender": f"@{author.lower()}:fake"}
+            old = self._event(person, msgtype="m.text", body=words) | sender
             self.fake.events[old["event_id"]] = old
             content["m.relates_to"] = {"m.in_reply_to": {"event_id": old["event_id"]}}
         if extra.file:
@@ -656,8 +664,10 @@ class MatrixDriver(Driver):
                 found[f"$sent{number}"] = content["body"]
         return [Shown(key, text) for key, text in found.items() if key not in self.fake.redacted]
 
-    def files(self) -> Sequence[tuple[str, bytes]]:
-        names = [one.get("filename") or one["body"] for one in self.fake.said if one.get("msgtype") == "m.file"]
+    async def files(self) -> Sequence[tuple[str, bytes]]:
+        names = [
+            one.get("filename") or one["body"] for one in self.fake.said if one.get("msgtype") == "m.file"
+        ]
         return list(zip(names, [one.body for one in self.fake.requests("/upload")], strict=False))
 
     async def malformed(self) -> None:
@@ -688,18 +698,18 @@ class EmailDriver(Driver):
     platform, kind = Platform.EMAIL, EmailAdapter
     people: ClassVar = {ANN: "ann@example.com", BEN: "ben@example.com", EVE: "eve@example.com"}
     lacks: ClassVar = {
-        "edits": "a mail that was sent is not changed",
-        "deletes": "a mail that was sent is not taken back",
-        "drafts": "a mail is written once, when the answer is whole",
-        "buttons": "a mail has none: the text says what to answer",
-        "failing edits": "the adapter edits nothing",
-        "replies": "a mail quotes its history, which is cut off: the conversation has it",
-        "unknown parts": "each part of a mail is words or a file",
-        "groups": "a mail is of one sender, whose conversation it belongs to",
-        "refused messages": "any bytes are a mail",
+        "edits": "nobody can change a mail after it was sent",
+        "deletes": "nobody can take a mail back after it was sent",
+        "drafts": "postroom sends one mail when the answer is complete",
+        "buttons": "a mail has no buttons: the text says what to answer",
+        "failing edits": "a mail is never edited",
+        "replies": "the history that a mail quotes is cut off, because the conversation has it",
+        "unknown parts": "each part of a mail is text or a file",
+        "groups": "each mail belongs to the conversation of its one sender",
     }
     secrets = (PASSWORD,)
-    wait_s = 0
+    wait_s = 60  # SMTP names no time: after these words the adapter waits a minute
+    unstorable = ""
     chat = "ann@example.com"
 
     async def begin(self) -> None:
@@ -710,6 +720,7 @@ class EmailDriver(Driver):
         extra = {"address": ADDRESS, "imap_host": "127.0.0.1", "imap_port": self.fake.imap.port}
         extra |= {"smtp_host": "127.0.0.1", "smtp_port": self.fake.smtp.port, "timeout_ms": 5_000}
         extra |= {"imap_security": "plain", "smtp_security": "plain", "poll_ms": 100}
+        extra |= {"authserv_id": "mx.example.org"}
         return PlatformConfig(enabled=True, token=secret or PASSWORD, allow=self.allow, extra=extra)
 
     def adapter(self, clock: ManualClock, *, secret: str | None = None) -> BasePlatformAdapter:
@@ -720,9 +731,10 @@ class EmailDriver(Driver):
         self.number += 1
         message_id = f"<{self.number}@example.com>"
         root = self._roots.setdefault(person, message_id)
-        headers = {"Message_ID": message_id, "Subject": "A question"}
+        headers = {"Message_ID": message_id, "Subject": ""}
+        headers["Authentication_Results"] = "mx.example.org; dmarc=pass header.from=example.com"
         if root != message_id:
-            headers |= {"In_Reply_To": root, "References": root, "Subject": "Re: A question"}
+            headers |= {"In_Reply_To": root, "References": root}
         if extra.forward:
             author, words = extra.forward
             text = f"{text}\n\n---------- Forwarded message ---------\nFrom: {author} <x@x.org>\n\n{words}\n"
@@ -742,9 +754,12 @@ class EmailDriver(Driver):
     def shown(self) -> Sequence[Shown]:
         return [Shown(one["Message-ID"], _plain(one)) for one in list(self.fake.smtp.got)]
 
-    def files(self) -> Sequence[tuple[str, bytes]]:
+    async def files(self) -> Sequence[tuple[str, bytes]]:
         parts = [part for one in self.fake.smtp.got for part in one.walk() if part.get_filename()]
         return [(str(part.get_filename()), part.get_payload(decode=True)) for part in parts]  # type: ignore[misc]
+
+    async def malformed(self) -> None:
+        self.fake.imap.put(b"From: ann@example.com\r\nFrom: eve@example.com\r\n\r\nhello\r\n")
 
     def tries(self) -> int:
         return len(self.fake.smtp.got) + self.fake.smtp.refused
@@ -781,22 +796,25 @@ class WebDriver(Driver):
     platform, kind = Platform.WEB, WebAdapter
     people: ClassVar = {ANN: "web:ann", BEN: "web:ben", EVE: "web:eve"}
     lacks: ClassVar = {
-        "forwards": "the page forwards nothing",
-        "replies": "the page quotes nothing",
-        "unknown parts": "the page sends words and files, and nothing else is taken",
+        "forwards": "the page cannot forward a message",
+        "replies": "the page cannot quote a message",
+        "unknown parts": "the page sends text and files only",
         "groups": "each person has a chat of their own",
-        "strangers": "nobody writes who has not signed in",
+        "strangers": "only people who signed in can write",
         "outages": "postroom itself serves the page",
-        "limits": "the page has none",
-        "refusals": "the page refuses nothing",
-        "lost answers": "the page is told by the server itself",
-        "parts": "the page takes a text of any length",
-        "failing edits": "postroom itself keeps what the page shows",
-        "credentials": "the adapter logs in nowhere",
-        "dead letters": "the page is told at once that a message failed, and keeps it",
+        "limits": "the page sets no rate limit for answers",
+        "refusals": "the page refuses no answer",
+        "lost answers": "the page reads the log of the server itself",
+        "parts": "the page shows a text of any length",
+        "failing edits": "the server itself holds what the page shows",
+        "credentials": "the adapter logs in to no other server",
+        "drafts of a process that died": "the page's log is in memory and ends with the process",
+        "other people's cards": "each person sees only their own chat",
+        "dead letters": "the page gets an error at once, and the person still has the text",
         "shared bots": "each server answers its own pages",
     }
     secrets = ("the token of ann", "the token of ben")
+    unstorable = "\x00"
     chat = ANN
 
     async def begin(self) -> None:
@@ -866,7 +884,11 @@ class WebDriver(Driver):
 
     async def press(self, card: Shown, label: str, person: str = ANN) -> None:
         self.number += 1
-        body = {"value": dict(card.buttons)[label], "message_id": card.id, "press_id": f"press-{self.number:04d}"}
+        body = {
+            "value": dict(card.buttons)[label],
+            "message_id": card.id,
+            "press_id": f"press-{self.number:04d}",
+        }
         await self._asked("POST", "/chat/buttons", person, body)
 
     def shown(self) -> Sequence[Shown]:
@@ -874,9 +896,11 @@ class WebDriver(Driver):
         said = [one for one in entries if one.kind in ("answer", "card") and not one.gone]
         return [Shown(one.entry_id, one.text, one.buttons) for one in said]
 
-    def files(self) -> Sequence[tuple[str, bytes]]:
+    async def files(self) -> Sequence[tuple[str, bytes]]:
         entries = [one for log in self._adapter._logs.values() for one in log._entries.values()]
-        return [(file.name, b"") for one in entries if one.kind == "answer" for file in one.files]
+        files = [file for one in entries if one.kind == "answer" for file in one.files]
+        page = self._pages[ANN]
+        return [(file.name, (await page.get(f"/chat/files/{file.sha256}")).content) for file in files]
 
     async def malformed(self) -> None:
         answer = await self._asked("POST", "/chat/messages", ANN, {"id": 7, "text": []})
@@ -891,3 +915,22 @@ DRIVERS: tuple[type[Driver], ...] = (
     EmailDriver,
     WebDriver,
 )
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "content.md"
+BEGIN, END = "<!-- lacks -->\n", "<!-- end of lacks -->\n"
+
+
+def table() -> str:
+    """Return the table of the page: the abilities that a platform lacks, with the reasons."""
+    lines = ["| platform | lacks | reason |", "|---|---|---|"]
+    lines += [
+        f"| {driver.platform.value} | {ability} | {reason} |"
+        for driver in DRIVERS
+        for ability, reason in driver.lacks.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    page = PAGE.read_text(encoding="utf-8")
+    head, tail = page.partition(BEGIN)[0], page.partition(END)[2]
+    PAGE.write_text(f"{head}{BEGIN}\n{table()}\n{END}{tail}", encoding="utf-8")

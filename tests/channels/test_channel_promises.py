@@ -1,6 +1,6 @@
-"""What every channel promises, on the wire of every platform's fake: what is said is stored, answered once, and shown.
+"""The promises of every channel, on the wire of every platform's fake.
 
-A platform that lacks an ability names the reason in its driver, and docs/content.md or docs/gateway.md says it too.
+Where a platform lacks an ability, its driver and docs/content.md say why.
 """
 
 import asyncio
@@ -14,7 +14,21 @@ from typing import Any
 
 import pytest
 
-from channels.drivers import ANN, BEN, DRIVERS, EVE, Driver, Extra, Sent, Shown
+from channels.drivers import (
+    ANN,
+    BEGIN,
+    BEN,
+    DRIVERS,
+    END,
+    EVE,
+    PAGE,
+    Driver,
+    Extra,
+    Sent,
+    Shown,
+    TelegramDriver,
+    table,
+)
 from conformance.run_backends import Place
 from dispatch_room import done
 from gateway_room import Agent, Room, all_answered, settled
@@ -23,7 +37,6 @@ from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import CredentialRefused, InvalidArgument, StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.records import replace
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
@@ -32,7 +45,7 @@ from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.testing import ManualClock
 
-PATIENCE_S = 8
+PATIENCE_S = 60
 BEGINNING = "I think that this is a rather good beginning "
 
 
@@ -81,9 +94,7 @@ class Stage:
         return not self.driver.lacks.keys().isdisjoint(abilities)
 
     async def start(self) -> "Stage":
-        config = GatewayConfig(
-            platforms={self.driver.platform: self.driver.config()}, drain=timedelta(0)
-        )
+        config = GatewayConfig(platforms={self.driver.platform: self.driver.config()}, drain=timedelta(0))
         self.adapter = self.driver.adapter(self.clock)
         self.gateway, _ = await self.room.open(self.agent, config=config, channel=self.adapter)
         self.door = Door(self.gateway)
@@ -173,6 +184,11 @@ def prepared(tmp_path: Path, clock: ManualClock) -> Any:
     stores.close()
 
 
+def test_the_page_says_which_abilities_a_platform_lacks() -> None:
+    shown = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    assert shown.strip() == table().strip(), "run: PYTHONPATH=tests .venv/bin/python -m channels.drivers"
+
+
 # What comes in is stored first, once, and in order.
 
 
@@ -256,9 +272,9 @@ async def test_a_message_that_can_never_be_stored_is_passed_over_and_counted(sta
     assert stage.read() == ["and then"]
 
 
-async def test_an_update_that_cannot_be_read_is_counted_and_the_next_message_is_answered(stage: Stage) -> None:
-    if stage.lacks("refused messages"):
-        return
+async def test_an_update_that_cannot_be_read_is_counted_and_the_next_message_is_answered(
+    stage: Stage,
+) -> None:
     await stage.start()
     refused = stage.adapter.liveness.refused
     await stage.driver.malformed()
@@ -324,7 +340,7 @@ async def test_a_process_that_dies_between_the_commit_and_the_acknowledgement_an
 
 
 async def test_a_draft_of_a_process_that_died_becomes_the_answer(stage: Stage) -> None:
-    if stage.lacks("drafts") or stage.driver.platform.value == "web":
+    if stage.lacks("drafts", "drafts of a process that died"):
         return
     await stage.start()
     stage.agent.stream = [BEGINNING]
@@ -424,13 +440,14 @@ async def test_a_file_reaches_the_agent_with_its_name_and_content(stage: Stage) 
         files = activation.control.files
         for message in activation.messages:
             for file in await files.of(message):
-                got.append((file.name, b"".join([piece async for piece in files.content(file)])))
+                content = b"".join([piece async for piece in files.content(file)])
+                got.append((file.name, content.replace(b"\r\n", b"\n")))
         return done(activation, "read")
 
     stage.agent.act = act
     await stage.driver.say("look", extra=Extra(file=("table.csv", b"a,b\n1,2\n")))
     await stage.answered(1)
-    assert [(name, content.replace(b"\r\n", b"\n")) for name, content in got] == [("table.csv", b"a,b\n1,2\n")]
+    assert got == [("table.csv", b"a,b\n1,2\n")]
     assert [text.strip() for text in stage.read()] == ["look"]
 
 
@@ -445,9 +462,8 @@ async def test_a_file_that_the_agent_leaves_comes_behind_the_answer_once(stage: 
     await stage.driver.say("the notes, please")
     await stage.answered(1)
     assert "here they are" in stage.texts()
-    [(name, content)] = stage.driver.files()
-    assert name == "notes.txt"
-    assert stage.driver.platform.value == "web" or content.replace(b"\r\n", b"\n") == b"some notes\n"
+    [(name, content)] = await stage.driver.files()
+    assert (name, content.replace(b"\r\n", b"\n")) == ("notes.txt", b"some notes\n")
 
 
 async def test_a_part_of_an_unknown_kind_is_named_to_the_agent_and_to_the_sender(stage: Stage) -> None:
@@ -471,14 +487,12 @@ async def test_hostile_words_are_read_and_shown_as_words(stage: Stage) -> None:
     [shown] = stage.texts()
     for part in ("re: ", "javascript:x", "\U0001f600"):
         assert part in shown, part
-    assert stage.driver.tries() <= 1 if not stage.lacks("limits") else True
+    assert stage.lacks("limits") or stage.driver.tries() == 1
 
 
 async def test_a_character_that_no_store_holds_costs_no_message(stage: Stage) -> None:
-    if stage.driver.platform.value == "email":
-        return  # a mail holds no such character
     await stage.start()
-    await stage.driver.say("before\ud800 \x00after")
+    await stage.driver.say(f"before{stage.driver.unstorable} after")
     await stage.answered(1)
     [read] = stage.read()
     assert read.startswith("before")
@@ -599,10 +613,11 @@ async def card_of(stage: Stage, tool: str = "delete0") -> Shown:
 
 
 async def answer(stage: Stage, card: Shown, label: str, person: str = ANN) -> None:
-    if not stage.lacks("buttons"):
-        return await stage.driver.press(card, label, person)
-    said = next(line for line in card.text.splitlines() if line.startswith(f"{label}: "))
-    await stage.driver.command(said.partition(": ")[2], person)
+    if stage.lacks("buttons"):
+        said = next(line for line in card.text.splitlines() if line.startswith(f"{label}: "))
+        await stage.driver.command(said.partition(": ")[2], person)
+    else:
+        await stage.driver.press(card, label, person)
 
 
 async def test_a_question_is_answered_once_and_its_buttons_go_away(stage: Stage) -> None:
@@ -633,7 +648,7 @@ async def test_a_question_is_answered_by_those_alone_who_may(stage: Stage) -> No
     await stage.start()
     await stage.driver.say("delete a")
     card = await card_of(stage)
-    if stage.driver.platform.value != "web":  # there nobody else sees the card
+    if not stage.lacks("other people's cards"):
         await answer(stage, card, "Approve", EVE)
         await stage.pass_time(1)
         assert "approved: [True]" not in stage.texts()
@@ -650,29 +665,34 @@ async def test_a_stop_takes_the_buttons_off_a_question(stage: Stage) -> None:
     card = await card_of(stage)
     await stage.driver.command("/stop")
     await stage.until(
-        lambda: (found := now(stage, card)) is not None
-        and found.text.endswith(wording.NO_LONGER_ASKED)
-        and not found.buttons
+        lambda: (
+            (found := now(stage, card)) is not None
+            and found.text.endswith(wording.NO_LONGER_ASKED)
+            and not found.buttons
+        )
     )
 
 
-async def test_several_questions_that_a_process_left_half_asked_are_each_asked_once(stage: Stage) -> None:
+async def test_questions_that_a_process_left_half_asked_are_each_asked_once(stage: Stage) -> None:
     if stage.lacks("limits"):
         return
     asking(stage.agent, tickets=3)
     await stage.start()
     await stage.driver.say("delete a")
-    first = await card_of(stage)
-    assert "delete0" in first.text
-    await stage.restart()
-    for number in range(3):
-        await card_of(stage, f"delete{number}")
-    await stage.pass_time(70)
-    asked = [one.text for one in stage.driver.shown() if "delete" in one.text]
-    unmarked = [text for text in asked if wording.POSSIBLE_DUPLICATE not in text]
-    assert len([text for text in unmarked if "delete0" in text]) == 1
-    assert all(any(f"delete{number}" in text for text in asked) for number in range(3))
-    assert len(asked) - len(unmarked) <= 1
+    time_passes = stage.room.hurry(stage.gateway)
+    await settled(lambda: time_passes() is not None and stage.driver.tries() == 1)
+    stage.driver.limit()  # a later card is refused for now, and the process ends before that time is over
+    await stage.until(lambda: stage.driver.tries() > 1)
+    await stage.room.close()
+    stage.driver.lift()
+    asked = [one.text for one in stage.driver.shown()]
+    assert 0 < len(asked) < 3
+    await stage.start()
+    await stage.pass_time(stage.driver.wait_s + 10)
+    await card_of(stage, "delete2")
+    shown = [one.text for one in stage.driver.shown()]
+    assert shown[: len(asked)] == asked
+    assert [sum(f"delete{number}" in text for text in shown) for number in range(3)] == [1, 1, 1]
 
 
 async def test_commands_are_answered_and_never_read(stage: Stage) -> None:
@@ -733,9 +753,8 @@ async def test_the_time_that_a_platform_asks_for_is_waited(stage: Stage) -> None
     stage.driver.limit()
     await stage.driver.say("hello")
     await stage.until(lambda: stage.driver.tries() == 1)
-    if stage.driver.wait_s:
-        await stage.pass_time(stage.driver.wait_s - 2)
-        assert stage.driver.tries() == 1
+    await stage.pass_time(stage.driver.wait_s - 2)
+    assert stage.driver.tries() == 1
     stage.driver.lift()
     await stage.until(stage.shows("re: hello"))
     await stage.answered(1)
@@ -847,3 +866,16 @@ async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(stage: 
     ours = {one for one in asyncio.all_tasks() - before if "channel" in one.get_name()}
     assert ours == set()
     assert stage.adapter.liveness.state is AdapterState.STOPPED
+
+
+# What one platform alone has.
+
+
+@pytest.mark.parametrize("stage", [TelegramDriver], indirect=True)
+async def test_an_album_that_answers_a_file_brings_that_file_once(stage: Stage) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, TelegramDriver)
+    await stage.driver.album(["a.png", "b.png", "c.png"], "old.txt")
+    await stage.answered(3)
+    [refs] = stage.agent.files
+    assert refs == ["a.png", "old.txt-0", "b.png", "c.png"]
