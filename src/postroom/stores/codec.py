@@ -27,6 +27,12 @@ class EndedRun(Record, frozen=True, kw_only=True):
     activation: "_Activation | None" = None
 
 
+class RunAnswer(Record, frozen=True, kw_only=True):
+    """The answer of a run; the rest of its body is passed over."""
+
+    final_output: str | None = None
+
+
 class _Options(Record, frozen=True, kw_only=True):
     without_runs: tuple[str, ...] = ()
 
@@ -44,6 +50,7 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
         EndedRun,
         LiveRunCommand,
         Message,
+        RunAnswer,
         RunDispatch,
         RunRecord,
         Summary,
