@@ -15,7 +15,6 @@ from typing import NamedTuple
 from postroom.contracts.messages import ContentBlock, Json, Message, Role
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.stores.codec import RunAnswer, decode
 
 
 class Answer(NamedTuple):
@@ -43,15 +42,6 @@ class Answer(NamedTuple):
         if isinstance(result, Mapping) and result.get("response") == self.text:
             return {**payload, "result": {**result, "response": None}}
         return None
-
-
-def text_in(run_body: str) -> str:
-    """Return the answer in a row of a run; "" if the run was deleted.
-
-    Raises:
-        StoreCorrupt: The row does not read back.
-    """
-    return decode(RunAnswer, run_body, where="the run of the answer").final_output or ""
 
 
 def message_with(message: Message, text: str) -> Message:

@@ -22,8 +22,8 @@ from postroom.contracts.events import (
 )
 from postroom.contracts.messages import Json
 from postroom.contracts.runs import RunRecord
-from postroom.stores.answers import Answer, payload_with, text_in
-from postroom.stores.codec import decode_json, encode, unreadable
+from postroom.stores.answers import Answer, payload_with
+from postroom.stores.codec import answer_in, decode_json, encode, unreadable
 from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 
@@ -270,7 +270,7 @@ def _event(row: Row) -> CanonicalEvent:
         return CanonicalEvent(
             event_id=row[0],
             event_kind=row[1],
-            payload=payload if row[10] is None else payload_with(payload, text_in(row[10])),
+            payload=payload if row[10] is None else payload_with(payload, answer_in(row[10])),
             sequences=decode_json(row[3], where="sequences"),
             created_at=row[4],
             causation_id=row[5],

@@ -10,8 +10,8 @@ from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
-from postroom.stores.answers import Answer, message_with, text_in
-from postroom.stores.codec import EndedRun, decode, decode_json, encode, kept, told, unreadable
+from postroom.stores.answers import Answer, message_with
+from postroom.stores.codec import EndedRun, answer_in, decode, decode_json, encode, kept, told, unreadable
 from postroom.stores.sql_transaction import Row, Values
 
 _DISPATCH_STATUS = {status.value: status for status in RunDispatchStatus}
@@ -47,7 +47,7 @@ def dispatch(row: Row) -> RunDispatch:
         for place in _FREE:
             values[place] = told(row[place])
         if row[_ANSWER] is not None:
-            values[_RESPONSE] = text_in(row[_ANSWER]) or None
+            values[_RESPONSE] = answer_in(row[_ANSWER]) or None
         return RunDispatch(**dict(zip(_NAMES, values, strict=False)))
     except (InvalidRecord, KeyError, StoreCorrupt) as error:
         raise unreadable("dispatch", row[0], error) from error
@@ -221,7 +221,7 @@ def message(row: Row) -> MessageRecord:
     try:
         said = decode(Message, body, where="body")
         if run_body is not None:
-            said = message_with(said, text_in(run_body))
+            said = message_with(said, answer_in(run_body))
     except StoreCorrupt as error:
         raise unreadable("message", f"{thread_id}/{seq}", error) from error
     return MessageRecord(thread_id=thread_id, seq=seq, message=said, created_at=created_at)
