@@ -562,7 +562,7 @@ CREATE TABLE run_dispatches (
   run_error            TEXT,
   completed_at         INTEGER,
   reconciled           INTEGER NOT NULL CHECK (reconciled IN (0, 1)),
-  is_open              INTEGER NOT NULL, limit_key TEXT NOT NULL DEFAULT '', held_by TEXT NOT NULL DEFAULT '', held_until INTEGER NOT NULL DEFAULT 0, answer_of TEXT,
+  is_open              INTEGER NOT NULL, limit_key TEXT NOT NULL DEFAULT '', held_by TEXT NOT NULL DEFAULT '', held_until INTEGER NOT NULL DEFAULT 0, answer_of TEXT, interruption_count INTEGER NOT NULL DEFAULT 0 CHECK (interruption_count >= 0), max_interruptions INTEGER CHECK (max_interruptions >= 0),
   CHECK (attempt_count BETWEEN 0 AND max_attempts AND max_attempts >= 1),
   CHECK (run_status IN ('running', 'done') OR run_status IN ('waiting', 'created')),
   CHECK (CASE

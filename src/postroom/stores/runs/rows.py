@@ -91,6 +91,8 @@ def dispatch_values(record: RunDispatch, answer: Answer | None = None) -> Values
         "completed_at": record.completed_at,
         "reconciled": record.reconciled,
         "limit_key": record.limit_key,
+        "interruption_count": record.interruption_count,
+        "max_interruptions": record.max_interruptions,
         "is_open": record.status in OPEN,
     }
 

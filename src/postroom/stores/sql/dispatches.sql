@@ -6,7 +6,7 @@
 dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key,
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions,
        CASE WHEN answer_of IS NOT NULL THEN coalesce((SELECT body FROM runs WHERE runs.run_id = answer_of), '{}') END
 
 -- dispatch
@@ -26,11 +26,11 @@ INSERT INTO run_dispatches
       (dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, is_open)
+       completed_at, reconciled, limit_key, interruption_count, max_interruptions, is_open)
 VALUES (:dispatch_id, :thread_id, :run_id, :created_at, :available_at, :updated_at, :status, :priority, :dedupe_key,
         :dispatch_epoch, :attempt_count, :max_attempts, :deadline_at, :tenant, :last_error, :claim_token, :claimed_by,
         :claimed_at, :lease_until, :dispatch_instance_id, :run_status, :termination, :run_response, :run_error,
-        :completed_at, :reconciled, :limit_key, :is_open);
+        :completed_at, :reconciled, :limit_key, :interruption_count, :max_interruptions, :is_open);
 
 -- against
 SELECT 0 AS rule, dispatch_id FROM run_dispatches WHERE dispatch_id = :dispatch_id
@@ -53,7 +53,8 @@ SELECT dispatch_id FROM run_dispatches WHERE dispatch_id IN {texts :dispatch_ids
 -- move
 UPDATE run_dispatches
    SET available_at = :available_at, updated_at = :updated_at, status = :status, attempt_count = :attempt_count,
-       max_attempts = :max_attempts, last_error = :last_error, claim_token = :claim_token,
+       max_attempts = :max_attempts, interruption_count = :interruption_count, last_error = :last_error,
+       claim_token = :claim_token,
        claimed_by = :claimed_by, claimed_at = :claimed_at,
        lease_until = :lease_until, dispatch_instance_id = :dispatch_instance_id, run_status = :run_status,
        termination = :termination, run_response = :run_response, answer_of = :answer_of, run_error = :run_error,
