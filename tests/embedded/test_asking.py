@@ -110,6 +110,10 @@ async def test_a_late_answer_never_counts_for_the_next_question(opening: Open) -
             await handle.answer(question_id=seen_by_ann.question_id, approved=True, by="Ann")
         assert refused.value.details == {"open": [open_now.question_id]}
         assert "Delete the database?" in refused.value.describe()
+        with pytest.raises(TypeError, match="question_id"):
+            await handle.answer(approved=True, by="Ann")  # type: ignore[call-arg]
+        with pytest.raises(InvalidArgument, match="question_id"):
+            await handle.answer(question_id=None, approved=True, by="Ann")  # type: ignore[arg-type]
         decision = seen_by_ann.question_id, ToolCallResume(decision_id="late", result={"approved": True})
         late = RunActivation.new("t", [], continue_run_id=handle.id, decisions=[decision])
         with pytest.raises(StaleDecision, match="does not ask"):  # the change refuses it, too
