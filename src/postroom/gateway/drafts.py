@@ -121,7 +121,7 @@ class Draft:
         return stands
 
     def left_ms(self, now: int) -> int | None:
-        """Return how long until the text that has come may be shown; None if it is too little, or cannot be."""
+        """Return how long until new text may be shown; None if there is too little, or none can be shown."""
         is_full = self._shown is not None and self._shown.is_full
         few = self._length - self._looked_at < self._least_new
         if self._is_over or self._under_way is not None or is_full or few:

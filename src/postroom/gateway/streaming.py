@@ -271,7 +271,7 @@ class StreamingPresenter:
     ) -> None:
         """Show the answer as it grows, no more often than the platform likes.
 
-        Text that came too soon after the last edit is shown when its time has come, also if no more text comes.
+        Text that comes too soon after an edit is shown later, also if no more text comes.
         """
         shown, label = await self._draft_of(adapter, run), self.sessions.label(source)
         between, is_begun = "", False
