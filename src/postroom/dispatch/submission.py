@@ -898,7 +898,8 @@ class Submissions:
     ) -> tuple[Plan, Committed, Claimed | None]:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
         claims, dispatch = options.claims, self._dispatch_of(tx, plan)
-        delivery = Delivery(dispatch=dispatch, queue_cap=options.queue_cap)
+        cap = None if plan.answers else options.queue_cap  # an answer goes to a run that was accepted before
+        delivery = Delivery(dispatch=dispatch, queue_cap=cap)
         if claims is None or is_elsewhere(tx, dispatch.thread_id, claims):
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
         is_next = is_free and dispatch.available_at <= tx.now()
