@@ -275,6 +275,10 @@ class Handover:
         active = await self.active(thread_id)
         return await self._run_queue.cancel(thread_id if active is None else active.run_id)
 
+    async def cancel(self, run_id: str) -> bool:
+        """Cancel a run; return False if it has ended."""
+        return await self._run_queue.cancel(run_id)
+
     async def dropped(self, thread_id: str) -> tuple[Message, ...]:
         """Take back all that waits on a thread, and return it; its inbound messages count as taken back."""
         waiting = await self._run_queue.pending(thread_id)
