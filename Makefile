@@ -54,7 +54,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test test-long unit seeds seeds-postgres check format static lock docs bench soak soak-servers peers clients libraries raise-clients test-clients clients-table audit sbom wheel screenshot clean help
+.PHONY: install dev run test test-long test-nightly nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers peers clients libraries raise-clients test-clients clients-table audit sbom wheel screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
@@ -64,14 +64,21 @@ run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and 
 	@$(BIN)/postroom up $(ARGS)
 
 test: $(DEV) ## run the tests to run while you work, in under five minutes on two cores, and the seeds
-	$(TESTS) -n $(MORE) -m "not long" --ignore tests/real_clients tests
+	$(TESTS) -n $(MORE) -m "not long and not nightly" --ignore tests/real_clients tests
 	@$(MAKE) --no-print-directory seeds
 
-test-long: $(DEV) ## run all others but those with real clients: whole servers, browsers, kills, PostgreSQL everywhere
-	$(TESTS) -n $(JOBS) -m long --ignore tests/real_clients tests
+test-long: $(DEV) ## run the tests that take long: whole servers, browsers, kills, storms
+	$(TESTS) -n $(JOBS) -m "long and not nightly" --ignore tests/real_clients tests
+
+# Each part has a log in build/nightly; what CI runs is not repeated.
+nightly: $(DEV) ## run the tests that CI leaves out: PostgreSQL above the stores, other Pythons, soak; hours, a line for each part
+	@.ci/nightly $(PARTS)
+
+test-nightly: $(DEV)
+	$(TESTS) -n $(JOBS) -m nightly --ignore tests/real_clients tests
 
 unit: $(DEV) ## run the unit tests and the seeds: what CI runs on every other Python
-	$(TESTS) -n $(MORE) tests/unit
+	$(TESTS) -n $(MORE) -m "not nightly" tests/unit
 	@$(MAKE) --no-print-directory seeds
 
 seeds: $(DEV) ## run the acceptance tests beside the project, unchanged

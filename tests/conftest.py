@@ -35,10 +35,10 @@ from sqlite_files import open_new  # noqa: E402 - as above
 if TYPE_CHECKING:
     from e2e.browser import Browser
 
-LONG_CASES = {"postgres", "pooled"}
-"""Kinds of stores whose cases are long, where SQLite has the same case."""
-BOTH_ENGINES = Path(__file__).parent / "conformance"
-"""Where PostgreSQL is not: there it is seen that both engines keep each promise, and all else stands above that."""
+TWINS = {"postgres", "pooled"}
+"""Kinds of stores whose case repeats a case on SQLite, above the stores."""
+WHERE_ENGINES_DIFFER = ("conformance", "concurrency", "embedded", "faults", "leases", "migrations")
+"""Folders whose PostgreSQL cases CI runs: there locks, types, isolation and failures decide, not the code above."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what stands before `&` so, and every program that a test starts would inherit it.
@@ -50,10 +50,14 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"patient": patient_loop}
 
 
-def _is_long_case(item: pytest.Item) -> bool:
-    long = LONG_CASES - {"postgres"} if BOTH_ENGINES in item.path.parents else LONG_CASES
+def _lane_of(item: pytest.Item) -> str | None:
+    """Return the marker of a case that repeats another on PostgreSQL; None for all other cases."""
     case = getattr(item, "callspec", None)
-    return case is not None and not long.isdisjoint(map(str, case.params.values()))
+    kinds = set() if case is None else TWINS & set(map(str, case.params.values()))
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    if not kinds or (folder == "conformance" and kinds == {"postgres"}):
+        return None
+    return "long" if folder in WHERE_ENGINES_DIFFER else "nightly"
 
 
 @pytest.hookimpl(tryfirst=True)  # before those are left out that are marked
@@ -63,8 +67,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     No test may hang on another.
     """
     for item in items:
-        if _is_long_case(item):
-            item.add_marker(pytest.mark.long)
+        if lane := _lane_of(item):
+            item.add_marker(getattr(pytest.mark, lane))
     if seed := os.environ.get("POSTROOM_SHUFFLE"):
         random.Random(seed).shuffle(items)
 

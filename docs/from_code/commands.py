@@ -79,7 +79,7 @@ def _option(parameter: Any) -> str:
 
 def _option_default(parameter: Any) -> str:
     if parameter.required:
-        return "required"
+        return f"required, or `{parameter.envvar}`" if parameter.envvar else "required"
     if isinstance(parameter.show_default, str):
         return parameter.show_default
     return "" if parameter.default in (None, False) else f"`{parameter.default}`"

@@ -14,8 +14,8 @@ CLIENT_WORDS: Final = {
     "POSTROOM_TOKEN": "The server's token, for a server on another machine; without it, the file `token` of "
     "the data folder.",
     "POSTROOM_AGENT_TOKEN": "The token of the agent that acts, sent as `Postroom-Agent-Token`.",
-    "POSTROOM_AGENT": "The agent that a client's hooks, the Git guard and `postroom watch` mean; `name`, or "
-    "for hooks `name@project`.",
+    "POSTROOM_AGENT": "The agent that commands, a client's hooks and the Git guard act as; `name`, or "
+    "`name@project`.",
     "POSTROOM_GUARD": "`warn`, `block` or `off`: takes the place of `guard_mode` for hooks that check. See "
     "[hooks](../hooks.md).",
     "POSTROOM_CONFIG": "The configuration file, in the place of the usual one.",

@@ -555,7 +555,7 @@ def test_the_command_line_works_with_the_server_that_a_client_started(
     assert run("mail", "thread", message["thread_id"])["messages"] == 1
     assert run("mail", "send", "--as", "Ada", "--to", "No", "-s", "S", "t", code=2)["error"]["details"]
     run("reservations", "reserve", "src/**", "--as", "Ada")
-    assert run("reservations", "check", "src/a.py", "--as", "Bo", code=2)["conflicts"]
+    assert run("reservations", "check", "src/a.py", "--as", "Bo", code=1)["conflicts"]
     assert run("reservations", "release", "--as", "Ada", "--all")["released"]
     assert run("agents", "token", "Ada")["token"].startswith("pra_")
     assert run("agents", "revoke-token", "Ada") == {"revoked": True}

@@ -2,7 +2,10 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 from real_clients.clients import CLIENTS, PROGRAMS
 from real_clients.home import PINS, ROOT
@@ -11,12 +14,21 @@ from real_clients.table import TABLE, Cell, NotOffered, Yes
 
 PAGE = ROOT / "docs" / "clients.md"
 RESULTS = ROOT / ".clients" / "results"
+TRIED = ROOT / "src" / "postroom" / "app" / "clients" / "tried.json"
+"""The date and the releases of the newest run that passed; `postroom setup status` reads them."""
 HEAD = """\
 # Clients
 
 What works with which client, seen with the real programs: each is run without a person, in a home of its own, against
 a model that follows a script. This page is written from that run by `make clients-table`; `make test-clients` repeats
 it. `postroom setup` and the runners are documented in [setup](setup.md) and [runners](runners.md).
+
+**Age of this page:** the table was driven on {date}, with the newest release of each client on that day. A client
+updates itself, and a newer release may differ: `postroom setup status` shows the release that is installed, and warns
+if it is not the release of this page.
+
+Of {total} cells {yes} say yes ({share} %), {no} say no and {missing} say "not offered". Of the {tried} cells that can
+be tried, {share_tried} % say yes. The notes give the reason for each other cell.
 """
 AGENTS = """\
 The server starts them when mail comes: a client without a person, or an agent over the Agent Client Protocol (ACP).
@@ -38,11 +50,11 @@ Words = Mapping[tuple[str, str], str]
 """What is said of a client and a scenario: a word, and behind a colon what is to be noted."""
 
 
-def page(words: Words) -> str:
-    """Return the page for what the cells say."""
+def page(words: Words, date: str) -> str:
+    """Return the page for what the cells say, and the date (YYYY-MM-DD) of the run that they come from."""
     notes: dict[str, int] = {}
     rows = [
-        HEAD,
+        HEAD.format(date=date, **_counts(words)),
         "## Clients of people",
         "",
         "A person begins their sessions. Numbers are of the notes below.",
@@ -63,6 +75,21 @@ def page(words: Words) -> str:
     rows += [f"- `{client}` is npm's `{one.package}`" for client, one in CLIENTS.items()]
     rows += ["", HANGS]
     return "\n".join(rows) + "\n"
+
+
+def _counts(words: Words) -> dict[str, Any]:
+    """Return how many cells there are of each kind, and the share of yes in percent."""
+    found = Counter(said.partition(": ")[0] for said in words.values())
+    total, yes, missing = found.total(), found["yes"], found["not offered"]
+    return {
+        "total": total,
+        "yes": yes,
+        "no": total - yes - missing,
+        "missing": missing,
+        "tried": total - missing,
+        "share": f"{100 * yes / total:.1f}",
+        "share_tried": f"{100 * yes / (total - missing):.1f}",
+    }
 
 
 def _row(first: str, cells: Iterable[str]) -> list[str]:
@@ -92,7 +119,8 @@ def keep(client: str, scenario: str, *, passed: bool) -> None:
     """Keep what the run of one scenario came to."""
     RESULTS.mkdir(exist_ok=True)
     said = word(TABLE[client][scenario]) if passed else "fails"
-    found = {"version": PINS[CLIENTS[client].package], "says": said}
+    today = datetime.now(UTC).date().isoformat()
+    found = {"version": PINS[CLIENTS[client].package], "says": said, "date": today}
     (RESULTS / f"{client}.{scenario}.json").write_text(json.dumps(found))
 
 
@@ -111,6 +139,23 @@ def _found(client: str, scenario: str) -> str:
     return str(found["says"]) if found.get("version") == PINS[CLIENTS[client].package] else "not tried"
 
 
+def tried() -> dict[str, Any]:
+    """Return the date and the releases that the product names as tried."""
+    found: dict[str, Any] = json.loads(TRIED.read_text())
+    return found
+
+
+def note_tried() -> None:
+    """Note the pinned releases as tried, on the day of the oldest result that the page shows."""
+    dates = [json.loads(path.read_text()).get("date", "") for path in RESULTS.glob("*.json")]
+    releases = {one.package: PINS[one.package] for one in CLIENTS.values()}
+    document = {"date": min(dates), "releases": dict(sorted(releases.items()))}
+    TRIED.write_text(json.dumps(document, indent=2) + "\n")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(of_the_run()))
-    sys.exit(of_the_run() != expected())
+    is_passed = of_the_run() == expected()
+    if is_passed:
+        note_tried()
+    PAGE.write_text(page(of_the_run(), tried()["date"]))
+    sys.exit(not is_passed)

@@ -4,7 +4,8 @@ import pytest
 
 from real_clients import page
 from real_clients.bench import Bench
-from real_clients.clients import PROGRAMS
+from real_clients.clients import CLIENTS, PROGRAMS
+from real_clients.home import PINS
 from real_clients.scenarios import OF_THE_SERVER, SCENARIOS
 from real_clients.table import TABLE, No, NotOffered, NotYet, Yes
 
@@ -36,4 +37,10 @@ def test_every_client_has_a_cell_for_every_scenario() -> None:
 
 
 def test_the_page_says_what_the_table_says_of_the_pinned_versions() -> None:
-    assert page.PAGE.read_text() == page.page(page.expected()), "run `make clients-table`"
+    told = page.page(page.expected(), page.tried()["date"])
+    assert page.PAGE.read_text() == told, "run `make clients-table`"
+
+
+def test_the_product_names_the_pinned_releases_as_tried() -> None:
+    pinned = {one.package: PINS[one.package] for one in CLIENTS.values()}
+    assert page.tried()["releases"] == pinned, "run `make clients-table`"

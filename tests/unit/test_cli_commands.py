@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -362,7 +363,8 @@ def test_a_refusal_has_one_form_in_every_command(
     refusal = errors.UnknownAgent("no agent 'Ada'", value="Ada", details={"nearest": []}).as_dict()
     fake.tools[tool] = lambda _: {"error": refusal}
     as_json = run(*words, "--json")
-    assert (as_json.code, as_json.err, as_json.document) == (2, "", {"error": refusal})
+    shown = refusal | {"remedy": remedies.as_commands(str(refusal["remedy"]))}
+    assert (as_json.code, as_json.err, as_json.document) == (2, "", {"error": shown})
     for_people = run(*words)
     assert (for_people.code, for_people.out) == (2, "")
     assert for_people.err.splitlines() == [
@@ -451,10 +453,14 @@ def test_tokens_are_the_administration_s(run: Run, fake: FakePostroom, folder: P
     assert [one.body for one in fake.seen] == [{"project": str(folder), "agent": "Ada"}] * 3
 
 
-def test_a_check_that_finds_a_holder_ends_with_two(run: Run, fake: FakePostroom) -> None:
+def test_a_check_that_finds_a_conflict_ends_with_one_and_a_refused_check_with_two(
+    run: Run, fake: FakePostroom
+) -> None:
+    fake.tools["check_file_reservations"] = lambda _: {"error": errors.UnknownAgent("no").as_dict()}
+    assert run("reservations", "check", "src/a.py", "--as", "Adda").code == 2
     fake.tools["check_file_reservations"] = lambda _: {"conflicts": CONFLICTS, "enforced_by": []}
     done = run("reservations", "check", "src/a.py", "--as", "Ada")
-    assert done.code == 2
+    assert done.code == 1
     assert "conflict on src/a.py: Bo holds src/** until 2026-11-21T10:00:00.000Z (edit)" in done.out
     assert (
         run("reservations", "check", "src/a.py", "--as", "Ada", "--json").document["conflicts"] == CONFLICTS
@@ -467,6 +473,63 @@ def test_nothing_named_is_not_everything_released(run: Run, fake: FakePostroom) 
     fake.tools["release_file_reservations"] = lambda _: {"released": []}
     assert run("reservations", "release", "--as", "Ada", "--all").code == 0
     assert set(arguments(fake)) == {"project_key", "agent_name"}
+
+
+@pytest.mark.parametrize(
+    ("words", "tool", "key"),
+    [
+        (("release", "9999"), "release_file_reservations", "released"),
+        (("release", "--id", "3"), "release_file_reservations", "released"),
+        (("renew", "src/**"), "renew_file_reservations", "renewed"),
+        (("renew",), "renew_file_reservations", "renewed"),
+    ],
+)
+def test_a_command_that_changed_no_reservation_ends_with_one(
+    run: Run, fake: FakePostroom, words: Sequence[str], tool: str, key: str
+) -> None:
+    fake.tools[tool] = lambda _: {key: []}
+    done = run("reservations", *words, "--as", "Ada", "--json")
+    assert (done.code, done.document) == (1, {key: []})
+
+
+@pytest.mark.parametrize("words", [("mail", "inbox"), ("reservations", "renew"), ("mail", "read", "7")])
+def test_the_agent_of_the_environment_acts_unless_the_command_names_another(
+    run: Run, fake: FakePostroom, folder: Path, monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
+) -> None:
+    fake.tools |= {
+        "fetch_inbox": lambda _: [INBOX],
+        "renew_file_reservations": lambda _: {"renewed": [HELD]},
+        "get_message": lambda _: {**MESSAGE, "to": ["Cy"]},
+    }
+    assert run(*words).code == 2
+    assert fake.seen == [], "nobody acts"
+    monkeypatch.setenv("POSTROOM_AGENT", "Ada")
+    assert run(*words).code == 0
+    assert (arguments(fake)["agent_name"], arguments(fake)["project_key"]) == ("Ada", str(folder))
+    assert run(*words, "--as", "Bo").code == 0
+    assert arguments(fake)["agent_name"] == "Bo"
+
+
+def test_an_agent_with_its_project_acts_there_unless_a_project_is_given(
+    run: Run, fake: FakePostroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.tools["fetch_inbox"] = lambda _: [INBOX]
+    monkeypatch.setenv("POSTROOM_AGENT", "Ada@harbour")
+    assert run("mail", "inbox").code == 0
+    assert (arguments(fake)["agent_name"], arguments(fake)["project_key"]) == ("Ada", "harbour")
+    assert run("mail", "inbox", "--project", "yard").code == 0
+    assert (arguments(fake)["agent_name"], arguments(fake)["project_key"]) == ("Ada", "yard")
+    assert run("mail", "inbox", "--as", "Bo@quay").code == 0
+    assert (arguments(fake)["agent_name"], arguments(fake)["project_key"]) == ("Bo", "quay")
+
+
+def test_remedies_in_a_document_name_commands_too(run: Run, fake: FakePostroom) -> None:
+    unknown = errors.UnknownMessage("Ada has no message 999", value=999).as_dict()
+    fake.tools["get_message"] = lambda _: {"error": unknown}
+    done = run("mail", "read", "999", "--as", "Ada", "--json")
+    assert done.document["error"]["remedy"] == (
+        "take the id from `postroom mail inbox` or `postroom mail search`"
+    )
 
 
 def test_the_text_comes_from_a_file_or_from_stdin(
@@ -603,6 +666,16 @@ def test_config_show_names_the_origin_of_every_setting(bare: Run, monkeypatch: p
     assert "port\t1234\tenv POSTROOM_PORT" in bare("config", "show").out
 
 
+def test_a_group_that_shows_one_thing_shows_it_without_a_second_word(run: Run, fake: FakePostroom) -> None:
+    fake.admin[("GET", "/admin/cluster")] = lambda _: {"servers": [], "work": []}
+    for group, command in (("config", "show"), ("cluster", "status")):
+        whole = run(group, command, "--json")
+        assert whole.code == 0
+        for words in ((group, "--json"), (group, "--json", command)):
+            assert run(*words).document == whole.document
+        assert run(group).out == run(group, command).out
+
+
 def test_a_wrong_setting_ends_with_seventy_eight(bare: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROOM_PORT", "many")
     done = bare("config", "show", "--json")
@@ -720,6 +793,22 @@ def test_a_moment_has_one_form_on_a_screen_and_is_whole_in_a_pipe(monkeypatch: p
     monkeypatch.setenv("NO_COLOR", "1")
     for rows in ([short], [short, long]):
         assert show.table(heads, rows, none="").splitlines()[1].endswith(" 2026-11-22 16:38")
+
+
+def test_a_moment_on_a_screen_is_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    heads, rows = ("ID", "AT"), [(1, "2026-11-22T02:38:08.123Z"), (2, "2026-11-22T02:38:08+00:00")]
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert [row.split() for row in show.table(heads, rows, none="").splitlines()[1:]] == [
+            ["1", "2026-11-21", "21:38"],
+            ["2", "2026-11-21", "21:38"],
+        ]
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
 
 
 def test_a_row_is_one_line_and_what_must_be_whole_goes_below(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,7 @@ def test_status_tells_each_client_and_what_would_mend_it(home: Path, run: Run) -
         "way": "stdio",
         "tools": "core",
         "hooks": True,
+        "release": None,
         "findings": [],
     }
     assert found["codex"]["state"] == "not installed"

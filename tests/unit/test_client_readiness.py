@@ -289,3 +289,50 @@ def test_what_a_client_answers_in_place_of_what_was_expected_is_told(
     assert found in said
     assert len(said) < 5000
     assert not set(said) & {"\x1b", "\x07", "\0"}
+
+
+def claude_status(run: Run, home: Path, installed: str) -> tuple[int, Any]:
+    claude(home, version=f"{installed} (Claude Code)", login='{"loggedIn": true}')
+    code, document = run("status")
+    return code, next(one for one in document["clients"] if one["client"] == "claude")
+
+
+def test_status_names_the_installed_release_and_warns_if_it_was_not_tried(home: Path, run: Run) -> None:
+    claude(home, version="2.1.88 (Claude Code)", login='{"loggedIn": true}')
+    assert run("claude", "--no-verify")[0] == 0
+    _, status = claude_status(run, home, "2.1.88")
+    tried, tried_on = status["release"]["tried"], status["release"]["tried_on"]
+    for installed, relation in (("2.1.88", "older"), ("99.0.1", "newer")):
+        code, status = claude_status(run, home, installed)
+        release = status["release"]
+        assert (code, status["state"], release["installed"]) == (0, "set up", installed)
+        expected = f"{installed} was not tried with this postroom: it is {relation} than {tried}"
+        assert expected in release["warning"]
+        assert tried_on in release["warning"]
+        assert f"npm install -g @anthropic-ai/claude-code@{tried}" in release["remedy"]
+    code, status = claude_status(run, home, tried)
+    assert (code, status["release"]["warning"], status["release"]["remedy"]) == (0, "", "")
+
+
+def test_status_shows_the_release_and_its_warning_to_a_person(
+    home: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claude(home, version="99.0.1 (Claude Code)", login='{"loggedIn": true}')
+    assert run("claude", "--no-verify")[0] == 0
+    assert main(["setup", "status"]) == 0
+    shown = capsys.readouterr().out
+    assert "RELEASE" in shown
+    assert "claude: warning: Claude Code 99.0.1 was not tried with this postroom" in shown
+    assert "  remedy: update postroom" in shown
+
+
+def test_status_names_no_release_of_a_client_that_is_not_installed_or_tells_none(
+    home: Path, run: Run
+) -> None:
+    _, document = run("status")
+    assert all(one["release"] is None for one in document["clients"])
+    claude(home, version="who knows", login='{"loggedIn": true}')
+    _, document = run("status")
+    [release] = [one["release"] for one in document["clients"] if one["release"]]
+    assert release["installed"] == ""
+    assert "expected its version in its answer to `claude --version`, found 'who knows'" in release["warning"]

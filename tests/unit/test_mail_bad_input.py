@@ -506,6 +506,23 @@ async def test_a_message_that_there_is_not_is_unknown(memory: Room, name: str) -
         assert error.value == message_id
 
 
+async def test_a_wrong_number_of_a_message_is_refused_with_the_newest_numbers(room: Room) -> None:
+    await room.open("Ada", "Ben", "Cy")
+    for to in ("Ben", "Cy", "Ben"):
+        await room.send("Ada", to)
+    error = await room.refused(UnknownMessage, "get_message", agent_name="Ben", message_id=99)
+    assert error.message == "Ben has no message 99; the newest messages to Ben are 3, 1"
+    error = await room.refused(UnknownMessage, "get_message", agent_name="Ada", message_id=99)
+    assert error.message == "Ada has no message 99"
+
+
+async def test_a_person_who_acts_as_an_agent_is_told_where_people_read(room: Room) -> None:
+    await room.open()
+    error = await room.refused(UnknownAgent, "fetch_inbox", agent_name="human:Kim")
+    assert "register" not in error.remedy
+    assert "postroom open" in error.remedy
+
+
 async def test_messages_threads_and_reservations_that_there_are_not_are_unknown(room: Room) -> None:
     await room.open()
     await room.refused(UnknownMessage, "recall_message", sender_name="Ada", message_id=7)

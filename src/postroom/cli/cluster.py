@@ -11,15 +11,17 @@ from postroom.cli.options import AsJson, DataDir
 
 app = typer.Typer(
     help="See the servers that share one PostgreSQL.",
-    no_args_is_help=True,
     rich_markup_mode=None,
-    epilog=examples("cluster status"),
+    epilog=examples("cluster status", "cluster status --json"),
 )
 
 
-@app.callback()
-def cluster() -> None:
+@app.callback(invoke_without_command=True)
+def cluster(ctx: typer.Context, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """See the servers that share one PostgreSQL."""
+    ctx.default_map = {"status": {"data_dir": data_dir, "as_json": as_json}}
+    if ctx.invoked_subcommand is None:
+        status(data_dir, as_json)
 
 
 @app.command()

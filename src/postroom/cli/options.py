@@ -22,6 +22,24 @@ def completed(kind: str) -> Callable[[Any, str], list[tuple[str, str]]]:
     return complete
 
 
+HERE: Final = "."
+_PROJECT_OF_AGENT: Final = "postroom.project_of_agent"
+
+
+def _split_agent(ctx: typer.Context, given: str | None) -> str | None:
+    """Return the name of `name` or `name@project`, and leave the project for the option `--project`."""
+    name, _, project = (given or "").partition("@")
+    if name and project:
+        ctx.meta[_PROJECT_OF_AGENT] = project
+        return name
+    return given
+
+
+def _project_of_agent(ctx: typer.Context, given: str) -> str:
+    """Return the project of an agent that was given as `name@project` if `--project` says nothing else."""
+    return str(ctx.meta.get(_PROJECT_OF_AGENT, given)) if given == HERE else given
+
+
 Project = Annotated[
     str,
     typer.Option(
@@ -31,6 +49,7 @@ Project = Annotated[
         help="The project.",
         show_default="the current folder",
         autocompletion=completed("projects"),
+        callback=_project_of_agent,
     ),
 ]
 OneProject = Annotated[
@@ -44,10 +63,17 @@ OneProject = Annotated[
         autocompletion=completed("projects"),
     ),
 ]
-Acting = Annotated[
-    str,
-    typer.Option("--as", metavar="NAME", help="The agent that acts.", autocompletion=completed("agents")),
-]
+_ACTING: Final = typer.Option(
+    "--as",
+    metavar="NAME[@PROJECT]",
+    help="The agent that acts.",
+    envvar="POSTROOM_AGENT",
+    is_eager=True,  # read before the project, which it may name
+    callback=_split_agent,
+    autocompletion=completed("agents"),
+)
+Acting = Annotated[str, _ACTING]
+ActingOrNone = Annotated[str | None, _ACTING]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Key = Annotated[
     str | None,
@@ -66,7 +92,6 @@ DataDir = Annotated[
     ),
 ]
 
-HERE: Final = "."
 _LENGTH: Final = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -7,7 +7,7 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.exit_codes import REFUSED
+from postroom.cli.exit_codes import FAILED
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
 from postroom.contracts.errors import InvalidArgument
@@ -89,7 +89,7 @@ def release(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """End own reservations."""
+    """End reservations of the agent. Exit code 1 if the agent holds none of those named."""
     if not (paths or ids or everything):
         raise InvalidArgument("nothing is named to release", remedy="name paths, --id ID, or --all")
     asked = {
@@ -101,6 +101,8 @@ def release(  # noqa: PLR0913 - the options of the command
     }
     found = show.fields(Server.find().call_tool("release_file_reservations", asked))
     show.answer(found, as_json=as_json, text=lambda: _listed(found, "released"))
+    if not (everything or found.get("released")):
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -113,7 +115,7 @@ def renew(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Renew own reservations: those named, or all."""
+    """Renew reservations of the agent: those named, or all. Exit code 1 if none was renewed."""
     asked = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -124,6 +126,8 @@ def renew(  # noqa: PLR0913 - the options of the command
     }
     found = show.fields(Server.find().call_tool("renew_file_reservations", asked))
     show.answer(found, as_json=as_json, text=lambda: _listed(found, "renewed"))
+    if not found.get("renewed"):
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -134,7 +138,7 @@ def check(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Say who would conflict. Nothing is reserved; exit code 2 when somebody would."""
+    """List reservations of others that conflict with these paths. Exit code 1 if there are any."""
     asked = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -144,7 +148,7 @@ def check(
     found = show.fields(Server.find().call_tool("check_file_reservations", asked))
     show.answer(found, as_json=as_json, text=lambda: _conflicts(found) or "free")
     if found.get("conflicts"):
-        raise typer.Exit(REFUSED)
+        raise typer.Exit(FAILED)
 
 
 def _listed(found: Mapping[str, Any], key: str) -> str:

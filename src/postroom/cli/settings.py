@@ -7,13 +7,16 @@ from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 
 app = typer.Typer(
-    help="See the settings.", no_args_is_help=True, rich_markup_mode=None, epilog=examples("config show")
+    help="See the settings.", rich_markup_mode=None, epilog=examples("config show", "config show --json")
 )
 
 
-@app.callback()
-def group() -> None:
+@app.callback(invoke_without_command=True)
+def group(ctx: typer.Context, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """See the settings."""
+    ctx.default_map = {"show": {"data_dir": data_dir, "as_json": as_json}}
+    if ctx.invoked_subcommand is None:
+        show_all(data_dir, as_json)
 
 
 @app.command("show")

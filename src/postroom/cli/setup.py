@@ -3,6 +3,7 @@
 import difflib
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from postroom.app import places
 from postroom.app.clients.config_edits import Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, chosen, command_path, servers_file
 from postroom.app.clients.plugins import forget, form_in_place, form_to_write, forms, make_known
-from postroom.app.clients.readiness import refuse_unfit, to_do
+from postroom.app.clients.readiness import refuse_unfit, release_of, to_do
 from postroom.app.clients.setting_up import Change, Part, give_back, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, is_recorded, status_of
 from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Scope, Tools, Way
@@ -186,13 +187,14 @@ def _end(results: Sequence[Mapping[str, Any]]) -> None:
 
 @app.command()
 def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
-    """Say how each client is set up, and what would repair it. Exit code 1 when one is wrong."""
+    """Show the set-up and the release of each client, and what repairs it. Exit code 1 if one is wrong."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     address = served(target.environment).address
-    found = [
-        status_of(form_in_place(one, target, records), target, address, records) for one in _fitting(target)
-    ]
+    clients = [form_in_place(one, target, records) for one in _fitting(target)]
+    with ThreadPoolExecutor() as pool:  # each client takes a second to tell its version
+        list(pool.map(lambda one: release_of(one, target), clients))
+    found = [status_of(one, target, address, records) for one in clients]
     ok = all(one.state != "drifted" for one in found)
     document = {"ok": ok, "clients": [status_document(one) for one in found]}
     show.answer(document, as_json=as_json, text=lambda: statuses_text(found))
@@ -396,6 +398,7 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
         "way": found.way,
         "tools": found.tools,
         "hooks": found.hooks,
+        "release": None if found.release is None else asdict(found.release),
         "findings": [
             {"drift": one.drift, "file": str(one.file), "detail": one.detail, "remedy": one.remedy}
             for one in found.findings
@@ -419,9 +422,23 @@ def _hooks_text(found: ClientStatus) -> str:
 
 def statuses_text(found: Sequence[ClientStatus]) -> str:
     """Return how clients stand: a row each, then what is wrong."""
-    rows = [(one.client, _state_text(one), one.way or "", one.tools or "", _hooks_text(one)) for one in found]
-    lines = [show.table(("CLIENT", "STATE", "WAY", "TOOLS", "HOOKS"), rows, none="no clients")]
+    rows = [
+        (
+            one.client,
+            _state_text(one),
+            one.release.installed if one.release else "",
+            one.way or "",
+            one.tools or "",
+            _hooks_text(one),
+        )
+        for one in found
+    ]
+    columns = ("CLIENT", "STATE", "RELEASE", "WAY", "TOOLS", "HOOKS")
+    lines = [show.table(columns, rows, none="no clients")]
     for one in found:
+        if one.release and one.release.warning:
+            lines.append(f"{one.client}: warning: {show.line(one.release.warning)}")
+            lines.append(f"  remedy: {show.line(one.release.remedy)}")
         for finding in one.findings:
             lines.append(
                 f"{one.client}: {finding.drift}: {show.line(finding.detail)} ({show.line(finding.file)})"

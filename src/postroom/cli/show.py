@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from postroom.cli.exit_codes import READER_GONE
@@ -58,8 +59,8 @@ _STYLES = {
 """Words that stand alone in a cell, and how a terminal with colours shows them."""
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """What Rich writes for those styles."""
-_MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)[\d:.]*(?:Z|[+-]\d\d:\d\d)")
-"""A moment; on a screen it is shown to the minute, whether there is room for more or not."""
+_MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+"""A moment. On a terminal it is shown in local time, to the minute, whether there is room for more or not."""
 
 
 def plain(text: object) -> str:
@@ -84,7 +85,8 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
 def failure(error: PostroomError, *, as_json: bool) -> None:
     """Print why a command failed: on stdout as JSON, or on stderr with what to do."""
     if as_json:
-        print_line(json.dumps({"error": error.as_dict()}, indent=2, default=str))
+        document = error.as_dict() | {"remedy": error.remedy and as_commands(error.remedy)}
+        print_line(json.dumps({"error": document}, indent=2, default=str))
         return
     print(plain(error.message), file=sys.stderr)
     if error.remedy:
@@ -180,7 +182,7 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     from rich.console import Console
 
     room = Console().width
-    cells = [[_MOMENT.sub(r"\1 \2", cell) for cell in row] for row in cells]
+    cells = [[_MOMENT.sub(_local_minute, cell) for cell in row] for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
     if _with_gaps(widths) <= room:
         return _grid(heads, cells)
@@ -194,6 +196,10 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     shown = [[_cut(*one) for one in zip(row[:fitting], kept, strict=True)] for row in cells]
     drawn = _grid(heads[:fitting], shown, at_least=_with_gaps(kept) + 2)
     return drawn if fitting == len(heads) else "\n".join(_with_the_rest_below(drawn, cells, fitting))
+
+
+def _local_minute(moment: re.Match[str]) -> str:
+    return f"{datetime.fromisoformat(moment[0]).astimezone():%Y-%m-%d %H:%M}"
 
 
 def _shared(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:

@@ -23,7 +23,7 @@ from postroom.app import places
 from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import DONE, FAILED, READER_GONE, TERMINATED
-from postroom.cli.options import HERE, AsJson, Project, project_key
+from postroom.cli.options import HERE, ActingOrNone, AsJson, Project, project_key
 from postroom.contracts.errors import InvalidArgument, PostroomError
 
 WAIT_SECONDS: Final = 25
@@ -40,9 +40,7 @@ app = typer.Typer()
 
 @app.command()
 def watch(
-    acting: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="The agent.", show_default="POSTROOM_AGENT")
-    ] = None,
+    acting: ActingOrNone = None,
     after: Annotated[
         int | None,
         typer.Option(min=0, metavar="SEQ", help="The last number seen.", show_default="the newest message"),
@@ -155,10 +153,9 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
 
 
 def _who(acting: str | None, project: str) -> dict[str, str]:
-    name = acting or places.environment().get("POSTROOM_AGENT", "")
-    if not name:
+    if not acting:
         raise InvalidArgument("no agent is named", remedy="name one with --as, or set POSTROOM_AGENT")
-    return {"project_key": project_key(project), "agent_name": name}
+    return {"project_key": project_key(project), "agent_name": acting}
 
 
 def _unread(who: Mapping[str, object], after: int | None) -> Mapping[str, Any]:

@@ -44,6 +44,14 @@ def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
 
 def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
     """Return the error for a name that no agent of the project has."""
+    if name.startswith(PERSONS):
+        return UnknownAgent(
+            f"{shown(name)} is a person, and only an agent of {project.slug} can act here",
+            value=name,
+            remedy="read a person's messages on the pages (`postroom open`), or in the person's chat; "
+            "the operator names people with `postroom people add NAME`",
+            details={"nearest": [], "project": project.slug},
+        )
     close = nearest(name, (agent.name for agent in tx.agents(project.id, include_retired=False, limit=1_000)))
     hint = f"; the nearest are {', '.join(close)}" if close else ""
     if "," in name:
@@ -200,4 +208,6 @@ def visible_message(
         received = any(one.agent_id == agent.id for one in recipients)
         if message.project_id == project.id or received or at_pages:
             return message, recipients
-    raise UnknownMessage(f"{agent.name} has no message {message_id}", value=message_id)
+    newest = [str(entry.message.id) for entry in context.tx.inbox(agent.id, limit=3)]
+    hint = f"; the newest messages to {agent.name} are {', '.join(newest)}" if newest else ""
+    raise UnknownMessage(f"{agent.name} has no message {message_id}{hint}", value=message_id)

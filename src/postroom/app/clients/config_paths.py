@@ -28,6 +28,8 @@ class SetupScope:
     platform: str = sys.platform
     silent: set[str] = field(default_factory=set)
     """The programs that left a question without an answer, which are asked nothing more."""
+    versions: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """The exit code and the output of `--version`, for each program that was asked."""
 
 
 @dataclass(frozen=True, slots=True)

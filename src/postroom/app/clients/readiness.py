@@ -7,8 +7,9 @@ not here, or too old. That nobody is logged in, or a folder is not trusted, is s
 import json
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Final, Literal
 
 from postroom.app.clients.config_edits import NAME
@@ -23,6 +24,22 @@ _NOWHERE: Final = {"POSTROOM_URL": "http://127.0.0.1:9"}
 """A client that is asked for its servers starts ours, which so starts no post room."""
 _HELD_BACK: Final = re.compile(r"pending approval|disabled", re.IGNORECASE)
 _SHOWN: Final = 200
+_TRIED: Final = json.loads(Path(__file__).with_name("tried.json").read_text(encoding="utf-8"))
+"""The date of the newest run of all tests with real clients that passed, and the release of each package."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The installed release of a client, beside the release that the tests with real clients drove."""
+
+    installed: str
+    """Empty when the client does not tell its version."""
+    tried: str
+    tried_on: str
+    """The date of that run, as YYYY-MM-DD."""
+    warning: str = ""
+    """Why the installed release is not known to work; empty when it is the release that was tried."""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +94,27 @@ def to_do(client: Client, target: SetupScope, *, is_written: bool) -> list[ToDo]
     return [one for one in found if one is not None]
 
 
+def release_of(client: Client, target: SetupScope) -> Release | None:
+    """Return the installed release of a client; None if its program is not installed or was never tried."""
+    made, program = client.asks, _program(client, target)
+    if made is None or program is None:
+        return None
+    installed, unclear = _version(made, program, target)
+    release = Release(installed=installed, tried=_TRIED["releases"][made.package], tried_on=_TRIED["date"])
+    if unclear is not None:
+        return replace(release, warning=unclear.detail, remedy=unclear.remedy)
+    if _numbers(installed) == _numbers(release.tried):
+        return release
+    is_newer = _numbers(installed) > _numbers(release.tried)
+    install = f"`npm install -g {made.package}@{release.tried}` installs the release that was tried"
+    return replace(
+        release,
+        warning=f"{made.title} {installed} was not tried with this postroom: it is "
+        f"{'newer' if is_newer else 'older'} than {release.tried}, which was tried on {release.tried_on}",
+        remedy=f"update postroom; if a tool or a hook fails, {install}" if is_newer else install,
+    )
+
+
 def _program(client: Client, target: SetupScope) -> str | None:
     path = target.environment.get("PATH")
     return next((found for name in client.programs if (found := shutil.which(name, path=path))), None)
@@ -101,7 +139,9 @@ def _numbers(version: str) -> list[int]:
 
 def _version(made: ClientProgram, program: str, target: SetupScope) -> tuple[str, ToDo | None]:
     """Return the version that a client tells, or what is said of one that tells none."""
-    code, said = asked(target.environment, program, "--version", silent=target.silent)
+    if program not in target.versions:
+        target.versions[program] = asked(target.environment, program, "--version", silent=target.silent)
+    code, said = target.versions[program]
     if version := version_in(said) if code == 0 else "":
         return version, None
     return "", _unknown(made, f"its version in its answer to `{made.program} --version`", shown(code, said))

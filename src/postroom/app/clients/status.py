@@ -16,7 +16,7 @@ from postroom.app.clients.config_paths import (
     servers_file,
     switch,
 )
-from postroom.app.clients.readiness import to_do
+from postroom.app.clients.readiness import Release, release_of, to_do
 from postroom.app.clients.table import Client, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
@@ -60,6 +60,8 @@ class ClientStatus:
     tools: Tools | None = None
     """None also for an entry that leaves it to the server, as those of earlier versions do."""
     hooks: bool = False
+    release: Release | None = None
+    """None if the client is not installed, or cannot be asked for its version."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -88,6 +90,7 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
         way=_way(found),
         tools=None if found is None else tools_of(found),
         hooks=hooks,
+        release=release_of(client, target),
         findings=tuple(findings),
     )
 
