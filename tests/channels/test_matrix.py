@@ -665,7 +665,7 @@ async def test_another_users_token_is_refused(fake, clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault("/whoami", times=2), Fault("/whoami", 502), Fault("/sync", 500), Fault("/sync", times=2)]
+    "fault", [Fault("/whoami"), Fault("/whoami", 502), Fault("/sync", 500), Fault("/sync")]
 )
 async def test_a_server_that_does_not_answer_is_to_be_tried_again(fake, clock, fault) -> None:
     fake.faults = [fault]
@@ -678,7 +678,7 @@ async def test_a_server_that_does_not_answer_is_to_be_tried_again(fake, clock, f
 
 
 async def test_a_missing_library_is_named(fake, clock, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "nio", None)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
     adapter = made(fake, clock)
     with pytest.raises(MissingExtra) as caught:
         await adapter.connect()

@@ -101,7 +101,7 @@ async def test_a_lease_that_cannot_be_renewed_stops_the_run_before_another_may_b
     other = room.mailbox(heir, consumer_id="heir")
     await other.run_sweep()
     ended = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
-    assert (heir.run_count, ended.attempt_count) == (1, 1)
+    assert (heir.run_count, ended.attempt_count, ended.interruption_count) == (1, 0, 1)
 
 
 async def test_a_run_whose_claim_was_taken_away_writes_nothing_more(room):

@@ -21,6 +21,7 @@ from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, R
 from postroom.contracts.dispatch import (
     LEASE_ENDED,
     NO_ATTEMPTS_LEFT,
+    OWNER_GONE,
     RunDispatch,
     RunDispatchStatus,
 )
@@ -36,7 +37,6 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.recovery import OWNER_GONE
 from postroom.testing.run_faults import with_parts
 
 NATURAL = TerminationReason.natural_end()
@@ -489,8 +489,6 @@ async def test_who_is_alone_takes_back_what_processes_hold_that_are_gone(room):
     assert [one.thread_id for one in executor.activations] == ["a"]
     assert executor.activations[0].attempt == 2
     [dead] = await heir.dead_letters()
-    again = f"`postroom runs replay {dead.run_id}` has it tried again"
-    why = f"{OWNER_GONE}; attempts: 1, given up: {again}"
-    assert (dead.thread_id, dead.last_error) == ("b", why)
+    assert (dead.thread_id, dead.last_error) == ("b", f"{OWNER_GONE}; max attempts reached")
     run = await room.stores.threads.load_run(dead.run_id)
     assert (run.status, run.termination.type) == (RunStatus.DONE, TerminationKind.ERROR)

@@ -2,6 +2,8 @@
 
 import socket
 import threading
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -24,13 +26,12 @@ def answered(server: RunningServer, *pieces: bytes) -> bytes:
     received = b""
     with socket.create_connection(server.address, timeout=PATIENCE) as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
+        with suppress(ConnectionError):  # closed while we were still writing
             for piece in pieces:
                 line.sendall(piece)
+        with suppress(ConnectionError):
             while more := line.recv(65_536):
                 received += more
-        except ConnectionError:  # closed while we were still writing
-            pass
     return received
 
 
@@ -183,7 +184,7 @@ def test_of_too_many_requests_at_once_the_first_are_answered_and_no_other(server
     ("path", "is_chunked", "status"),
     [("/login", False, 413), ("/login", True, 415), ("/mcp", False, 401), ("/mcp", True, 401)],
 )
-def test_who_sends_far_too_much_at_once_sees_the_refusal(
+def test_a_client_that_sends_far_too_much_at_once_sees_the_refusal(
     server: RunningServer, path: str, is_chunked: bool, status: int
 ) -> None:
     size = 20_000_000
@@ -193,6 +194,25 @@ def test_who_sends_far_too_much_at_once_sees_the_refusal(
     begun = b"POST %s HTTP/1.1\r\n%sConnection: close\r\n%s\r\n\r\n" % (path.encode(), HOST, length)
     received = answered(server, begun, body)
     assert statuses(received) == [status]
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_caller_without_a_token_is_refused_at_once_and_its_body_is_not_read(
+    server: RunningServer, is_chunked: bool
+) -> None:
+    piece, pieces = bytes(100_000), 1_000
+    length = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {len(piece) * pieces}"
+    sent = 0
+    with socket.create_connection(server.address, timeout=PATIENCE) as line:
+        line.sendall(b"POST /mcp HTTP/1.1\r\n" + HOST + length.encode() + b"\r\n\r\n")
+        assert statuses(line.recv(65_536)) == [401]  # before any of the body came
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            for _ in range(pieces):
+                line.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if is_chunked else piece)
+                sent += len(piece)
+    assert sent < 20_000_000  # what the buffers of both systems hold
+    assert time.monotonic() - began < PATIENCE / 2
 
 
 def test_others_are_served_while_somebody_floods(server: RunningServer) -> None:

@@ -379,7 +379,7 @@ def test_messages_are_posted_and_nothing_else(line: Line, method: str) -> None:
         (b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}', -32700),
         (b"[" * 100_000, -32700),
         (b"[]", -32600),
-        (b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', -32600),
+        (b'[{"jsonrpc": "2.0", "id": 1, "method": "initialize"}]', -32600),
         (b"7", -32600),
         (b"{}", -32600),
         (b'{"id": 1, "method": "ping"}', -32600),
@@ -403,6 +403,54 @@ def test_a_body_that_is_no_message_is_refused_in_plain_words(
     assert (answer.status, error["code"]) == (400, code)
     assert len(error["message"]) < 120
     assert "\n" not in error["message"]
+
+
+@pytest.mark.parametrize("revision", [None, "2025-03-26"])
+def test_a_batch_is_answered_in_one_list_by_the_revision_that_has_batches(
+    line: Line, revision: str | None
+) -> None:
+    batch = [
+        asked("tools/call", 1, name="health_check", arguments={}),
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}},
+        asked("tools/list", "two"),
+        asked("mail/nothing", 3),
+        {"jsonrpc": "1.0", "id": 4, "method": "ping"},
+        asked("tools/call", 5, name="fetch_inbox", arguments={"project_key": FOLDER, "agent_name": "Zoe"}),
+    ]
+    headers = {} if revision is None else {"MCP-Protocol-Version": revision}
+    answer = line.rpc(batch, headers=headers)
+    called, listed, unknown, broken, refused = answer.json()
+    assert answer.status == 200
+    assert (called["id"], called["result"]["structuredContent"]["status"]) == (1, "ok")
+    assert (listed["id"], len(listed["result"]["tools"])) == ("two", len(ALL_OPERATIONS))
+    assert (unknown["id"], unknown["error"]["code"], broken["error"]["code"]) == (3, -32601, -32600)
+    assert (refused["id"], refused["result"]["isError"]) == (5, True)
+
+
+def test_a_batch_of_notifications_has_no_answer(line: Line) -> None:
+    told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    answer = line.rpc([told, told])
+    assert (answer.status, answer.body) == (202, b"")
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", NEWEST])
+def test_a_revision_without_batches_refuses_one_and_names_the_revision_that_has_them(
+    line: Line, revision: str
+) -> None:
+    answer = line.rpc([asked("ping")], headers={"MCP-Protocol-Version": revision, "Mcp-Method": "ping"})
+    assert (answer.status, answer.json()["error"]["code"]) == (400, -32600)
+    assert "2025-03-26" in answer.json()["error"]["message"]
+
+
+def test_a_batch_of_too_many_messages_is_refused(line: Line) -> None:
+    answer = line.rpc([asked("ping")] * 101)
+    assert (answer.status, answer.json()["error"]["message"]) == (400, "send 1 to 100 messages in a batch")
+
+
+@pytest.mark.parametrize("name", ["health_check  ", "\thealth_check\t "])
+def test_blanks_around_the_name_of_a_tool_in_the_header_say_nothing(line: Line, name: str) -> None:
+    answer = new(line, "tools/call", headers={"Mcp-Name": name}, name="health_check", arguments={})
+    assert answer.json()["result"]["structuredContent"]["status"] == "ok"
 
 
 def test_an_answer_that_nobody_asked_for_is_passed_over(line: Line) -> None:

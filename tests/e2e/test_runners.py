@@ -98,7 +98,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 def processes_of(server_name: Path) -> list[str]:
     """Return the programs that this server has left running."""
-    mark, found = f"POSTROOM_HOUSE={server_name}\0".encode(), []
+    mark, found = f"POSTROOM_SERVER={server_name}\0".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (folder / "environ").read_bytes() + b"\0":

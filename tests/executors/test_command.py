@@ -155,7 +155,6 @@ async def test_the_environment_holds_nothing_but_what_was_said(tmp_path: Path) -
         "POSTROOM_RUN": "r",
         "POSTROOM_DISPATCH": "dispatch-of-r",
         "POSTROOM_SERVER": "h",
-        "POSTROOM_HOUSE": "h",
         "POSTROOM_INSTANCE": asked.trace.session_id,
     }
 

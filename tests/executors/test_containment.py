@@ -144,7 +144,9 @@ async def test_a_program_that_forks_while_it_is_killed_is_ended(tmp_path: Path) 
         assert room.executor.cancel("t")
     assert run.result().termination == TerminationReason.cancelled()
     server_name = room.executor.process_runner.server_name
-    assert await asyncio.to_thread(Machine().find, Wanted(variables=(("POSTROOM_HOUSE", server_name),))) == ()
+    assert (
+        await asyncio.to_thread(Machine().find, Wanted(variables=(("POSTROOM_SERVER", server_name),))) == ()
+    )
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,24 @@ async def test_a_message_to_a_thread_goes_to_everybody_in_it(room):
     assert again["deliveries"][0]["payload"]["to"] == ["Ada", "Bo"]
 
 
+async def test_nobody_enters_a_conversation_by_mail_to_herself_with_its_thread_id(room):
+    await room.people("Ada", "Bo", "Mallory")
+    await room.send("Ada", "Bo", thread_id="plan")
+    await room.send("Mallory", "Mallory", thread_id="plan")
+    sent = await room.send("Ada", "thread:plan")
+    assert sent["deliveries"][0]["payload"]["to"] == ["Bo"]
+    with pytest.raises(InvalidRecipients, match="Mallory shares no message of thread"):
+        await room.send("Mallory", "thread:plan")
+
+
+async def test_a_thread_id_that_an_outsider_used_first_keeps_her_out_of_the_conversation(room):
+    await room.people("Ada", "Bo", "Mallory")
+    await room.send("Mallory", "Mallory", thread_id="ticket-7")
+    await room.send("Ada", "Bo", thread_id="ticket-7")
+    sent = await room.send("Bo", "thread:ticket-7")
+    assert sent["deliveries"][0]["payload"]["to"] == ["Ada"]
+
+
 async def test_a_thread_that_is_none_has_nobody_else_or_is_not_the_messages_own_is_refused(room):
     await room.people("Ada", "Bo")
     with pytest.raises(UnknownThread):

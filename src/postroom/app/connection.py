@@ -118,10 +118,10 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; one behind the body says nothing to anybody here."""
+        """Take a header without the blanks around its value; a header behind the body is passed over."""
         self._count(len(name) + len(value))
         if self._in_head:
-            super().on_header(name, value)
+            super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """Begin to serve the request, if it asks in HTTP/1 for a path of this server."""

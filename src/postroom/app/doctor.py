@@ -232,6 +232,11 @@ class Doctor:
         why = await runs.mailbox.why_not(longest.dispatch_id)
         waited = now - longest.due_since
         told = f"; run {longest.run_id} has waited longest, for {span(waited)}: {why.text}"
+        if longest.attempt_count or longest.interruption_count:
+            told += (
+                f" (failed attempts: {longest.attempt_count}, interruptions because its server ended or lost "
+                f"its lease: {longest.interruption_count})"
+            )
         if not runs.mailbox.lifecycle_is_running():
             return told, "nothing takes runs up: see the log for why it ended, and start the server again"
         is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(LONGEST_UNTAKEN)

@@ -207,13 +207,24 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """
     found = Server.find(data_dir=data_dir).admin("GET", "/admin/runs/dead")
     rows = [
-        (one["run_id"], one["thread_id"], one["since"], one["error"] or "")
+        (
+            one["run_id"],
+            one["thread_id"],
+            one["since"],
+            one["attempts"],
+            one["interruptions"],
+            one["error"] or "",
+        )
         for one in show.items(found.get("dead"))
     ]
     show.answer(
         found,
         as_json=as_json,
-        text=lambda: show.table(("ID", "THREAD", "SINCE", "WHY"), rows, none="there is no dead letter"),
+        text=lambda: show.table(
+            ("ID", "THREAD", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY"),
+            rows,
+            none="No dead letters.",
+        ),
     )
 
 

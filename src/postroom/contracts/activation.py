@@ -141,14 +141,16 @@ class DeliveryOptions(Record, frozen=True, kw_only=True):
 
     `priority` 0 is served first, 255 last. A dispatch that has not begun at `deadline_at` becomes a
     dead letter. How it is tried again where these are None, the mailbox says; with `max_attempts` it is tried
-    so often and no more, whatever the failures are. The first delay is up to `retry_delay_ms`, doubled each
-    time up to `max_retry_delay_ms`.
+    so often and no more, whatever the failures are. `max_interruptions` is how many executions the end of a
+    server may cut off; the next interruption makes a dead letter. The first delay is up to `retry_delay_ms`,
+    doubled each time up to `max_retry_delay_ms`.
     """
 
     priority: int = 128
     delay_ms: int = 0
     deadline_at: int | None = None
     max_attempts: int | None = None
+    max_interruptions: int | None = None
     retry_delay_ms: int | None = None
     max_retry_delay_ms: int | None = None
     dedupe_key: str | None = None

@@ -25,10 +25,18 @@ from postroom.contracts.runs import RunStatus, TerminationReason
 DEFAULT_PRIORITY = 128
 LOWEST_PRIORITY = 255
 DEFAULT_MAX_ATTEMPTS = 5
+DEFAULT_MAX_INTERRUPTIONS = 20
 INTERRUPTED = "queued dispatch superseded by interrupt"
 STALE_EPOCH = "dispatch superseded: its epoch is older than the thread's"
 LEASE_ENDED = "lease expired"
+OWNER_GONE = "the process that executed the run has ended"
 NO_ATTEMPTS_LEFT = "lease expired; max attempts reached"
+INTERRUPTED_TOO_OFTEN = (
+    "the run was interrupted {} times because its server ended or lost its lease, "
+    "and the limit is {} interruptions"
+)
+_INTERRUPTION_DELAY_MS = 250
+_MAX_INTERRUPTION_DELAY_MS = 5_000
 
 
 class RunDispatchStatus(StrEnum):
@@ -120,6 +128,13 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     reconciled: bool = True
     limit_key: str = ""
     """What it counts for besides its tenant, where limits are set for each key."""
+    interruption_count: int = 0
+    """How many executions the end of a server, or a lost lease, has cut off; `attempt_count` omits them."""
+    max_interruptions: int | None = None
+    """How many interruptions are allowed; the next one makes a dead letter.
+
+    None: each lost lease and each ended server counts as a failed attempt.
+    """
 
     def __post_init__(self) -> None:
         """Refuse a shape that no dispatch can have.
@@ -140,6 +155,8 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             return f"must have a priority from 0 to {LOWEST_PRIORITY}"
         if not 0 <= self.attempt_count <= self.max_attempts or self.max_attempts < 1:
             return "must have at least one attempt, and not more than max_attempts"
+        if self.interruption_count < 0 or (self.max_interruptions or 0) < 0:
+            return "must not have a negative number of interruptions"
         if self.status is RunDispatchStatus.CLAIMED:
             owned = self.lease_until is not None and self.claim_token and (self.claimed_by or "").strip()
             return None if owned else "must carry claim_token, claimed_by, and lease_until"
@@ -164,6 +181,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         available_at: int | None = None,
         priority: int = DEFAULT_PRIORITY,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        max_interruptions: int | None = None,
         dedupe_key: str | None = None,
         deadline_at: int | None = None,
         tenant: str = "",
@@ -179,6 +197,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             updated_at=created_at,
             priority=priority,
             max_attempts=max_attempts,
+            max_interruptions=max_interruptions,
             dedupe_key=dedupe_key,
             deadline_at=deadline_at,
             tenant=tenant,
@@ -265,14 +284,17 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def executions(self) -> int:
-        """How often its execution was begun: those that failed, and the last one.
+        """How many executions have begun: failed ones, interrupted ones, and the last one.
 
-        `attempt_count` has the last one where that used up its attempts, and nowhere else.
+        The counts contain the last one if it used up its attempts or its interruptions, and not otherwise.
         """
+        counted = self.attempt_count + self.interruption_count
         is_before = self.status in (RunDispatchStatus.QUEUED, RunDispatchStatus.CANCELLED)
         if is_before or (self.status is RunDispatchStatus.SUPERSEDED and self.dispatch_instance_id is None):
-            return self.attempt_count
-        return min(self.attempt_count + 1, self.max_attempts)
+            return counted
+        most = self.max_interruptions
+        is_interrupted_too_often = most is not None and self.interruption_count > most
+        return counted if self.attempt_count >= self.max_attempts or is_interrupted_too_often else counted + 1
 
     def nacked(
         self,
@@ -302,24 +324,50 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         self._require(RunDispatchStatus.CLAIMED, "release")
         return self._requeued(attempts=self.attempt_count, error=self.last_error, now=now)
 
-    def lease_ended(self, *, now: int) -> "RunDispatch":
-        """Return it taken back from an owner that was not heard of any more."""
+    def lease_ended(self, *, now: int, reason: str = LEASE_ENDED) -> "RunDispatch":
+        """Return it taken back from an owner that has ended or lost its lease: queued, or a dead letter.
+
+        The first time it is due at once, then after 250 ms, doubled each time up to 5 s: a run that ends its
+        server does not end all servers one after another.
+        """
         self._require(RunDispatchStatus.CLAIMED, "lease_ended")
+        if self.max_interruptions is not None:
+            doublings = min(self.interruption_count - 1, 16)
+            delay = 0 if doublings < 0 else _INTERRUPTION_DELAY_MS << doublings
+            return self._interrupted(error=reason, delay_ms=min(delay, _MAX_INTERRUPTION_DELAY_MS), now=now)
         attempts = self.attempt_count + 1
         if attempts >= self.max_attempts:
-            spent = replace(self, attempt_count=attempts, last_error=NO_ATTEMPTS_LEFT, **_NOTHING_REPORTED)
+            error = f"{reason}; max attempts reached"
+            spent = replace(self, attempt_count=attempts, last_error=error, **_NOTHING_REPORTED)
             return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
-        return self._requeued(attempts=attempts, error=LEASE_ENDED, now=now)
+        return self._requeued(attempts=attempts, error=reason, now=now)
+
+    def stopped(self, *, now: int) -> "RunDispatch":
+        """Return it given back by a server that stops: due at once, or a dead letter."""
+        self._require(RunDispatchStatus.CLAIMED, "stop")
+        if self.max_interruptions is None:
+            return self.released(now=now)
+        return self._interrupted(error=self.last_error, delay_ms=0, now=now)
+
+    def _interrupted(self, *, error: str | None, delay_ms: int, now: int) -> "RunDispatch":
+        count, most = self.interruption_count + 1, self.max_interruptions
+        if most is not None and count > most:
+            error = INTERRUPTED_TOO_OFTEN.format(count, most)
+            spent = replace(self, interruption_count=count, last_error=error, **_NOTHING_REPORTED)
+            return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+        available_at = now + delay_ms if delay_ms else 0
+        row = self._requeued(available_at=available_at, attempts=self.attempt_count, error=error, now=now)
+        return replace(row, interruption_count=count)
 
     def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
         """Return it given up; the attempts stay as they are."""
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
         return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
-    def hurried(self, *, now: int) -> "RunDispatch":
-        """Return it due at once: what it waited for has come."""
+    def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
+        """Return the queued dispatch due at `not_before`, or at once if that is over: an answer has come."""
         self._require(RunDispatchStatus.QUEUED, "hurry")
-        return replace(self, available_at=0, updated_at=now)
+        return replace(self, available_at=not_before if not_before > now else 0, updated_at=now)
 
     def cancelled(self, *, now: int) -> "RunDispatch":
         """Return it withdrawn before anybody began it."""

@@ -57,7 +57,9 @@ class Work:
     started_at: int | None = None
     finished_at: int | None = None
     attempts: int = 0
-    """How often it was executed since it was last queued: the failed ones, and the last, also at work."""
+    """How often it was executed since it was last queued: failed, interrupted, and the last, also at work."""
+    interruptions: int = 0
+    """How many of these executions the end of a server or a lost lease has cut off."""
     dispatch_id: str | None = None
     why: str = ""
     """Why it is not executing; or why it ended, when it did not end well."""
@@ -84,7 +86,8 @@ class Work:
     @property
     def failed_attempts(self) -> int:
         """How many of its executions have failed."""
-        return self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
+        ended = self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
+        return max(ended - self.interruptions, 0)
 
 
 @dataclass(frozen=True, slots=True)

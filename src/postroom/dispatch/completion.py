@@ -17,7 +17,13 @@ from postroom.contracts.accepting import NOWHERE, Accept, ThreadsNeeded
 from postroom.contracts.activation import DeliveryOptions, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
 from postroom.contracts.budgets import Spending
-from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
+from postroom.contracts.dispatch import (
+    OWNER_GONE,
+    Interrupt,
+    RunDispatch,
+    RunDispatchResult,
+    RunDispatchStatus,
+)
 from postroom.contracts.errors import (
     CommandKilled,
     DeadlinePassed,
@@ -571,14 +577,22 @@ class Completion:
         """
         await self._moved("release", claimed, lambda row, now: row.released(now=now), is_failed=False)
 
-    async def taken_back(self, row: RunDispatch, why: str) -> RunDispatch:
-        """Take a dispatch from a process that is gone; an attempt counts.
+    async def stop(self, claimed: RunDispatch) -> None:
+        """Give back a dispatch whose execution is cut off because this server stops; an interruption counts.
+
+        Raises:
+            StaleClaim: The dispatch is no longer ours; nothing was written.
+        """
+        await self._moved("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
+
+    async def taken_back(self, row: RunDispatch) -> RunDispatch:
+        """Take a dispatch from a process that has ended; an interruption counts.
 
         Raises:
             StaleClaim: it was superseded, and is that now.
         """
         return await self._moved(
-            "nack", row, lambda row, now: row.nacked(error=why, delay_ms=0, now=now), is_failed=False
+            "nack", row, lambda row, now: row.lease_ended(now=now, reason=OWNER_GONE), is_failed=False
         )
 
     def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
@@ -909,6 +923,7 @@ class _End(Record, frozen=True, kw_only=True):
             spends=self.spends,
             begins=None if self.attempt.started_at else self.attempt.instance_id,
             ends=ends,
+            ended_before=run if ended is None else None,
         )
 
     def _following(self, tx: Transaction, run: RunRecord, *, is_asked: bool) -> _Next | None:

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from postroom.contracts.budgets import Budget, same_limits
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS
+from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_INTERRUPTIONS
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.limits import Limit
 
@@ -42,6 +42,7 @@ _MORE_THAN_NOTHING = (
 _NOT_NEGATIVE = (
     "gc_ttl",
     "dead_letter_ttl",
+    "default_max_interruptions",
     "default_retry_delay_ms",
     "max_retry_delay_ms",
     "cancel_wait_ms",
@@ -75,6 +76,11 @@ class MailboxConfig:
     poll_interval: timedelta = timedelta(seconds=1)
     """The longest that due work waits when every hint was lost."""
     default_max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    default_max_interruptions: int = DEFAULT_MAX_INTERRUPTIONS
+    """How many executions of a run the end of a server, or a lost lease, may cut off.
+
+    The next interruption makes the run a dead letter. No interruption counts as a failed attempt.
+    """
     outage: timedelta | None = None
     """For how long at least a run is tried again, behind those attempts, whose failures may be an outage.
 

@@ -171,12 +171,15 @@ class ServerEvents:
             "dispatch_id": dispatch.dispatch_id,
             "dispatch_epoch": dispatch.dispatch_epoch,
             "attempt_count": dispatch.attempt_count,
+            "interruption_count": dispatch.interruption_count,
             "status": dispatch.status.label,
             "available_at": dispatch.available_at or dispatch.updated_at,
             "created_at": dispatch.created_at,
             "updated_at": dispatch.updated_at,
         }
         key = f"{kind}/{dispatch.dispatch_id}/{dispatch.attempt_count}"
+        if dispatch.interruption_count:
+            key += f"/{dispatch.interruption_count}"
         return self._draft(
             kind, dispatch.thread_id, dispatch.run_id, key, dispatch.dispatch_id, facts | payload
         )

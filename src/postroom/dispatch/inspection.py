@@ -185,7 +185,8 @@ class Inspection:
         if row.dispatch_epoch < await dispatches.current_dispatch_epoch(row.thread_id):
             return Reason(why=WhyNot.SUPERSEDED, text="an interrupt has replaced it")
         if row.available_at > now:
-            why = "it is tried again" if row.attempt_count else "it is due"
+            is_again = row.attempt_count or row.interruption_count
+            why = "it is tried again" if is_again else "it is due"
             return Reason(why=WhyNot.NOT_DUE, text=f"{why} later", until=row.available_at)
         claimed = await dispatches.claimed_dispatch(row.thread_id)
         if claimed is not None:

@@ -21,6 +21,7 @@ from postroom.contracts.events import RuntimeEventDurability
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
+from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.run_ports import RunStores
 from postroom.contracts.run_queue import RunEffects
@@ -501,11 +502,14 @@ class Mailbox:
     def build_dispatch(self, request: RunActivation) -> RunDispatch:
         """Return the dispatch of a prepared request, to be enqueued.
 
+        Each end of its server counts as a failed attempt, unless `max_interruptions` is set on it.
+
         Raises:
             InternalError: it was not prepared.
         """
         core = self._core
-        return build_dispatch(request, config=core.config, new_id=core.new_id, now=core.now())
+        dispatch = build_dispatch(request, config=core.config, new_id=core.new_id, now=core.now())
+        return replace(dispatch, max_interruptions=request.delivery.max_interruptions)
 
     async def reusable_waiting_run_id(self, thread_id: str) -> str | None:
         """Return the run that new input to the thread would let go on."""

@@ -148,6 +148,7 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         *delays.items(),
         ("deadline", options.deadline_at),
         ("number of attempts", options.max_attempts),
+        ("number of interruptions", options.max_interruptions),
     ):
         if number is not None and number > _MOST:
             raise InvalidSubmission(f"the {name} is too large", value=number)
@@ -159,6 +160,10 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         )
     if options.max_attempts is not None and options.max_attempts < 1:
         raise InvalidSubmission("there must be at least one attempt", value=options.max_attempts)
+    if options.max_interruptions is not None and options.max_interruptions < 0:
+        raise InvalidSubmission(
+            "the number of interruptions must not be negative", value=options.max_interruptions
+        )
 
 
 def normalized_mode(request: RunActivation, *, background: bool) -> RunActivation:
@@ -371,11 +376,18 @@ def build_dispatch(
         updated_at=created_at,
         priority=options.priority,
         max_attempts=options.max_attempts or config.default_max_attempts or DEFAULT_MAX_ATTEMPTS,
+        max_interruptions=max_interruptions(options, config),
         dedupe_key=options.dedupe_key,
         deadline_at=options.deadline_at,
         tenant=options.tenant,
         limit_key=options.limit_key,
     )
+
+
+def max_interruptions(options: DeliveryOptions | None, config: MailboxConfig) -> int:
+    """Return how many interruptions a run survives."""
+    chosen = None if options is None else options.max_interruptions
+    return config.default_max_interruptions if chosen is None else chosen
 
 
 def _covered(last_seq: int) -> SeqRange | None:

@@ -47,6 +47,7 @@ from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEvents
+from postroom.dispatch.planning import max_interruptions
 from postroom.dispatch.shared_limits import room_in
 from postroom.dispatch.submission import Submissions
 from postroom.dispatch.worker import Dispatcher
@@ -55,8 +56,6 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 _READ_AGAIN_MS: Final = 3_600_000
 """One hour: then a row that could not be read is read again, because its writer may have changed it."""
-OWNER_GONE = "the process that executed it is gone"
-GIVEN_UP = OWNER_GONE + "; attempts: {}, given up: `postroom runs replay {}` has it tried again"
 CLAIM_ERROR_BASE_MS = 500
 CLAIM_ERROR_MOST_MS = 30_000
 _MOST_DOUBLINGS = 16
@@ -180,18 +179,15 @@ class Recovery:
             self._gone |= gone
 
     async def _take_over(self, is_gone: Callable[[str], bool]) -> None:
-        """Take back what processes hold that are gone; an attempt counts, as when a lease ends."""
+        """Take back what processes hold that have ended; an interruption counts, as when a lease ends."""
         after: tuple[int, str] | None = None
         while rows := await self._core.dispatches.list_by_status(RunDispatchStatus.CLAIMED, after=after):
             after = (rows[-1].updated_at, rows[-1].dispatch_id)
             for row in rows:
                 if not is_gone(row.claimed_by or ""):
                     continue
-                tried, why = row.attempt_count + 1, OWNER_GONE
-                if tried >= row.max_attempts:
-                    why = GIVEN_UP.format(tried, row.run_id)
                 try:
-                    given_up = await self._completion.taken_back(row, why)
+                    given_up = await self._completion.taken_back(row)
                 except StaleClaim:
                     continue  # it was superseded, and is that now
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
@@ -216,6 +212,7 @@ class Recovery:
             created_at=now,
             available_at=run.updated_at + options.delay_ms if options and options.delay_ms else None,
             max_attempts=(options and options.max_attempts) or self._core.config.default_max_attempts,
+            max_interruptions=max_interruptions(options, self._core.config),
             priority=options.priority if options else 128,
             dedupe_key=options.dedupe_key if options else None,
             deadline_at=options.deadline_at if options else None,

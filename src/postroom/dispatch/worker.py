@@ -150,7 +150,7 @@ class Dispatcher:
         self._commands = Commands(
             core,
             self._leases.at_work,
-            lambda id: workers.stop(id, is_told=core.executor.cancel(id)),
+            lambda id: workers.cancel(id, core.executor.cancel),
         )
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
@@ -393,7 +393,7 @@ class Dispatcher:
             await self._idle.wait()
 
     def leave(self) -> None:
-        """Stop every execution and give its dispatch back, with no attempt counted."""
+        """Stop every execution and give its dispatch back; an interruption counts, and no failed attempt."""
         self._core.is_leaving = True
         for job in list(self._leases.jobs.values()):
             job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
@@ -828,7 +828,8 @@ class Execution:
                 job, RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
             )
         elif end is LeaseEnd.GIVEN_UP:
-            await self._completion.release(dispatch)
+            give_back = self._completion.stop if job.has_executed else self._completion.release
+            await give_back(dispatch)
         else:
             await self.lost(job)
         if job.comes_again and job.lease.is_cancelled:  # while it was put back

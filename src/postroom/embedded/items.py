@@ -27,6 +27,7 @@ class Item:
     delay: timedelta | None = field(default=None, kw_only=True)
     deadline: datetime | None = field(default=None, kw_only=True)
     attempts: int | None = field(default=None, kw_only=True)
+    interruptions: int | None = field(default=None, kw_only=True)
     retry_delay: timedelta | None = field(default=None, kw_only=True)
     max_retry_delay: timedelta | None = field(default=None, kw_only=True)
 
@@ -48,6 +49,7 @@ class Item:
                 delay_ms=_ms(self.delay) or 0,
                 deadline_at=None if deadline is None else instant_of(deadline, "the deadline"),
                 max_attempts=self.attempts,
+                max_interruptions=self.interruptions,
                 retry_delay_ms=_ms(self.retry_delay),
                 max_retry_delay_ms=_ms(self.max_retry_delay),
                 tenant=self.tenant,
@@ -93,6 +95,7 @@ _TYPES: Final[tuple[tuple[str, tuple[type[Any], ...], str], ...]] = (
     ("delay", (timedelta, NoneType), "a timedelta or None"),
     ("deadline", (datetime, NoneType), "a datetime or None"),
     ("attempts", (int, NoneType), "a whole number or None"),
+    ("interruptions", (int, NoneType), "a whole number or None"),
     ("retry_delay", (timedelta, NoneType), "a timedelta or None"),
     ("max_retry_delay", (timedelta, NoneType), "a timedelta or None"),
 )

@@ -99,13 +99,17 @@ class Questions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead letter: a run that failed so many times, with its last error. `at` is in milliseconds."""
+    """A dead letter: a run with its last error, and how many attempts failed. `at` is in milliseconds.
+
+    `interruptions` counts executions that the end of a server or a lost lease cut off.
+    """
 
     run_id: str
     thread_id: str
     error: str
     attempts: int
     at: int
+    interruptions: int = 0
 
 
 class DeadLetters:
@@ -126,6 +130,7 @@ class DeadLetters:
                     error=row.last_error or "",
                     attempts=row.attempt_count,
                     at=row.updated_at,
+                    interruptions=row.interruption_count,
                 )
             last = page[-1]
 

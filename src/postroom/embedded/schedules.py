@@ -35,12 +35,17 @@ class _Submission(msgspec.Struct, frozen=True):
     limit_key: str = ""
     priority: int = 128
     attempts: int | None = None
+    interruptions: int | None = None
 
     def request(self, run_id: str) -> RunActivation:
         """Return it as the request of one run."""
         made = RunActivation.new(self.thread, [message_of(self.content, id=run_id)], agent_id=self.agent)
         delivery = DeliveryOptions(
-            priority=self.priority, max_attempts=self.attempts, tenant=self.tenant, limit_key=self.limit_key
+            priority=self.priority,
+            max_attempts=self.attempts,
+            max_interruptions=self.interruptions,
+            tenant=self.tenant,
+            limit_key=self.limit_key,
         )
         return replace(made, delivery=delivery, hints=RunHints(run_id=run_id))
 
@@ -88,6 +93,7 @@ class RunSchedules:
         limit_key: str = "",
         priority: int = 128,
         attempts: int | None = None,
+        interruptions: int | None = None,
         replaces: bool = False,
     ) -> Schedule:
         """Enqueue `content` on a thread again and again; durable when this returns.
@@ -104,7 +110,14 @@ class RunSchedules:
         """
         _text(name)
         Item(
-            thread, "", agent=agent, tenant=tenant, limit_key=limit_key, priority=priority, attempts=attempts
+            thread,
+            "",
+            agent=agent,
+            tenant=tenant,
+            limit_key=limit_key,
+            priority=priority,
+            attempts=attempts,
+            interruptions=interruptions,
         ).request()
         submission = _Submission(
             thread=thread,
@@ -114,6 +127,7 @@ class RunSchedules:
             limit_key=limit_key,
             priority=priority,
             attempts=attempts,
+            interruptions=interruptions,
         )
         _refuse_unfit(submission)
         payload = msgspec.to_builtins(submission)

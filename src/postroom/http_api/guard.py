@@ -1,7 +1,7 @@
 """The one door of the HTTP edge: a middleware in front of everything that is served.
 
 It looks in this order: is the request well formed (400), is it meant for this server (Host, 421), does no
-foreign page send it (Origin, 403), is it small enough (413), and who sends it (401, or the login page). What
+foreign page send it (Origin, 403), who sends it (401, or the login page), and is it small enough (413). What
 passes is marked with who called, and `permissions` say whom the address answers; what fails below becomes one
 clean answer. It knows nothing of mail.
 """
@@ -38,9 +38,13 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SMALL_BODY: Final = 16 * 1024
 """Bytes that a caller without a token may send: a login form needs far less."""
 READ_ON_BYTES: Final = 256 * 1024 * 1024
-"""How much of a body is still read, and dropped, when its request is answered already: to close before it has
-come makes the system reset the connection, and a client that is still sending loses the answer."""
+"""Bytes of a body that are still read, and dropped, after the answer, for a caller who may send large bodies.
+
+A connection that closes earlier is reset by the system, and a client that is still sending loses the answer.
+"""
 READ_ON_SECONDS: Final = 20
+READ_ON_UNKNOWN_SECONDS: Final = 1
+"""The same for a caller without a token, of whose body at most `SMALL_BODY` bytes are read."""
 
 _LOG = get_logger(__name__)
 _HEADERS: Final = {
@@ -170,18 +174,25 @@ class Guard:
         limit = SMALL_BODY if public else self._rules.max_request_bytes
         limit = limit if channel is None else channel.limit
         too_large = (None if channel is None else channel.too_large) or _too_large
-        if head.content_length > limit:
+        if public and head.content_length > limit:
             return too_large(limit)
         others, there = self._credentials.others, None
         if others is not None and head.bearer is not None and not public:
             there = await others.of_run(head.bearer)
         if others is not None and there is not None:
             exchange.admit(_Admitted(caller="anyone"), limit, None, too_large)
+            if head.content_length > limit:
+                return too_large(limit)
             return await others.pass_on(Request(exchange.scope, exchange.receive), there)
         admitted = _Admitted(caller="anyone") if public else await self._caller(head)
         if admitted is None:
             return self._ask_for_token(head)
         exchange.admit(admitted, limit, head.bearer, too_large)
+        if head.content_length > limit:
+            return too_large(limit)
+        if _within(head.path, "/admin") and head.method not in ("GET", "HEAD"):
+            by = admitted.caller if admitted.grant is None else admitted.grant.name
+            _LOG.info("http.admin_change_asked", by=by, method=head.method, path=head.path)
         return None
 
     def _channel(self, path: str) -> OpenPath | None:
@@ -332,11 +343,15 @@ class _Exchange:
         await self._send(message)
 
     async def _read_on(self) -> None:
-        """Drop what is left of the body, within bounds."""
+        """Drop what is left of the body, within bounds; the connection closes if the body is longer."""
         dropped = 0
+        is_unknown = self._limit == SMALL_BODY
+        most_bytes, seconds = (
+            (SMALL_BODY, READ_ON_UNKNOWN_SECONDS) if is_unknown else (READ_ON_BYTES, READ_ON_SECONDS)
+        )
         with suppress(TimeoutError):
-            async with asyncio.timeout(READ_ON_SECONDS):
-                while self._is_body_due and dropped < READ_ON_BYTES:
+            async with asyncio.timeout(seconds):
+                while self._is_body_due and dropped < most_bytes:
                     dropped += len((await self._next()).get("body", b""))
 
     async def _next(self) -> Message:

@@ -180,7 +180,8 @@ class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
     project_key: ProjectKey
     sender_name: AgentName
     to: Annotated[
-        Names, Meta(description="name, name@project, human:name, chat:platform/id, thread:id (all in it)")
+        Names,
+        Meta(description="name, name@project, human:name, chat:platform/id, thread:id (your partners in it)"),
     ] = []
     subject: str
     body_md: Annotated[str, Meta(description="Markdown")]

@@ -40,7 +40,7 @@ _ID_DIGITS = 15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
-"""The newest messages of a thread, by which those are found who are in it."""
+"""The newest messages of a thread in which `thread:` looks for recipients."""
 THREAD = "thread:"
 LIVE = "live"
 """By a run that is at work on the thread, at its next step; when it ends before that, by a run of its own."""
@@ -256,11 +256,13 @@ def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[
 def _participants(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return who else wrote in a thread of the project, or was openly written to there.
+    """Return the other agents of those messages of a thread that the sender wrote or received.
+
+    Messages between others do not count, so that mail to oneself makes nobody a reader of the conversation.
 
     Raises:
-        UnknownThread: there is no such thread.
-        InvalidRecipients: nobody else is in it.
+        UnknownThread: The project has no such thread.
+        InvalidRecipients: The sender shares no message of the thread with another active agent.
     """
     thread_id = address.removeprefix(THREAD)
     messages = context.tx.thread_tail(home.id, thread_id, limit=MAX_THREAD)
@@ -270,14 +272,19 @@ def _participants(
             value=address,
             remedy="`search_messages` finds threads; leave `thread:` out to begin one",
         )
-    there = {one.sender_id for one in messages}
-    for readers in context.tx.recipients([one.id for one in messages]).values():
-        there |= {one.agent_id for one in readers if one.kind != "bcc"}
+    there = set[int]()
+    recipients = context.tx.recipients([message.id for message in messages])
+    for message in messages:
+        readers = recipients[message.id]
+        if sender.id in (message.sender_id, *(reader.agent_id for reader in readers)):
+            there |= {message.sender_id, *(one.agent_id for one in readers if one.kind != "bcc")}
     others = _at_home(context, dict.fromkeys(sorted(there - {sender.id}), kind))
     active = [one for one in others if one.agent.retired_at is None]
     if not active:
         raise InvalidRecipients(
-            f"nobody else is in thread {shown(thread_id)}", value=address, remedy="name whom you write to"
+            f"{sender.name} shares no message of thread {shown(thread_id)} with another active agent",
+            value=address,
+            remedy="name the recipients; `fetch_thread` shows who wrote and received its messages",
         )
     return active
 
@@ -298,7 +305,8 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
     if context.waking is not None:
         woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
     if context.waking is not None and woken:
-        context.waking.expect(woken)
+        reply_to = None if new.reply_to is None else new.reply_to.id
+        context.waking.expect(woken, reply_to=reply_to, sender_id=new.sender.id)
     message = tx.insert_message(
         project_id=new.project.id,
         sender=new.sender,

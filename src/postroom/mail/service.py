@@ -45,7 +45,7 @@ from postroom.mail.context import (
 from postroom.mail.git_identity import Recognition
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.notifying import MailChanges
-from postroom.mail.operations import OPERATIONS, Operation
+from postroom.mail.operations import OPERATIONS, READ, Operation
 from postroom.mail.projects import (
     OneProject,
     find_project,
@@ -165,6 +165,9 @@ class Mail:
         answer = await self._changed(operation, command, caller)
         if isinstance(command, UnretireAgent):
             self.wake_readers()  # messages may have waited for it
+        if isinstance(command, ReplyMessage) and caller.grant is not None and not caller.grant.scopes & READ:
+            for delivery in answer["deliveries"]:  # what the first message says is not the answer's to tell
+                delivery["payload"] |= {"subject": "", "topic": ""}
         return answer
 
     def wake_readers(self) -> None:
@@ -370,7 +373,7 @@ class Mail:
     def _refuse_others(self, tx: MailReads, command: Command, caller: Caller) -> None:
         context = self.context(tx, caller)
         refuse_unknown_token(context)
-        project, actor = _named(command)
+        project, actor = named_in(command)
         if _is_bound(caller):
             find_project(context.projects, project)
         if isinstance(command, RegisterAgent | CreateAgentIdentity | StartSession):
@@ -411,7 +414,8 @@ def _is_bound(caller: Caller) -> bool:
     return caller.grant is not None and caller.grant.project_id is not None
 
 
-def _named(command: Command) -> tuple[str, str]:
+def named_in(command: Command) -> tuple[str, str]:
+    """Return the project and the agent that a command names as its own; '' for each that it does not name."""
     fields: Mapping[str, Any] = msgspec.structs.asdict(command)
     project = fields.get("project_key") or fields.get("human_key") or ""
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
@@ -423,7 +427,7 @@ def _place_of(operation: Operation, command: Command) -> _AnswerKey | None:
     if key is None:
         return None
     body = msgspec.structs.replace(command, idempotency_key=None)
-    project, actor = _named(command)
+    project, actor = named_in(command)
     return _AnswerKey(
         scope=f"{project}\n{actor.casefold()}",
         key=key,

@@ -4,6 +4,7 @@
   the report of its validator.
 - A request without an Accept header takes any answer, as HTTP says; the transport refuses it.
 - A named token with too few scopes is refused by HTTP's own 403, which clients know what to make of.
+- A batch is answered as a list: revision 2025-03-26 says that a server must receive batches.
 - There is one method, POST. The transport would hold an empty stream open for every GET; answers never need
   one, and news comes by `subscriptions/listen`.
 """
@@ -29,6 +30,8 @@ from postroom.mcp_server.short_way import ShortWay
 
 _REFUSED: Final = -32000
 _ANY_ANSWER: Final = (b"accept", b"application/json, text/event-stream")
+MAX_BATCH: Final = 100
+"""Messages of one batch."""
 
 
 class Endpoint:
@@ -47,22 +50,53 @@ class Endpoint:
             return
         request = Request(scope, receive)
         body = await request.body()
-        found = _unsupported(request) or _message(body)
-        if not isinstance(found, Response):
-            found = _of_no_revision(request, found) or found
-        answer = found if isinstance(found, Response) else await self._answer(scope, found)
-        if answer is not None:
-            await answer(scope, receive, send)
-            return
         if not any(name == b"accept" for name, _ in scope["headers"]):
             scope = {**scope, "headers": [*scope["headers"], _ANY_ANSWER]}
-        await self._transport(scope, _replayed(body, receive), send)
+        found = _unsupported(request) or _decoded(body)
+        if isinstance(found, list) and _takes_batches(request):
+            await (await self._answer_batch(scope, receive, found))(scope, receive, send)
+        elif isinstance(found, Response):
+            await found(scope, receive, send)
+        else:
+            await self._serve(scope, receive, send, found, body)
 
-    async def _answer(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
-        fault = _beyond(scope, message)
-        if fault is not None or self._short_way is None:
-            return fault
-        return await self._short_way.answer(scope, message)
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, document: object, body: bytes) -> None:
+        """Serve one message."""
+        message = _message(document)
+        answer: Response | None
+        if isinstance(message, Response):
+            answer = message
+        else:
+            answer = _of_no_revision(Request(scope), message) or _beyond(scope, message)
+            if answer is None and self._short_way is not None:
+                answer = await self._short_way.answer(scope, message)
+        if answer is not None:
+            await answer(scope, receive, send)
+        else:
+            await self._transport(scope, _replayed(body, receive), send)
+
+    async def _answer_batch(self, scope: Scope, receive: Receive, documents: list[object]) -> Response:
+        """Serve the messages of a batch one after another; return their answers, in order, in one list.
+
+        A message without an answer, such as a notification, adds nothing to the list.
+        """
+        if not 0 < len(documents) <= MAX_BATCH:
+            return _refusal(400, INVALID_REQUEST, f"send 1 to {MAX_BATCH} messages in a batch")
+        if any(isinstance(one, dict) and one.get("method") == "initialize" for one in documents):
+            return _refusal(400, INVALID_REQUEST, "send `initialize` alone, not in a batch")
+        answers: list[bytes] = []
+        for document in documents:
+            answer = bytearray()
+
+            async def keep(message: Message, answer: bytearray = answer) -> None:
+                answer += message.get("body", b"")
+
+            await self._serve(scope, receive, keep, document, msgspec.json.encode(document))
+            if answer:
+                answers.append(bytes(answer))
+        if not answers:
+            return Response(status_code=202)
+        return Response(b"[" + b",".join(answers) + b"]", media_type="application/json")
 
 
 def _unsupported(request: Request) -> Response | None:
@@ -112,17 +146,28 @@ def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
     return None
 
 
-def _message(body: bytes) -> dict[str, Any] | Response:
-    """Return the message that a body is, or the refusal of one that is none."""
+def _takes_batches(request: Request) -> bool:
+    """Return whether the revision has batches; a request without the header speaks 2025-03-26."""
+    return request.headers.get("mcp-protocol-version") in (None, "2024-11-05", "2025-03-26")
+
+
+def _decoded(body: bytes) -> object:
+    """Return the JSON document of a body, or the refusal of a body that is none."""
     try:
-        found = msgspec.json.decode(body)
+        return msgspec.json.decode(body)
     except UnicodeDecodeError:
         return _refusal(400, PARSE_ERROR, "the body is not UTF-8")
     except (msgspec.DecodeError, RecursionError) as error:
         reason = "it nests too deep" if isinstance(error, RecursionError) else str(error)
         return _refusal(400, PARSE_ERROR, f"the body is not JSON that can be read: {reason}")
+
+
+def _message(found: object) -> dict[str, Any] | Response:
+    """Return the message that a document is, or the refusal of a document that is none."""
     if isinstance(found, list):
-        return _refusal(400, INVALID_REQUEST, "send one message a request; batches are not served")
+        return _refusal(
+            400, INVALID_REQUEST, "send one message a request; only revision 2025-03-26 has batches"
+        )
     if not isinstance(found, dict) or found.get("jsonrpc") != "2.0":
         return _refusal(400, INVALID_REQUEST, 'send one JSON-RPC message: an object with "jsonrpc": "2.0"')
     named = found.get("id")

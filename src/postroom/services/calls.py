@@ -23,7 +23,7 @@ from postroom.mail.commands import Command, ReplyMessage, read_command
 from postroom.mail.context import Caller
 from postroom.mail.names import nearest, shown
 from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT, Operation
-from postroom.mail.service import Mail
+from postroom.mail.service import Mail, named_in
 
 if TYPE_CHECKING:
     from mcp.server.subscriptions import ServerEvent
@@ -215,6 +215,15 @@ class Calls:
         operation.check(caller.grant)
         command = read_command(operation.command, arguments)
         answer = await self._mail.perform(operation, command, caller=caller)
+        if operation.changes and caller.grant is not None and caller.grant.run_id is None:
+            project, agent = named_in(command)
+            _LOG.info(
+                "mail.changed_with_token",
+                by=caller.grant.name,
+                operation=operation.name,
+                project=project,
+                agent=agent,
+            )
         await self._announce(operation, command, answer)
         return answer
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import LEASE_ENDED, OWNER_GONE, RunDispatch, RunDispatchStatus
 from postroom.contracts.mail import Message, Project, Reservation
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
@@ -115,6 +115,7 @@ def work_of(
         started_at=run.started_at,
         finished_at=run.finished_at,
         attempts=0 if row is None else row.executions,
+        interruptions=0 if row is None else row.interruption_count,
         dispatch_id=run.dispatch_id,
         why=why,
         gate=gate,
@@ -123,7 +124,10 @@ def work_of(
         parent_run_id=run.parent_run_id,
         cost_micros=run.usage.cost_micros,
         can_cancel=state == "asks" or (row is not None and not row.status.is_terminal),
-        can_hasten=state == "queued" and row is not None and row.attempt_count > 0 and until is not None,
+        can_hasten=state == "queued"
+        and row is not None
+        and row.attempt_count + row.interruption_count > 0
+        and until is not None,
         can_replay=is_dead and not has_waiting_caller(chat),
         can_discard=is_dead,
     )
@@ -246,8 +250,7 @@ class _Why:
     def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
         """Return why a dispatch is not executing, and until when, where that is known."""
         if row.available_at > self._now:
-            again = f"attempt {row.attempt_count + 1} of {row.max_attempts}"
-            return (again if row.attempt_count else "it is due later"), row.available_at
+            return _why_later(row), row.available_at
         behind = self.behind(row.thread_id)
         return (behind[0] if behind else "it is about to start, or waits for a free slot"), None
 
@@ -258,6 +261,16 @@ class _Why:
             return f"{name} is at work, and reads this after that", run_id
         asks = self._asking.get(thread_id)
         return None if asks is None else (why_held(name, asks), asks.run_id)
+
+
+def _why_later(row: RunDispatch) -> str:
+    """Return why a queued dispatch is due later: its next attempt, and how often its server ended."""
+    if row.interruption_count and row.last_error in (LEASE_ENDED, OWNER_GONE):
+        times = "once" if row.interruption_count == 1 else f"{row.interruption_count} times"
+        return f"interrupted {times} because its server ended or lost its lease; it starts again"
+    return (
+        f"attempt {row.attempt_count + 1} of {row.max_attempts}" if row.attempt_count else "it is due later"
+    )
 
 
 def _open_work(run: RunRecord, row: RunDispatch | None, why: _Why) -> Work:

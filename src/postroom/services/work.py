@@ -386,6 +386,7 @@ def _shown(dispatch: RunDispatch) -> dict[str, object]:
         "run_id": dispatch.run_id,
         "thread_id": dispatch.thread_id,
         "attempts": dispatch.attempt_count,
+        "interruptions": dispatch.interruption_count,
         "since": iso(dispatch.updated_at),
         "error": dispatch.last_error,
     }

@@ -20,7 +20,7 @@ MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 SERVER: Final = "POSTROOM_SERVER"
 FORMER_SERVER: Final = "POSTROOM_HOUSE"
-"""The former name of `SERVER`: programs read it, and those that an earlier version started have it alone."""
+"""The former name of `SERVER`; only programs that an earlier version started have it."""
 INSTANCE: Final = "POSTROOM_INSTANCE"
 RUN: Final = "POSTROOM_RUN"
 DISPATCH: Final = "POSTROOM_DISPATCH"
@@ -60,7 +60,6 @@ def marks(activation: RunActivation, *, server_name: str, instance: str) -> dict
         RUN: activation.run_id or "",
         DISPATCH: activation.trace.dispatch_id or "",
         SERVER: server_name,
-        FORMER_SERVER: server_name,
         INSTANCE: instance,
     }
 

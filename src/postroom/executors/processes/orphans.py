@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from postroom.contracts.clock import Timer
-from postroom.executors.processes.child_environment import DISPATCH, FORMER_SERVER, INSTANCE, RUN
+from postroom.executors.processes.child_environment import DISPATCH, FORMER_SERVER, INSTANCE, RUN, SERVER
 from postroom.executors.processes.ending import end_all
 from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.machine import Machine, Wanted
@@ -77,9 +77,7 @@ class Orphans:
         return tuple(process.pid for process in self._machine.find(self._wanted(one)))
 
     def _wanted(self, one: _Found) -> Wanted:
-        return Wanted(
-            leader=one.leader, variables=((FORMER_SERVER, self._server_name), (INSTANCE, one.instance))
-        )
+        return Wanted(leader=one.leader, variables=((INSTANCE, one.instance),))
 
     def _find(self, running: Callable[[], Collection[str]], run_id: str | None) -> tuple[_Found, ...]:
         found: dict[str, _Found] = {}
@@ -105,7 +103,8 @@ class Orphans:
         """Add processes that have the server's marker but no note."""
         for variables in self._machine.marked(INSTANCE):
             instance = variables[INSTANCE]
-            if variables.get(FORMER_SERVER) == self._server_name and instance not in spared:
+            server_name = variables.get(SERVER, variables.get(FORMER_SERVER))
+            if server_name == self._server_name and instance not in spared:
                 one = _Found(
                     instance=instance, run_id=variables.get(RUN, ""), dispatch_id=variables.get(DISPATCH, "")
                 )

@@ -17,7 +17,7 @@ from postroom.contracts.files import ChatFile
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
-from postroom.executors.processes.child_environment import FORMER_SERVER, INSTANCE, child_environment, marks
+from postroom.executors.processes.child_environment import INSTANCE, SERVER, child_environment, marks
 from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION, Connection
 from postroom.executors.processes.keeping import Keeper
 from postroom.executors.processes.limits import CommandLimits
@@ -194,5 +194,5 @@ class Program:
             clock=self._with.clock,
             timer=self._with.timer,
             machine=self._with.machine,
-            marks=tuple((name, self._marks[name]) for name in (FORMER_SERVER, INSTANCE)),
+            marks=tuple((name, self._marks[name]) for name in (SERVER, INSTANCE)),
         )

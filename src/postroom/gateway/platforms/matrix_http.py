@@ -1,16 +1,16 @@
-"""One homeserver, spoken to through matrix-nio, and never anybody else.
+"""Requests to one homeserver, and to no other host (ADR 72).
 
-nio's own `sync` moves its place before a callback has ended, waits out limits by itself and reads files
-whole; so only its request is used. Below it, aiohttp repeats a GET or PUT whose connection broke.
 The token stands in a header, and in no address, log or failure.
 """
 
 import asyncio
 import importlib
 import json
-from collections.abc import Mapping
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from postroom.contracts.errors import MissingExtra, TooLarge
 from postroom.contracts.messages import Json
@@ -19,6 +19,7 @@ LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer that is read; a first sync of many rooms is large."""
 READ_ON_THE_LOOP = 128 * 1024
 """Bytes of JSON that are read at once; more is read on a thread."""
+CONNECT_SECONDS: Final = 15.0
 FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
 
 
@@ -65,6 +66,7 @@ class Homeserver:
     def __init__(self, base_url: str, token: str) -> None:
         self._base_url = base_url.rstrip("/")
         self._token = token
+        self._library: Any = None
         self._client: Any = None
 
     @property
@@ -73,36 +75,26 @@ class Homeserver:
         return self._client is not None
 
     async def open(self) -> None:
-        """Load the library and be ready to ask.
+        """Load the library and make a client.
 
         Raises:
-            MissingExtra: the library is not installed.
+            MissingExtra: The library is not installed.
         """
         await self.close()
         try:
-            nio, aiohttp = await asyncio.to_thread(_libraries)
+            self._library, self._client = await asyncio.to_thread(self._made)
         except ImportError as error:
             raise MissingExtra(
-                "Matrix needs matrix-nio, which is not installed",
+                "Matrix needs httpx2, which is not installed",
                 value="matrix",
                 remedy="pip install 'postroom[matrix]'",
             ) from error
-        client = nio.AsyncClient(self._base_url)
-        home = aiohttp.client.URL(self._base_url).origin()
-
-        async def only_home(request: Any, handler: Any) -> Any:
-            if request.url.origin() != home:
-                raise aiohttp.ClientPayloadError("the homeserver redirects to another one")
-            return await handler(request)
-
-        client.client_session = aiohttp.ClientSession(middlewares=(only_home,))
-        self._client = client
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            await client.aclose()
 
     async def ask(
         self,
@@ -113,7 +105,7 @@ class Homeserver:
         content_type: str = "application/json",
         timeout_ms: int = 30_000,
     ) -> Answer:
-        """Ask and return what came; it raises nothing for what the network does."""
+        """Send a request and return its answer; a failure of the network is an answer with status 0."""
         data = body if isinstance(body, bytes) else None if body is None else _json(body)
         try:
             answer, raw = await self._once(method, path, data, content_type, timeout_ms, LARGEST_ANSWER)
@@ -125,10 +117,10 @@ class Homeserver:
         return Answer(status=answer.status, body=read, wait_ms=answer.wait_ms)
 
     async def download(self, path: str, *, max_bytes: int) -> bytes | Answer:
-        """Return what a path gives, or the answer that says why not.
+        """Return the bytes at a path, or the answer that says why there are none.
 
         Raises:
-            TooLarge: it is larger; no more than that was read.
+            TooLarge: They are more than `max_bytes`; no more than that was read.
         """
         answer, raw = await self._once("GET", path, None, None, 60_000, max_bytes)
         return answer if raw is None or not answer.ok else raw
@@ -144,26 +136,41 @@ class Homeserver:
     ) -> tuple[Answer, bytes | None]:
         if self._client is None:
             return Answer(), None
-        import aiohttp
-
-        headers = {"Authorization": f"Bearer {self._token}"}
-        if content_type is not None:
-            headers["Content-Type"] = content_type
-        patience = aiohttp.ClientTimeout(total=timeout_ms / 1000, sock_connect=15)
+        httpx = self._library
+        headers = {} if content_type is None else {"Content-Type": content_type}
+        request = self._client.build_request(
+            method, self._base_url + path, content=data, headers=headers, timeout=_timeout(httpx, timeout_ms)
+        )
         try:
-            response = await self._client.send(method, path, data, headers, timeout=patience)
-            async with response:
-                raw = await _at_most(response, most if response.ok else LARGEST_ANSWER)
-                return Answer(status=response.status, wait_ms=_wait_of(response.headers)), raw
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000), self._answered(request) as response:
+                raw = await _at_most(response, most if response.is_success else LARGEST_ANSWER)
+                return Answer(status=response.status_code, wait_ms=_wait_of(response.headers)), raw
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol):
             return Answer(), None
-        except (aiohttp.ClientError, TimeoutError, OSError):
+        except (httpx.RequestError, TimeoutError):
             return Answer(lost=True), None
 
+    @asynccontextmanager
+    async def _answered(self, request: Any) -> AsyncIterator[Any]:
+        """Send a request. No redirect is followed: the token is for this homeserver alone."""
+        response = await self._client.send(request, stream=True, follow_redirects=False)
+        try:
+            yield response
+        finally:
+            await response.aclose()
 
-def _libraries() -> tuple[Any, Any]:
-    """Load what the extra brings; on a thread, for it reads hundreds of files."""
-    return importlib.import_module("nio"), importlib.import_module("aiohttp")
+    def _made(self) -> tuple[Any, Any]:
+        """Load the library and make a client; on a thread, for both read files."""
+        httpx = importlib.import_module("httpx2")
+        # Without TLS no certificates are read; a context that trusts nobody stands where one must stand.
+        is_plain = self._base_url.startswith("http://")
+        trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
+        headers = {"Authorization": f"Bearer {self._token}"}
+        return httpx, httpx.AsyncClient(verify=trusted, trust_env=False, headers=headers)
+
+
+def _timeout(httpx: Any, milliseconds: int) -> Any:
+    return httpx.Timeout(milliseconds / 1000, connect=min(CONNECT_SECONDS, milliseconds / 1000))
 
 
 async def _at_most(response: Any, most: int) -> bytes:
@@ -172,10 +179,12 @@ async def _at_most(response: Any, most: int) -> bytes:
     Raises:
         TooLarge: there are more.
     """
-    parts, size = [], response.content_length or 0
+    told = response.headers.get("content-length", "")
+    size = int(told) if told.isascii() and told.isdigit() else 0
+    parts = []
     if size <= most:
         size = 0
-        async for part in response.content.iter_chunked(64 * 1024):
+        async for part in response.aiter_bytes(64 * 1024):
             parts.append(part)
             size += len(part)
             if size > most:

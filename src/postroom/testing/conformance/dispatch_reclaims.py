@@ -63,6 +63,22 @@ async def at_the_last_attempt_it_is_a_dead_letter(stores: RunStores, clock: Manu
     assert await loaded(stores) == dead
 
 
+async def an_interruption_is_counted_apart_from_attempts(stores: RunStores, clock: ManualClock) -> None:
+    """If the dispatch has a limit of interruptions: it is due at once, and a dead letter beyond the limit."""
+    owned = await reported(stores, await claimed(stores, max_attempts=1, max_interruptions=1))
+    clock.set(clock.now() + LEASE + 1)
+    (back,) = await stores.dispatches.reclaim_expired_leases()
+    assert back == owned.lease_ended(now=clock.now())
+    assert (back.status, back.attempt_count, back.interruption_count) == (RunDispatchStatus.QUEUED, 0, 1)
+    assert (back.available_at, await loaded(stores)) == (0, back)
+    again = await taken(stores)
+    clock.set(clock.now() + LEASE + 1)
+    (dead,) = await stores.dispatches.reclaim_expired_leases()
+    assert dead == again.lease_ended(now=clock.now())
+    assert (dead.status, dead.attempt_count, dead.interruption_count) == (RunDispatchStatus.DEAD_LETTER, 0, 2)
+    assert (await loaded(stores), dead.executions) == (dead, 2)
+
+
 async def an_interrupted_claim_is_superseded_when_its_lease_ends(
     stores: RunStores, clock: ManualClock
 ) -> None:
@@ -297,6 +313,7 @@ PROMISES: tuple[Promise, ...] = (
     a_lease_that_ends_now_is_still_owned,
     what_is_taken_back_is_queued_with_an_attempt,
     at_the_last_attempt_it_is_a_dead_letter,
+    an_interruption_is_counted_apart_from_attempts,
     an_interrupted_claim_is_superseded_when_its_lease_ends,
     an_extended_lease_is_not_taken_back,
     a_shortened_lease_is_taken_back_early,

@@ -1,0 +1,4 @@
+-- Executions that the end of a server, or a lost lease, has cut off are counted apart from failures of the work, with a
+-- bound of their own. A row without that bound counts each of them as a failed attempt, as earlier releases do.
+ALTER TABLE run_dispatches ADD COLUMN interruption_count INTEGER NOT NULL DEFAULT 0 CHECK (interruption_count >= 0);
+ALTER TABLE run_dispatches ADD COLUMN max_interruptions INTEGER CHECK (max_interruptions >= 0);
