@@ -192,6 +192,10 @@ class DispatchTables(Protocol):
         """
         ...
 
+    def count_claimed_of(self, agent_id: str) -> int:
+        """Count the claimed dispatches whose runs are an agent's."""
+        ...
+
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
         """Return how much is claimed for each tenant and key; to be counted on under the lock of limits."""
         ...

@@ -285,27 +285,36 @@ class Rounds:
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
         due = await self._core.store.read(lambda tx: self._due(tx, limit))
-        while self._core.budgets and await self._hold_back(due):
+        while self._core.budgets:
+            held, crowded = await self._hold_back(due)
+            self._core.budgets.holds_back = bool(crowded)
+            if not held:
+                due = [one for one in due if one.thread_id not in crowded]
+                break
             due = await self._core.store.read(lambda tx: self._due(tx, limit))
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
         started = await self._dispatcher.try_all([one.thread_id for one in due])
-        self._is_held_up = not started and bool(due or self._core.config.limits)
+        is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
+        self._is_held_up = not started and (bool(due) or is_bounded)
         return started
 
-    async def _hold_back(self, due: Sequence[DueThread]) -> int:
+    async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold what budgets keep from beginning, many threads in a change; return how many were held.
 
-        Behind a used-up budget there may be thousands: each would be a change that finds it used up.
+        Behind a used-up budget there may be thousands: each would be a change that finds it used up. Return
+        also the threads that wait until others of their budget have ended.
         """
-        held, budgets = 0, self._core.budgets
+        held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
         for first in range(0, len(due), _HELD_AT_ONCE):
-            thread_ids = sorted({one.thread_id for one in due[first : first + _HELD_AT_ONCE]})
-            if not await self._core.store.read(partial(held_threads, budgets=budgets, thread_ids=thread_ids)):
-                continue
-            hold = partial(hold_threads, budgets=budgets, thread_ids=thread_ids)
-            held += await self._core.store.write(hold, key=LIMITS)
-        return held
+            thread_ids = [one.thread_id for one in due[first : first + _HELD_AT_ONCE]]
+            look = partial(held_threads, budgets=budgets, thread_ids=thread_ids, starting=starting)
+            found, waiting = await self._core.store.read(look)
+            crowded.update(waiting)
+            if found:
+                hold = partial(hold_threads, budgets=budgets, thread_ids=sorted(thread_ids))
+                held += await self._core.store.write(hold, key=LIMITS)
+        return held, frozenset(crowded)
 
     async def _end_windows(self) -> None:
         """Have runs go on that ask about the budget of a window which has ended; one worker is enough."""

@@ -121,7 +121,7 @@ class Job:
     next: Claimed | None = None
     """What was claimed of the thread when it ended."""
     has_looked: bool = False
-    """Whether the end has looked for what is next on the thread."""
+    """Whether nothing of the thread is left to look for: the end has looked, or left nothing queued."""
     leaves_waiting: bool = True
     """Whether input may wait on the thread when it has ended."""
     comes_again: bool = False
@@ -224,6 +224,7 @@ class Dispatcher:
         if isinstance(claimed, Claimed):
             return await self.begin_or_release(claimed)
         self.hold(claimed)
+        self._core.budgets.holds_back |= claimed is not None
         if self.unreserve(worker):
             return await self.try_dispatch_next(thread_id, has_turn=True)
         return DispatchAttempt.NO_ELIGIBLE
@@ -879,12 +880,13 @@ class Execution:
             spends = core.budgets.spent_by(
                 attempt.dispatch, attempt.run, result, wall_ms=wall_ms, now=core.now()
             )
+            core.budgets.learn(attempt.dispatch, attempt.run, spends)
             asks = job.asks_next()
             ending = await self._completion.end(attempt, result, spends, asks)
             job.leaves_waiting, job.next, job.has_looked = (
                 ending.leaves_waiting,
                 ending.next,
-                asks is not None,
+                asks is not None or not ending.leaves_queued,
             )
         core.metrics.ended(
             outcome.kind.value, dispatch=attempt.dispatch, started_at=attempt.started_at, now=core.now()

@@ -315,6 +315,10 @@ class Dispatches(Tables, DispatchTables):
         return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
 
     @override
+    def count_claimed_of(self, agent_id: str) -> int:
+        return _number(self._sql.one("dispatches.count_claimed_of", {"agent_id": agent_id}))
+
+    @override
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
         return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
 

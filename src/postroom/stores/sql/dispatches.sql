@@ -421,6 +421,14 @@ DELETE FROM unreadable_rows
 -- claimed_by_limit
 SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key;
 
+-- count_claimed_of
+SELECT count(*) FROM run_dispatches d {cross} runs r ON r.run_id = d.run_id
+ WHERE d.status = 'Claimed' AND json_extract(r.body, '$.agent_id') = :agent_id;
+
+-- count_claimed_of @postgres
+SELECT count(*) FROM run_dispatches d {cross} runs r ON r.run_id = d.run_id
+ WHERE d.status = 'Claimed' AND CAST(r.body AS jsonb) ->> 'agent_id' = :agent_id;
+
 -- starts
 SELECT coalesce(max(number), 0),
        (SELECT started_at FROM run_starts
