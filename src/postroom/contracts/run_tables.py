@@ -192,8 +192,12 @@ class DispatchTables(Protocol):
         """
         ...
 
-    def count_claimed_of(self, agent_id: str) -> int:
-        """Count the claimed dispatches whose runs are an agent's."""
+    def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        """Count the runs that execute, or are retried within 10 s, by tenant and key; a pair may come twice."""
+        ...
+
+    def begun_of_agent(self, agent_id: str) -> int:
+        """Count the runs of an agent that execute, or are retried within 10 s."""
         ...
 
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:

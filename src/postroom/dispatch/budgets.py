@@ -217,16 +217,16 @@ class Budgets:
 
 
 def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> int:
-    """Count the runs of a scope that execute, on whatever server.
+    """Count the runs of a scope that execute, on whatever server, or are retried within 10 s.
 
     Below `at_most` it may count runs of other agents, too.
     """
-    claimed, counted = tx.runs.dispatches.claimed_by_limit(), 0
-    for tenant, key, count in claimed:
+    counted = 0
+    for tenant, key, count in tx.runs.dispatches.begun_by_limit():
         is_counted = {BudgetScope.TENANT: tenant == whose, BudgetScope.KEY: key == whose}.get(per, True)
         counted += count if is_counted else 0
     if per is BudgetScope.AGENT and counted >= at_most:
-        return tx.runs.dispatches.count_claimed_of(whose)
+        return tx.runs.dispatches.begun_of_agent(whose)
     return counted
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import DEFAULT_PRIORITY, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
     LifecycleBusy,
@@ -141,14 +141,16 @@ class Recovery:
 
         The store finds the runs that no open dispatch delivers: runs that are queued cost nothing here.
         """
-        enqueued, after, thread_ids = 0, "", set[str]()
+        enqueued, after, prepared = 0, "", list[RunRecord]()
         while page := await self._read_runs(partial(_undelivered, after=after)):
             for run in page:
                 if await self._lacks_dispatch(run):
                     enqueued += await self._enqueue_for(run)
-                    thread_ids.add(run.thread_id)
+                    prepared.append(run)
             after = page[-1].run_id
-        await self._dispatcher.try_all(sorted(thread_ids - set(queued_threads)))
+        in_order = sorted(prepared, key=lambda run: (_priority_of(run), run.created_at, run.run_id))
+        thread_ids = dict.fromkeys(run.thread_id for run in in_order)
+        await self._dispatcher.try_all([one for one in thread_ids if one not in queued_threads])
         return enqueued
 
     async def take_up_left_over(self) -> int:
@@ -395,7 +397,9 @@ class Rounds:
             if self._core.budgets:
                 await release_abandoned(self._core.store)
             self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
-            await self._dispatcher.try_all(sorted({row.thread_id for row in reclaimed}))
+            if not self._dispatcher.is_polled:  # else a poll claims them, in the order in which all are due
+                in_order = sorted(reclaimed, key=lambda row: (row.priority, row.created_at, row.dispatch_id))
+                await self._dispatcher.try_all(list(dict.fromkeys(row.thread_id for row in in_order)))
         except PostroomError as error:
             _LOG.warning("mailbox.sweep_failed", reason=error.describe())
 
@@ -435,6 +439,10 @@ class Rounds:
             for thread_id in part:
                 if thread_id not in open_ones:
                     workers.forget(thread_id)
+
+
+def _priority_of(run: RunRecord) -> int:
+    return DEFAULT_PRIORITY if run.activation is None else run.activation.delivery.priority
 
 
 def _undelivered(tx: Transaction, after: str) -> tuple[RunRecord, ...]:

@@ -130,6 +130,8 @@ class Job:
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
+    can_pause: bool = False
+    """Whether the work waits, and is not stopped, while nobody knows if the claim holds."""
 
 
 class Dispatcher:
@@ -419,6 +421,7 @@ class Dispatcher:
             asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
             kept_since=kept_since,
             concluded=asyncio.get_running_loop().create_future(),
+            can_pause=core.executor.can_pause(claimed.thread_id),
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self.workers.executing[claimed.thread_id] = worker
@@ -589,6 +592,7 @@ class LeaseKeeper:
     """Renews the claims of what executes here, all by one timer, and stops a run whose claim is lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease ends
+       │                                  └──▶ work that can pause makes no step until its claim is renewed
        └──▶ refused, or ended ──▶ lost: the run is stopped before another worker can begin it
     """
 
@@ -634,7 +638,8 @@ class LeaseKeeper:
             while self.jobs:
                 at_work = [job for job in self.jobs.values() if job.lease.end is None]
                 now = self._core.now()
-                left = min((job.stops_at for job in at_work), default=now + pause + third) - now
+                kept = [job.stops_at for job in at_work if job.stops_at > now or not job.can_pause]
+                left = min(kept, default=now + pause + third) - now
                 await self._core.timer.sleep(min(pause, max(left - third if left > third else left, 1)))
                 jobs = [job for job in self.jobs.values() if job.lease.end is None]
                 pause = interval if await self.renewed(jobs) else min(interval, config.lease_retry_ms)
@@ -644,6 +649,11 @@ class LeaseKeeper:
     def is_late(self, job: Job) -> bool:
         """Whether its work goes on only when it is sure that nobody else has the claim by now."""
         return job.lease.end is None and self._core.now() >= job.stops_at
+
+    async def settled(self, job: Job) -> None:
+        """Return when the claim of late work is renewed, or the work is stopped."""
+        while self.is_late(job) and not await self.renewed([job]):
+            await self._core.timer.sleep(self._core.config.lease_retry_ms)
 
     async def renewed(self, jobs: list[Job]) -> bool:
         """Renew these claims in one change, whenever they began; False when the store failed.
@@ -701,7 +711,7 @@ class LeaseKeeper:
     def _not_renewed(self, jobs: list[Job], now: int, reason: str) -> None:
         _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
         for job in jobs:
-            if job.stops_at <= now:
+            if job.stops_at <= now and not (job.can_pause and job.is_executing):
                 self._lost(job, "the lease ends and could not be renewed")
 
     async def _superseded(self, job: Job) -> None:
@@ -748,7 +758,7 @@ class _Held:
             try:
                 yield waits_for
                 if self._leases.is_late(self._job):
-                    yield from self._leases.renewed([self._job]).__await__()
+                    yield from self._leases.settled(self._job).__await__()
                     if self._job.lease.end is not None:
                         yield  # the cancellation comes here
                 step = partial(work.send, None)

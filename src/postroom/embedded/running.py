@@ -394,6 +394,10 @@ class FunctionExecutor(RunDispatchExecutor):
         self._stores = stores
         self._timer = timer
 
+    def can_pause(self, thread_id: str) -> bool:
+        """Return True: a function makes no step before its claim is renewed."""
+        return True
+
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Call the function and return what it returned; a run that waits is begun again later.
 

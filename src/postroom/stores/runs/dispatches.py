@@ -48,6 +48,8 @@ _FEW: Final = 16
 _FIRST_WINDOW: Final = 64
 _WINDOWS: Final = 3
 """Rows of the queue that are looked at together, at least, and how often before each thread is looked at."""
+_SOON_MS: Final = 10_000
+"""A run that is retried within this time counts as one that executes. No delay of an interruption is longer."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
@@ -315,8 +317,14 @@ class Dispatches(Tables, DispatchTables):
         return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
 
     @override
-    def count_claimed_of(self, agent_id: str) -> int:
-        return _number(self._sql.one("dispatches.count_claimed_of", {"agent_id": agent_id}))
+    def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
+        found = self._sql.all("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
+        return tuple((row[0], row[1], row[2]) for row in found)
+
+    @override
+    def begun_of_agent(self, agent_id: str) -> int:
+        asked = {"agent_id": agent_id, "soon": self._now() + _SOON_MS}
+        return _number(self._sql.one("dispatches.begun_of_agent", asked))
 
     @override
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:

@@ -421,13 +421,26 @@ DELETE FROM unreadable_rows
 -- claimed_by_limit
 SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key;
 
--- count_claimed_of
-SELECT count(*) FROM run_dispatches d {cross} runs r ON r.run_id = d.run_id
- WHERE d.status = 'Claimed' AND json_extract(r.body, '$.agent_id') = :agent_id;
+-- begun_by_limit
+SELECT tenant, limit_key, count(*) FROM run_dispatches WHERE status = 'Claimed' GROUP BY tenant, limit_key
+ UNION ALL
+SELECT tenant, limit_key, count(*) FROM run_dispatches
+ WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon
+ GROUP BY tenant, limit_key;
 
--- count_claimed_of @postgres
-SELECT count(*) FROM run_dispatches d {cross} runs r ON r.run_id = d.run_id
- WHERE d.status = 'Claimed' AND CAST(r.body AS jsonb) ->> 'agent_id' = :agent_id;
+-- begun_of_agent
+SELECT count(*) FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
+                       UNION ALL
+                      SELECT run_id FROM run_dispatches
+                       WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
+  {cross} runs r ON r.run_id = d.run_id WHERE json_extract(r.body, '$.agent_id') = :agent_id;
+
+-- begun_of_agent @postgres
+SELECT count(*) FROM (SELECT run_id FROM run_dispatches WHERE status = 'Claimed'
+                       UNION ALL
+                      SELECT run_id FROM run_dispatches
+                       WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND available_at <= :soon) d
+  {cross} runs r ON r.run_id = d.run_id WHERE CAST(r.body AS jsonb) ->> 'agent_id' = :agent_id;
 
 -- starts
 SELECT coalesce(max(number), 0),
