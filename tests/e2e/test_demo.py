@@ -1,15 +1,19 @@
 """The demonstration, as a person runs it beside a server: it ends by itself and does what it says."""
 
 import json
+import os
+import pty
+import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.running import RunningServer, plain_environment
+from e2e.running import RunningServer, plain_environment, postroom
 
 pytestmark = pytest.mark.long
 
@@ -79,6 +83,55 @@ def test_without_a_terminal_it_goes_on_by_itself_and_says_what_to_look_at(server
     assert "you are asked" not in done.stdout
     assert "timeline" in done.stdout
     assert "git -C" in done.stdout
+
+
+def test_its_question_is_listed_like_others_and_the_first_answer_counts(server: RunningServer) -> None:
+    with at_a_terminal(server.data_dir, "demo") as (terminal, shown):
+        wait_for(shown, "press Enter")
+        os.write(terminal, b"\n")
+        wait_for(shown, "[Y/n]")
+        listed = postroom(server.data_dir, "questions", "list", "--json")
+        [question] = json.loads(listed.stdout)["questions"]
+        assert question["question"] == "May I commit it?"
+        assert postroom(server.data_dir, "questions", "answer", question["number"], "no").returncode == 0
+        os.write(terminal, b"y\n")  # too late: the question has its answer
+        wait_for(shown, "I have taken it back.")
+        wait_for(shown, "The agents are run no more")
+
+
+def wait_for(shown: Callable[[], str], text: str) -> None:
+    """Read on until the text was shown."""
+    while text not in (told := shown()):
+        assert len(told) < 100_000, told
+
+
+@contextmanager
+def at_a_terminal(data: Path, *words: str) -> Iterator[tuple[int, Callable[[], str]]]:
+    """Run a command at a terminal; yield the terminal, and a function that reads on and returns all that was shown."""
+    terminal, inside = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "postroom", *words],
+        env={**plain_environment(data.parent), "POSTROOM_DATA_DIR": str(data)},
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        start_new_session=True,
+    )
+    os.close(inside)
+    told: list[str] = []
+
+    def shown() -> str:
+        ready, _, _ = select.select([terminal], [], [], PATIENCE)
+        assert ready, "".join(told)
+        told.append(os.read(terminal, 4096).decode(errors="replace"))
+        return "".join(told)
+
+    try:
+        yield terminal, shown
+    finally:
+        running.kill()
+        running.wait()
+        os.close(terminal)
 
 
 def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:

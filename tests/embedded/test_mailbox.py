@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from embedded_room import Open, echo
+from postroom import GiveUp, Item
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink, TextDelta
 from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
@@ -322,6 +323,44 @@ async def test_a_cancelled_run_says_so(opening: Open) -> None:
             with pytest.raises(RunUnsuccessful, match="was cancelled"):
                 await one.result(timeout=30)
             assert (await one.status()).state is State.CANCELLED
+
+
+async def test_a_run_that_ends_in_this_process_is_awaited_without_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Mailbox.open(f"sqlite:///{tmp_path}/runs.db", echo) as mailbox:
+        read, load_run = [0], mailbox.stores.threads.load_run
+
+        async def counted(run_id: str) -> Any:
+            read[0] += 1
+            return await load_run(run_id)
+
+        monkeypatch.setattr(mailbox.stores.threads, "load_run", counted)
+        handles = [await mailbox.enqueue(f"t{number}", "hello") for number in range(20)]
+        handles += await mailbox.enqueue_many(Item(f"m{number}", "hello") for number in range(20))
+        assert [await handle.result() for handle in handles] == ["you said hello"] * 40
+        assert read[0] < 20, "on a busy machine a run may take longer than a handle waits before it reads"
+        known = await mailbox.handle(handles[0].id)
+        assert await known.result() == "you said hello", "a handle that was made later reads the run"
+
+
+async def test_the_handle_of_a_failed_run_does_not_take_the_answer_of_its_replay(opening: Open) -> None:
+    broken = [True]
+
+    async def work(run: Run) -> str:
+        if broken:
+            raise GiveUp("no light")
+        return "light"
+
+    async with opening(work) as mailbox:
+        handle = await mailbox.enqueue("t", "go", attempts=1)
+        with pytest.raises(RunUnsuccessful):
+            await handle.result(timeout=30)
+        broken.clear()
+        again = await mailbox.dead_letters.replay(handle.id)
+        assert await again.result(timeout=30) == "light"
+        with pytest.raises(RunUnsuccessful, match="no light"):
+            await handle.result(timeout=30)
 
 
 async def test_a_result_that_is_late_is_waited_for_no_longer(opening: Open) -> None:

@@ -82,12 +82,20 @@ async def test_events_are_read_from_the_cursor_that_a_browser_sends(opening: Ope
             assert [later async for later in handle.events(after=str(event.cursor))] == told[place + 1 :]
 
 
-@pytest.mark.parametrize("after", ["", "x", "-1", "1.5", "²", "9" * 40, -1, 1.5, True, b"1"])
+@pytest.mark.parametrize("after", ["", "x", "-1", "1.5", "²", "9" * 40, -1, 1.5, True, b"1", 10**18, 2**63])
 async def test_an_invalid_cursor_is_refused_by_name(after: object) -> None:
     async with Mailbox.open("memory", echo) as mailbox:
         handle = await mailbox.enqueue("t", "go")
         with pytest.raises(postroom.InvalidArgument, match="`after` must be the cursor"):
             await anext(handle.events(after=after))  # type: ignore[arg-type]
+
+
+async def test_the_largest_cursor_is_ahead_of_every_event(opening: Open) -> None:
+    async with opening(echo) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        await handle.result(timeout=30)
+        with pytest.raises(postroom.PostroomError, match="the newest event of"):
+            await anext(handle.events(after=10**18 - 1))
 
 
 async def test_the_result_of_a_finished_run_needs_no_time(opening: Open) -> None:

@@ -84,7 +84,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
 def test_a_backup_takes_an_empty_place(data: Path, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, document = run(capsys, "restore", str(saved))
     assert code == 0
-    assert set(document) == {"source", "database", "former", "schema", "size", "done"}
+    assert set(document) == {"source", "database", "former", "schema", "size", "done", "archive"}
     assert (document["former"], document["done"], document["schema"] >= 1) == (None, True, True)
     assert mark_of(data / "postroom.db") == "saved"
     assert names(data) == {"postroom.db"}

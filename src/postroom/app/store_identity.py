@@ -27,6 +27,7 @@ from postroom.log import get_logger
 from postroom.mail.archive.mark import StoreMark, read_mark, repositories, write_mark
 from postroom.mail.archive.rebuild import projects_made
 from postroom.stores.identity import StoreIdentity
+from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.left_log import cut_damaged_log
 from postroom.stores.store import Stores
@@ -124,8 +125,10 @@ class Kept:
             ) from error
 
 
-def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> None:
+def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> Path | None:
     """Compare a store with what is kept of it, and keep what is missing. Blocks.
+
+    Returns the folder to which the archive was moved, or None if it stays.
 
     With `new_store` one that does not belong here takes the place of the one that did, whose archive is moved
     aside: in an archive no number stands for two messages.
@@ -134,13 +137,13 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
         WrongStore: it is not the store that belongs here; nothing was changed.
         StoreError: the archive cannot be moved.
     """
-    found = _awaited(store.identity(kept.projects))
+    found, aside = _awaited(store.identity(kept.projects)), None
     try:
         refuse_wrong(found, kept, settings)
     except WrongStore:
         if not new_store:
             raise
-        _set_aside(settings.storage_root, store.clock.now())
+        aside = _set_aside(settings.storage_root, store.clock.now())
         kept = Kept(beside=None, archive=None, slugs=[])
     store_id = found.store_id or kept.store_id or secrets.token_hex(16)
     if found.store_id is None:
@@ -149,6 +152,27 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
     _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id, database=settings.shown_database))
     if settings.archive_enabled:
         _keep(settings.storage_root, kept.archive, StoreMark(store_id=store_id, logs=found.logs))
+    return aside
+
+
+def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
+    """Make a restored database the store of this data folder, so that a server starts on it. Blocks.
+
+    Returns the folder to which the archive was moved because the database is older or another one, or None
+    if the archive stays. A data folder that belongs to a store on PostgreSQL is left as it is.
+
+    Raises:
+        StoreError: The database cannot be opened, or the archive cannot be moved.
+        ConfigError, ArchiveUnavailable: The archive cannot be read.
+    """
+    kept = Kept.of(settings)
+    if kept.elsewhere or not (kept.beside or kept.slugs):  # the first start writes what is missing
+        return None
+    store = SqliteStore.open(settings.database, clock=clock, purpose="restore", may_begin=False)
+    try:
+        return settle_identity(store, settings, kept, new_store=True)
+    finally:
+        store.close()
 
 
 def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
@@ -181,15 +205,15 @@ def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
             )
 
 
-def _set_aside(root: Path, now: int) -> None:
+def _set_aside(root: Path, now: int) -> Path | None:
     aside = root.with_name(f"{root.name}.before-new-store.{now}")
     try:
         root.rename(aside)
     except FileNotFoundError:
-        return
+        return None
     except OSError as error:
         raise file_error(error, root) from error
-    _LOG.warning("store.archive_set_aside", folder=str(aside))
+    return aside
 
 
 def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:

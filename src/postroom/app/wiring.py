@@ -31,6 +31,7 @@ from postroom.executors.processes.keeping import Keeper
 from postroom.executors.processes.servers import is_gone, own_process
 from postroom.http_api.other_servers import OtherServers, tag_of
 from postroom.leases import Leases
+from postroom.log import get_logger
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.context import Rules
 from postroom.mail.named_tokens import NamedTokens
@@ -70,6 +71,7 @@ class Declared(NamedTuple):
 
 
 NOTHING: Final = Declared()
+_LOG = get_logger(__name__)
 
 
 class Application:
@@ -161,7 +163,8 @@ class Application:
             with kept.telling_where():
                 store = _open_store(settings, clock, purpose, may_begin=new_store or not kept.expects_a_store)
             try:
-                settle_identity(store, settings, kept, new_store=new_store)
+                if aside := settle_identity(store, settings, kept, new_store=new_store):
+                    _LOG.warning("store.archive_set_aside", folder=str(aside))
                 return cls(settings, store, store.clock, declared, tracing, address=address)
             except BaseException:
                 store.close()

@@ -132,8 +132,12 @@ def restore(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup in the database's place. It is checked first; no server may run."""
+    """Replace the database with a backup. The backup is checked first; stop the server before.
+
+    An archive that is newer than the backup is moved aside, so that the server starts on what was restored.
+    """
     from postroom.app.config import load_settings
+    from postroom.app.store_identity import adopt_restored
     from postroom.cli.restoring import RestoreOptions, named, restore
     from postroom.stores.postgres.errors import no_backup
 
@@ -149,7 +153,8 @@ def restore(
     )
     with show.progress(as_json=as_json):
         done = restore(wish, now=SystemClock().now())
-    document = done.as_dict()
+        archive = adopt_restored(settings, SystemClock()) if done.done and to is None else None
+    document = done.as_dict() | {"archive": None if archive is None else str(archive)}
     show.answer(document, as_json=as_json, text=lambda: _told(document))
 
 
@@ -185,4 +190,10 @@ def _told(document: dict[str, object]) -> str:
     source, database, former = (document[key] for key in ("source", "database", "former"))
     was, kept = ("was restored", "is kept") if document["done"] else ("can be restored", "would be kept")
     text = f"{show.line(source)} (schema {document['schema']}) {was} to {show.line(database)}"
-    return f"{text}\nthe database that was there {kept} as {show.line(former)}" if former else text
+    lines = [text, f"the database that was there {kept} as {show.line(former)}"] if former else [text]
+    if document["archive"]:
+        lines.append(
+            "the archive holds later changes, or those of another database, and was moved to "
+            f"{show.line(document['archive'])}; start the server, then run `postroom rebuild archive`"
+        )
+    return "\n".join(lines)

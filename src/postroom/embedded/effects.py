@@ -1,7 +1,9 @@
 """What the end of a run tells those who wait for it, and the waking of one that sleeps, in one change."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
+from weakref import WeakValueDictionary
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.dispatch import RunDispatch
@@ -19,8 +21,33 @@ WAITS: Final = "RunWaits"
 _WRITER: Final = "embedded"
 
 
+class Watch:
+    """A run of this process whose end somebody may wait for."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        """Set when the run has ended, or when somebody should look whether it has."""
+        self.run: RunRecord | None = None
+        """The run as its end was stored; None before that."""
+
+
 class Ends:
-    """Writes an event when a run has ended or waits, so that handles hear of it in every process."""
+    """Writes an event when a run has ended or waits, so that handles hear of it in every process.
+
+    It also passes the ended run to the watches of this process, so that they need not read it.
+    """
+
+    def __init__(self) -> None:
+        self._watches: WeakValueDictionary[str, Watch] = WeakValueDictionary()
+
+    def watch(self, message_id: str) -> Watch:
+        """Return the watch of the run that will be given this message; it lasts while somebody holds it."""
+        return self._watches.setdefault(message_id, Watch())
+
+    def close(self) -> None:
+        """Have everybody who waits look for themselves: no end is told any more."""
+        for watch in list(self._watches.values()):
+            watch.told.set()
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
         """Write nothing."""
@@ -36,7 +63,7 @@ class Ends:
             return
         kind = ENDED if is_done else WAITS
         key = f"{kind}/{run.run_id}/{asked[0].ticket_id if asked else ''}"
-        tx.events.append((_event(run, kind, key, _told_of(run)),))
+        tx.events.append((_event(run, kind, key, _told_of(run)),), ended_run=run)
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Write nothing: the run goes on."""
@@ -49,7 +76,11 @@ class Ends:
         return ()
 
     def stored(self, run: RunRecord) -> None:
-        """Do nothing."""
+        """Tell the watches of a run; they have to look themselves if it is not done."""
+        for message_id in run.activation.trigger_message_ids if self._watches and run.activation else ():
+            if (watch := self._watches.get(message_id)) is not None:
+                watch.run = run if run.status is RunStatus.DONE else None
+                watch.told.set()
 
 
 def _told_of(run: RunRecord) -> dict[str, Json]:

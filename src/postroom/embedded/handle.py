@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -16,11 +17,12 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
+from postroom.contracts.run_ports import LOOK_AGAIN_AFTER
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
-from postroom.embedded.effects import ENDED, WAITS
+from postroom.embedded.effects import ENDED, WAITS, Watch
 from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.embedded.values import T, refuse_other_text
 
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
 
 _PAGE: Final = 200
+_TOLD_WITHIN_S: Final = 1
 _ONE_LOOK_S: Final = 1
 """Seconds within which a database surely answers a look."""
-_LONGEST_CURSOR: Final = 18
-"""Digits of the largest cursor that both databases can hold."""
+_MAX_CURSOR: Final = 10**18 - 1
+"""The largest cursor: both databases can hold it."""
 
 
 class State(StrEnum):
@@ -88,8 +91,10 @@ class RunEvent:
 class RunHandle:
     """Waits for a run, looks at it, answers it and ends it, from any process that has the database."""
 
-    def __init__(self, mailbox: "Mailbox", thread_id: str, run_id: str) -> None:
+    def __init__(self, mailbox: "Mailbox", thread_id: str, run_id: str, watch: Watch | None = None) -> None:
+        """Make the handle of a run; `watch` was begun before this process accepted the run."""
         self._mailbox = mailbox
+        self._watch = watch
         self.thread_id = thread_id
         self.id = run_id
 
@@ -115,11 +120,9 @@ class RunHandle:
             InvalidArgument: the answer is no value of that type.
             UnknownRun: there is no such run any more.
         """
-        run = None
-        if (
-            timeout is not None and timeout < _ONE_LOOK_S
-        ):  # a look is not cut off: a run that is over is found
-            run = await self._loaded()
+        run = self._told_end()
+        if run is None and timeout is not None and timeout < _ONE_LOOK_S:
+            run = await self._loaded()  # a look is not cut off: a run that is over is found
         if run is None or run.status is not RunStatus.DONE:
             async with asyncio.timeout(timeout):
                 run = await self._ended()
@@ -227,13 +230,27 @@ class RunHandle:
             after = max(after, page.cursor)
 
     async def _ended(self) -> RunRecord:
-        store, scope = self._mailbox.stores.events, EventScope.run(self.id)
-        while True:
-            newest = await self._retried(lambda: store.count(scope))
-            run = await self._retried(self._loaded)
-            if run.status is RunStatus.DONE:
-                return run
-            await self._retried(partial(store.wait, scope, after=newest))
+        """Wait until the run has ended, and return it.
+
+        A run that only this process can execute is told in memory; a second without that is reason to look.
+        """
+        watch, changes = self._watch, self._mailbox.stores.store.changes
+        if watch is not None and self._mailbox.is_exclusive:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TOLD_WITHIN_S):
+                    await watch.told.wait()
+        with changes.listen(EventScope.run(self.id).key) as news:
+            while (run := self._told_end()) is None:
+                run = await self._retried(self._loaded)
+                if run.status is RunStatus.DONE:
+                    break
+                await news.wait(LOOK_AGAIN_AFTER)
+        return run
+
+    def _told_end(self) -> RunRecord | None:
+        """Return the ended run if this process has stored its end; a replay has the message, not the id."""
+        run = None if self._watch is None else self._watch.run
+        return run if run is not None and run.run_id == self.id else None
 
     async def _has_its_last_event(self) -> bool:
         """Return whether the run is over for its dispatch, too.
@@ -296,12 +313,12 @@ def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> S
 def _cursor(after: int | str | None) -> int:
     if after is None:
         return 0
-    if isinstance(after, str) and after.isascii() and after.isdigit() and len(after) <= _LONGEST_CURSOR:
-        return int(after)
-    if isinstance(after, int) and not isinstance(after, bool) and after >= 0:
+    if isinstance(after, str) and after.isascii() and after.isdigit() and len(after) <= len(str(_MAX_CURSOR)):
+        after = int(after)
+    if isinstance(after, int) and not isinstance(after, bool) and 0 <= after <= _MAX_CURSOR:
         return after
     raise InvalidArgument(
-        "`after` must be the cursor of an event: a whole number from 0 up, or None for all events",
+        f"`after` must be the cursor of an event: a whole number up to {_MAX_CURSOR}, or None for all events",
         value=repr(after)[:80],
         remedy="pass `event.cursor` of the last event that you have",
     )

@@ -29,7 +29,7 @@ from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, Star
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
 from postroom.dispatch.submission import refuse_other_content
-from postroom.embedded.effects import Ends
+from postroom.embedded.effects import Ends, Watch
 from postroom.embedded.handle import RunEvent, RunHandle
 from postroom.embedded.items import Item
 from postroom.embedded.operators import DeadLetters, Pending, Questions
@@ -52,7 +52,15 @@ _AT_ONCE: Final = 100
 class Mailbox:
     """Durable work for conversations: one run a thread at a time, in order, on one machine or many."""
 
-    def __init__(self, queue: Queue, stores: RunStores) -> None:
+    def __init__(
+        self, queue: Queue, stores: RunStores, ends: Ends | None = None, *, is_exclusive: bool = False
+    ) -> None:
+        """Put the library's face on a queue; `ends` are its effects, which tell ends in memory.
+
+        `is_exclusive` says that no other process executes runs of these stores.
+        """
+        self.is_exclusive = is_exclusive
+        self._ends = ends
         self.admin = queue
         """The queue itself, with all that adapters need."""
         self.stores = stores
@@ -92,10 +100,12 @@ class Mailbox:
             opened.push_async_callback(asyncio.to_thread, stores.close)
             steers = work is None or isinstance(work, RunDispatchExecutor)  # a function reads nothing more
             live = live_channels(stores, opened) if steers else None
-            queue = queue_over(stores, work, live, config=config)
+            ends = Ends()
+            queue = queue_over(stores, work, live, config=config, ends=ends)
             opened.push_async_callback(queue.aclose)
             queue.start_lifecycle(_REPAIRED_LATER)
-            mailbox = cls(queue, stores.runs)
+            opened.callback(ends.close)
+            mailbox = cls(queue, stores.runs, ends, is_exclusive=stores.is_exclusive)
             tasks = Tasks("embedded mailbox")
             opened.push_async_callback(tasks.close)
             tasks.start(mailbox.schedules.kept.serve(), name="schedules")
@@ -152,17 +162,17 @@ class Mailbox:
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
             request = replace(request, hints=RunHints(key=key))  # it may become part of another run
-        asked = request
+        asked, watch = request, None if joins else self._watch(request)
         if id is not None and (known := await self._run_with(asked, id, joins=joins)) is not None:
-            return RunHandle(self, thread, known)
+            return RunHandle(self, thread, known, watch)
         try:
             accepted = await self.admin.submit_background(request, strategy=when_busy)
         except (DuplicateRecord, RunNotOpen):
             known = None if id is None else await self._run_with(asked, id, joins=joins)
             if known is None:
                 raise
-            return RunHandle(self, thread, known)  # another was faster
-        return RunHandle(self, accepted.thread_id, accepted.run_id)
+            return RunHandle(self, thread, known, watch)  # another was faster
+        return RunHandle(self, accepted.thread_id, accepted.run_id, watch)
 
     async def enqueue_many(
         self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
@@ -194,8 +204,17 @@ class Mailbox:
             except (InputError, IdempotencyConflict) as error:
                 raise error.met_at(f"item {index}") from error
             requests.append(request)
+        watches = [self._watch(request) for request in requests]
         accepted = await self.admin.submit_many(requests, progress=progress)
-        return [RunHandle(self, thread_id, run_id) for thread_id, run_id in accepted]
+        return [
+            RunHandle(self, thread_id, run_id, watch)
+            for (thread_id, run_id), watch in zip(accepted, watches, strict=True)
+        ]
+
+    def _watch(self, request: RunActivation) -> Watch | None:
+        """Return the watch of the run of a request; to be called before the run can end."""
+        message_id = request.messages[0].id
+        return None if self._ends is None or message_id is None else self._ends.watch(message_id)
 
     async def _run_with(self, request: RunActivation, id: str, *, joins: bool) -> str | None:
         """Return the run that was given the message with this id; None if there is none yet.
@@ -284,7 +303,7 @@ def _refuse_no_work(work: object) -> None:
     )
 
 
-def queue_over(
+def queue_over(  # noqa: PLR0913 - every part by name
     stores: Stores,
     work: Function | RunDispatchExecutor | None,
     live: LiveChannels | None,
@@ -292,6 +311,7 @@ def queue_over(
     config: MailboxConfig | None = None,
     timer: Timer | None = None,
     steps: Timer | None = None,
+    ends: Ends | None = None,
 ) -> Queue:
     """Return a queue over open stores, whose rounds are not started.
 
@@ -307,7 +327,7 @@ def queue_over(
         OutputKept(executor, runs.events, steps),
         runs,
         live=live,
-        effects=Ends(),
+        effects=ends or Ends(),
         timer=timer,
         config=config,
     )

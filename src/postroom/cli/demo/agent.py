@@ -18,10 +18,11 @@ from postroom.contracts.errors import PostroomError
 
 BUILDER: Final = "Ada"
 REVIEWER: Final = "Bo"
-MAY_I: Final = "May I commit it? Please answer yes or no."
+MAY_I: Final = "May I commit it?"
 COMMITTED: Final = "Committed as"
 TAKEN_BACK: Final = "I have taken it back."
 _FROM = re.compile(r"^From: (\S+) \((.*)\)$", re.MULTILINE)
+_ANSWER = re.compile(r"^The answer is (yes|no)\.", re.MULTILINE)
 _THREAD = re.compile(r"^Thread: (\S+)$", re.MULTILINE)
 
 
@@ -34,7 +35,9 @@ class Assignment:
         self.run = environment["POSTROOM_RUN"]
         self.folder = Path.cwd()
         self.word = mail.rstrip().splitlines()[-2].strip().lower()
-        """The last line that was written."""
+        """The last line of the message."""
+        self.answer = found[1] if (found := _ANSWER.search(mail)) else None
+        """What the person answered to the question of this run: yes or no; None before it has asked."""
         self.thread = found[1] if (found := _THREAD.search(mail)) else None
         self.sender, self.kind = (found[1], found[2]) if (found := _FROM.search(mail)) else ("", "")
         self._server = Server.find()
@@ -54,16 +57,18 @@ def build(assignment: Assignment) -> str:
     """Mend the bug, have it reviewed, ask, and commit it when that is allowed; may be done again."""
     if assignment.is_answer and "do not agree" in assignment.word:
         return f"{assignment.sender} and I do not agree: {assignment.word}"
-    if assignment.is_answer:
-        return f"{assignment.sender} has looked at it and agrees: one line, and the test passes. {MAY_I}"
+    if assignment.is_answer and assignment.answer is None:
+        asked = {"run_id": assignment.run, "idempotency_key": f"commit/{assignment.run}"}
+        assignment.call("ask_person", question=MAY_I, **asked)
+        return f"{assignment.sender} has looked at it and agrees: one line, and the test passes."
     assignment.call(
         "file_reservation_paths", paths=[repository.PROGRAM], reason="the first price is not counted"
     )  # for this run: its end releases it
-    if assignment.word.startswith("yes"):
+    if assignment.answer == "yes":
         name = repository.commit(assignment.folder, "Count the first price as well")
         assignment.call("release_file_reservations")
         return f"{COMMITTED} {name}. {repository.PROGRAM} is free again."
-    if assignment.word.startswith("no"):
+    if assignment.answer == "no":
         repository.git(assignment.folder, "checkout", "--quiet", "--", repository.PROGRAM)
         assignment.call("release_file_reservations")
         return f"{TAKEN_BACK} {repository.PROGRAM} is as it was, and free."

@@ -5,6 +5,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,7 +18,7 @@ from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.demo import agent, repository
 from postroom.cli.options import AsJson
-from postroom.contracts.errors import ConfigError, ServerUnavailable
+from postroom.contracts.errors import ConfigError, ServerUnavailable, StaleDecision
 
 YOU: Final = "You"
 PATIENCE: Final = timedelta(minutes=2)
@@ -26,7 +27,7 @@ _ASKED: Final = "The total of a basket is too low, and `test_basket.py` fails. P
 _LOOK: Final = f"""
 The page shows it as it happens. Your message starts a run of {agent.BUILDER}, who reserves
 {repository.PROGRAM}, fixes it and writes to {agent.REVIEWER}, whose answer starts {agent.BUILDER} again.
-{{asked}} `postroom top` shows the same in another terminal.
+{{asked}} `postroom top` and `postroom questions list` show the same in another terminal.
 """
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -99,9 +100,13 @@ class Play:
                 waited += _POLL_SECONDS
         raise ServerUnavailable("no message came for two minutes", remedy="see the server's log")
 
-    def answer(self, message: dict[str, Any], word: str) -> None:
-        """Answer a message as the person."""
-        self.call("reply_message", sender_name=YOU, message_id=message["id"], body_md=word)
+    def answer(self, word: str) -> None:
+        """Answer the question of the agents, unless it was answered elsewhere meanwhile."""
+        for question in show.items(self.server.admin("GET", "/admin/questions").get("questions")):
+            if question["question"] == agent.MAY_I and self.slug in question["thread_id"]:
+                with suppress(StaleDecision):
+                    given = {"number": question["number"], "answer": word}
+                    self.server.admin("POST", "/admin/questions", given)
 
     def end(self) -> None:
         """Have the agents run no more."""
@@ -175,7 +180,7 @@ def _played(play: Play, told: list[dict[str, str]], *, as_json: bool, word: str 
             said = word or _asked(as_json=as_json)
             if not as_json:
                 print(f"{YOU} to {agent.BUILDER}: {show.line(said)}")
-            play.answer(message, said)
+            play.answer(said)
     return "failed"
 
 
@@ -183,6 +188,10 @@ def _asked(*, as_json: bool) -> str:
     """Ask the person at the terminal; without one the answer is yes, for this is a scratch repository."""
     if as_json or not sys.stdin.isatty():
         return "yes"
+    with suppress(ImportError):  # Windows has no termios
+        import termios
+
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # a key pressed before the question does not answer it
     return "yes" if typer.confirm("  What do you say?", default=True) else "no"
 
 
