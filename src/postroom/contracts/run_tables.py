@@ -193,7 +193,7 @@ class DispatchTables(Protocol):
         ...
 
     def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
-        """Count the runs that execute, or are retried within 10 s, by tenant and key; a pair may come twice."""
+        """Count by tenant and key the runs that execute or are retried within 10 s; a pair may come twice."""
         ...
 
     def begun_of_agent(self, agent_id: str) -> int:
