@@ -29,6 +29,7 @@ class FakeGateway:
         self.deletions: list[tuple[str, str]] = []
         self.presses: list[ButtonPress] = []
         self.forgotten: list[tuple[str, str]] = []
+        self.cancelled: list[tuple[str, str]] = []
         self.failure: Exception | None = None
         self.reply: Reply | None = None
         self.answers: dict[str, str] = {}
@@ -68,10 +69,24 @@ class FakeGateway:
         if found is None:
             return None
         forgotten, answer = names in self.forgotten, self.answers.get(found.text)
-        return KnownMessage(event=found, received_at=found.timestamp, is_forgotten=forgotten, answer=answer)
+        return KnownMessage(
+            event=found,
+            received_at=found.timestamp,
+            is_forgotten=forgotten,
+            is_cancelled=names in self.cancelled,
+            answer=answer,
+        )
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
         self.forgotten.append((source.chat_id, message_id))
+
+    async def cancel_answer(
+        self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
+    ) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        self.cancelled.append((source.chat_id, message_id))
+        return True
 
     async def inbound(self, count: int) -> list[MessageEvent]:
         """Return what was handed over once it is so much."""

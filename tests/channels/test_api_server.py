@@ -214,7 +214,9 @@ async def test_a_stream_is_read_as_it_grows_through_a_real_server(adapter, gatew
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_goes_away_ends_nothing(adapter, gateway, stream) -> None:
+async def test_a_caller_that_hangs_up_cancels_its_run_and_may_ask_again_with_its_key(
+    adapter, gateway, stream
+) -> None:
     async with asyncio.timeout(60), served(adapter) as client:
         headers = {"Authorization": f"Bearer {KEY}", "X-Postroom-Session": "pier", "Idempotency-Key": "k"}
         begun = asyncio.create_task(
@@ -224,12 +226,46 @@ async def test_a_client_that_goes_away_ends_nothing(adapter, gateway, stream) ->
         assert adapter._exchanges.waiting == 1
         begun.cancel()
         await asyncio.wait([begun])
-        await until(lambda: adapter._exchanges.waiting == 0)
-        result = await adapter.send("pier", "Later", None, {"answers": ["k"], "final": True})
+        await until(lambda: gateway.cancelled == [("pier", "k")])
+        assert adapter._exchanges.waiting == 0
+        result = await adapter.send("pier", "Too late", None, {"answers": ["k"], "final": True})
         assert result.success
+        gateway.reply = echoing(adapter)
         again = await client.post("/v1/chat/completions", json=said("x"), headers=headers)
-    assert again.json()["choices"][0]["message"]["content"] == "Later"
-    assert len(gateway.accepted) == 1
+        assert again.json()["choices"][0]["message"]["content"] == "You said: x"
+        repeated = await client.post("/v1/chat/completions", json=said("x"), headers=headers)
+        assert repeated.json()["id"] == again.json()["id"]
+    assert len({one.message_id for one in gateway.accepted}) == 2
+
+
+async def test_a_run_that_somebody_else_still_waits_for_goes_on(adapter, gateway) -> None:
+    async with asyncio.timeout(60), served(adapter) as client:
+        headers = {"Authorization": f"Bearer {KEY}", "X-Postroom-Session": "pier", "Idempotency-Key": "k"}
+        asked = [
+            asyncio.create_task(client.post("/v1/chat/completions", json=said("x"), headers=headers))
+            for _ in range(2)
+        ]
+        await gateway.inbound(2)
+        asked[0].cancel()
+        await until(lambda: adapter._exchanges.waiting == 1)
+        await adapter.send("pier", "Done", None, {"answers": ["k"], "final": True})
+        assert (await asked[1]).json()["choices"][0]["message"]["content"] == "Done"
+    assert gateway.cancelled == []
+
+
+async def test_requests_that_end_with_the_server_cancel_no_run(adapter, gateway) -> None:
+    async with asyncio.timeout(60), served(adapter) as client:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        asked = [
+            asyncio.create_task(
+                client.post("/v1/chat/completions", json=said("x", stream=stream), headers=headers)
+            )
+            for stream in (True, False)
+        ]
+        await gateway.inbound(2)
+        await adapter.disconnect()
+        await asyncio.wait(asked)
+    assert gateway.cancelled == []
 
 
 async def test_one_key_is_one_message_and_one_answer(adapter, gateway, client) -> None:
@@ -311,6 +347,53 @@ async def test_stopping_lets_those_who_wait_ask_again(adapter, gateway, client) 
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
         assert events_of((await streamed).text)[-1]["code"] == "stopping"
         assert (await client.post("/v1/chat/completions", json=said("x"))).status_code == 503
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_the_hundredth_equal_request_looks_up_no_more_than_the_tenth(
+    adapter, gateway, client, monkeypatch, forgets
+) -> None:
+    """In memory, and where the store must be asked because the memory is full."""
+    if forgets:
+        monkeypatch.setattr(api_server_answers, "MOST_EXCHANGES", 2)
+    gateway.reply = echoing(adapter)
+    looks, found = [], gateway.look_up
+
+    async def look_up(source, message_id):
+        looks.append(message_id)
+        return await found(source, message_id)
+
+    gateway.look_up = look_up
+    counts = []
+    for _ in range(100):
+        before = len(looks)
+        assert (await client.post("/v1/chat/completions", json=said("ping"))).status_code == 200
+        counts.append(len(looks) - before)
+    assert len({one.message_id for one in gateway.accepted}) == 100
+    assert max(counts) <= 20
+    assert counts[99] <= counts[9]
+
+
+async def test_equal_requests_of_a_server_that_has_begun_anew_are_told_apart(
+    adapter, gateway, client, clock
+) -> None:
+    gateway.reply = echoing(adapter)
+    for _ in range(30):
+        await client.post("/v1/chat/completions", json=said("ping"))
+    clock.set(clock.now() + 1)
+    other = ApiServerAdapter(PlatformConfig(enabled=True, api_key=KEY), clock=clock, timer=clock)
+    other.set_message_handler(gateway)
+    await other.connect()
+    gateway.reply, gateway.answers = echoing(other), {"ping": "You said: ping"}
+    async with calling(other) as again:
+        again.headers["Authorization"] = f"Bearer {KEY}"
+        for _ in range(20):
+            assert (await again.post("/v1/chat/completions", json=said("ping"))).status_code == 200
+    await other.disconnect()
+    new = {one.message_id for one in gateway.accepted[30:]} - {
+        one.message_id for one in gateway.accepted[:30]
+    }
+    assert len(new) == 14  # six of them were given answers of the server before
 
 
 async def test_only_so_many_may_wait(adapter, gateway, client, monkeypatch) -> None:
@@ -558,7 +641,8 @@ async def test_responses_go_on_by_id_or_by_conversation(adapter, gateway, client
         {"input": "x", "previous_response_id": "resp_" + "0" * 48},
         {"input": "x", "previous_response_id": 7},
         {"input": "x", "previous_response_id": "resp_1", "conversation": "pier"},
-        {"input": "x", "background": True},
+        {"input": "x", "background": True, "store": False},
+        {"input": "x", "background": "yes"},
         {"input": 7},
         {"input": [{"role": "assistant", "content": "x"}]},
         {},

@@ -508,10 +508,19 @@ async def test_an_agent_that_is_a_program_refuses_tools_by_name(room: Room) -> N
 # What it asks again.
 
 
-async def test_a_time_out_and_its_retry_are_one_turn(room: Room) -> None:
-    async with harbour(room) as it:
+IMPATIENT = replace(
+    CONFIG,
+    platforms={
+        Platform.API_SERVER: PlatformConfig(enabled=True, api_key=KEY, extra={"timeout_s": 1}),
+    },
+)
+"""The server answers 504 after a second, and the run goes on."""
+
+
+async def test_a_time_out_of_the_server_and_its_retry_are_one_turn(room: Room) -> None:
+    async with harbour(room, config=IMPATIENT) as it:
         it.model.free.clear()
-        patient = it.sdk.with_options(timeout=0.2, max_retries=5)
+        patient = it.sdk.with_options(max_retries=50)
         asking = asyncio.create_task(
             patient.chat.completions.create(model="postroom", messages=[{"role": "user", "content": "x"}])
         )
@@ -545,11 +554,11 @@ async def test_a_form_there_is_not_and_a_result_of_no_call_are_refused(room: Roo
 @pytest.mark.parametrize("keyed", [True, False])
 async def test_a_retry_after_a_restart_is_the_same_turn(room: Room, keyed: bool) -> None:
     more = {"extra_headers": {"Idempotency-Key": "order-7"}} if keyed else {}
-    async with harbour(room) as it:
+    async with harbour(room, config=IMPATIENT) as it:
         it.model.add(said("Once."))
         it.model.free.clear()
-        with pytest.raises(openai.APITimeoutError):
-            await it.sdk.with_options(timeout=0.2, max_retries=0).chat.completions.create(
+        with pytest.raises(openai.InternalServerError, match="no answer within 1 seconds"):
+            await it.sdk.with_options(max_retries=0).chat.completions.create(
                 model="postroom", messages=[{"role": "user", "content": "x"}], **more
             )
         it.model.free.set()
@@ -582,9 +591,9 @@ async def test_a_request_repeated_after_its_recovered_run_has_ended_is_the_same_
     more = {"extra_headers": {"Idempotency-Key": "order-7"}} if keyed else {}
     held, agent = Agent(), Agent()
     held.free.clear()
-    async with harbour(room, agent=held, config=replace(CONFIG, drain=timedelta(0))) as it:
-        with pytest.raises(openai.APITimeoutError):
-            await it.sdk.with_options(timeout=0.2, max_retries=0).chat.completions.create(
+    async with harbour(room, agent=held, config=replace(IMPATIENT, drain=timedelta(0))) as it:
+        with pytest.raises(openai.InternalServerError, match="no answer within 1 seconds"):
+            await it.sdk.with_options(max_retries=0).chat.completions.create(
                 model="postroom", messages=[{"role": "user", "content": "x"}], **more
             )
         await until(held.began(1))

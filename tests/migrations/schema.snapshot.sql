@@ -326,7 +326,7 @@ CREATE TABLE "events" (
   schema_version INTEGER NOT NULL,
   writer_id      TEXT,
   key            TEXT,
-  digest         TEXT,
+  digest         TEXT, answer_of TEXT,
   CHECK ((writer_id IS NULL) = (key IS NULL) AND (key IS NULL) = (digest IS NULL))
 ) STRICT;
 
@@ -562,7 +562,7 @@ CREATE TABLE run_dispatches (
   run_error            TEXT,
   completed_at         INTEGER,
   reconciled           INTEGER NOT NULL CHECK (reconciled IN (0, 1)),
-  is_open              INTEGER NOT NULL, limit_key TEXT NOT NULL DEFAULT '', held_by TEXT NOT NULL DEFAULT '', held_until INTEGER NOT NULL DEFAULT 0, interruption_count INTEGER NOT NULL DEFAULT 0 CHECK (interruption_count >= 0), max_interruptions INTEGER CHECK (max_interruptions >= 0),
+  is_open              INTEGER NOT NULL, limit_key TEXT NOT NULL DEFAULT '', held_by TEXT NOT NULL DEFAULT '', held_until INTEGER NOT NULL DEFAULT 0, answer_of TEXT, interruption_count INTEGER NOT NULL DEFAULT 0 CHECK (interruption_count >= 0), max_interruptions INTEGER CHECK (max_interruptions >= 0),
   CHECK (attempt_count BETWEEN 0 AND max_attempts AND max_attempts >= 1),
   CHECK (run_status IN ('running', 'done') OR run_status IN ('waiting', 'created')),
   CHECK (CASE
@@ -593,7 +593,7 @@ CREATE TABLE run_messages (
   visibility TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   body       TEXT NOT NULL
-, summary INTEGER, given_to TEXT) STRICT;
+, summary INTEGER, given_to TEXT, answer_of TEXT) STRICT;
 
 CREATE TABLE run_quarantine (
   kind   TEXT NOT NULL,

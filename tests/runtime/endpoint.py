@@ -33,8 +33,11 @@ class FakeEndpoint:
         self.bodies: list[Any] = []
         self.heads: list[str] = []
         self.url = ""
+        self.hang_ups = 0
+        """How many callers closed their connection during a silence."""
         self._came = asyncio.Condition()
         self._over = asyncio.Event()
+        self._silent: set[asyncio.Task[Any]] = set()
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["FakeEndpoint"]:
@@ -45,11 +48,18 @@ class FakeEndpoint:
         finally:
             self._over.set()
             server.close()
+            if self._silent:
+                await asyncio.wait(self._silent)
 
     async def asked(self, times: int) -> None:
         """Return when it was asked so often."""
         async with self._came:
             await self._came.wait_for(lambda: len(self.bodies) >= times)
+
+    async def hung_up(self, times: int) -> None:
+        """Return when so many callers have hung up during a silence."""
+        async with self._came:
+            await self._came.wait_for(lambda: self.hang_ups >= times)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -64,10 +74,28 @@ class FakeEndpoint:
         if isinstance(answer, bytes):
             writer.write(answer)
         else:
-            await self._stream(writer, answer)
+            await self._stream(reader, writer, answer)
         writer.close()
 
-    async def _stream(self, writer: asyncio.StreamWriter, pieces: Sequence[Any]) -> None:
+    async def _silence(self, reader: asyncio.StreamReader) -> None:
+        """Say nothing until the test is over, or until the caller hangs up."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._silent.add(task)
+        task.add_done_callback(self._silent.discard)
+        over, closed = asyncio.ensure_future(self._over.wait()), asyncio.ensure_future(reader.read())
+        done, waiting = await asyncio.wait({over, closed}, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+        if closed in done:
+            async with self._came:
+                self.hang_ups += 1
+                self._came.notify_all()
+
+    async def _stream(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pieces: Sequence[Any]
+    ) -> None:
         writer.write(HEAD)
         for piece in pieces:
             if piece is CUT:
@@ -77,7 +105,7 @@ class FakeEndpoint:
                 await piece.wait()
                 continue
             if piece is SILENCE:
-                await self._over.wait()
+                await self._silence(reader)
                 return
             data = piece if isinstance(piece, bytes) else piece.encode()
             writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")

@@ -114,7 +114,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
         """
         if self.status is move.status:
             return self
-        if not self.may_become(move.status):
+        if not self.may_become(move.status) or move.since not in (None, self.status):
             raise IllegalTransition(
                 f"message {self.inbound_id} is {self.status} and cannot become {move.status}",
                 value=self.inbound_id,
@@ -169,6 +169,8 @@ class InboundMove(Record, frozen=True, kw_only=True):
     status: InboundStatus
     thread_id: str | None = None
     reason: str | None = None
+    since: InboundStatus | None = None
+    """The status that each message must still have; None: any from which `status` can follow."""
 
 
 class IntakeLog(Protocol):

@@ -923,6 +923,7 @@ class _End(Record, frozen=True, kw_only=True):
             spends=self.spends,
             begins=None if self.attempt.started_at else self.attempt.instance_id,
             ends=ends,
+            ended_before=run if ended is None else None,
         )
 
     def _following(self, tx: Transaction, run: RunRecord, *, is_asked: bool) -> _Next | None:

@@ -61,7 +61,7 @@ class Control:
             if run is not None and run.status is RunStatus.DONE:
                 return False  # its executor has written its end
             if await self._asked_to_end(claimed):
-                self._workers.stop(claimed.dispatch_id, is_told=core.executor.cancel(claimed.dispatch_id))
+                self._workers.cancel(claimed.dispatch_id, core.executor.cancel)
                 return True
         target = await self._target(id)
         if target is not None and await self._sent(target, _CANCEL):

@@ -134,6 +134,16 @@ class Workers:
                 return True
         return False
 
+    def cancel(self, dispatch_id: str, tell: Callable[[str], bool]) -> bool:
+        """Have the execution of this dispatch end as cancelled; return False if there is none.
+
+        `tell` asks its executor to end. An execution that no executor ends is stopped. An execution that was
+        cancelled before is not stopped: it is ending, and what it said until then is being stored.
+        """
+        known = (worker.lease for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
+        is_ending = any(lease is not None and lease.is_cancelled for lease in known)
+        return self.stop(dispatch_id, is_told=tell(dispatch_id) or is_ending)
+
     def keep(self, dispatch_id: str) -> None:
         """Queue the run of this dispatch again when its execution has stopped, and do not cancel the run."""
         for worker in self.executing.values():

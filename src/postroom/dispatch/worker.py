@@ -150,7 +150,7 @@ class Dispatcher:
         self._commands = Commands(
             core,
             self._leases.at_work,
-            lambda id: workers.stop(id, is_told=core.executor.cancel(id)),
+            lambda id: workers.cancel(id, core.executor.cancel),
         )
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)

@@ -7,11 +7,13 @@ now and then ─▶ messages of processes that died ─▶ the runner
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 from postroom.contracts.chat import (
+    MAX_INBOUND,
     ChatSession,
     InboundDraft,
     InboundMessage,
@@ -32,6 +34,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.run_ports import ThreadStore
+from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.gateway import wording
 from postroom.gateway.arrivals import Arrival, Arrivals
 from postroom.gateway.commands import may_be_changed_into
@@ -41,7 +44,7 @@ from postroom.gateway.group_talk import GroupTalk
 from postroom.gateway.handover import CHANGED_INTO_COMMAND, inbound_key
 from postroom.gateway.notices import notice_key
 from postroom.gateway.platforms.base import KnownMessage
-from postroom.gateway.replies import Reply, ReplyKind, answer_of
+from postroom.gateway.replies import Reply, ReplyKind, answer_of, inbound_ids_of
 from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource
@@ -51,6 +54,8 @@ _LOG = get_logger(__name__)
 MOST_TEXT = 1_000_000
 """Characters of one message."""
 _FORGOTTEN = "forgotten_answers"
+_CANCELLED = "cancelled by its caller"
+"""The reason stored with a message whose caller hung up or cancelled it."""
 _LEFT_BEHIND_MS = 60_000
 """After which a message that still waits counts as left by a process that died."""
 
@@ -86,6 +91,7 @@ class Intake:
         self._sessions = services.sessions
         self._runner = runner
         self._log = services.stores.intake_log
+        self._answered = services.stores.answered
         self._people = services.people
         self._sessions = services.sessions
         self._group_talk = GroupTalk(config.group_context)
@@ -314,12 +320,14 @@ class Intake:
             return None
         answer = None if message.status.is_open else await self._answer_to(message)
         session = await self._sessions.load(message.session_key)
+        is_cancelled = message.status is InboundStatus.RETRACTED and message.reason == _CANCELLED
         return KnownMessage(
             event=MessageEvent.from_body(message.body, inbound_id=message.inbound_id),
             received_at=message.received_at,
             answer=None if answer is None else answer.text,
             details={} if answer is None else answer.details,
             is_forgotten=session is not None and message_id in session.settings.get(_FORGOTTEN, ()),
+            is_cancelled=is_cancelled,
         )
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
@@ -337,6 +345,48 @@ class Intake:
 
         await self._sessions.changed(key, forgotten)
 
+    async def cancel_answer(
+        self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
+    ) -> bool:
+        """Cancel the run that answers a message, or take the message back if no run has read it.
+
+        A run goes on if it also answers a background request, or a message whose id satisfies
+        `is_waited_for`. Return False if the run goes on, or if the message already has its answer.
+
+        Raises:
+            StoreError: The cancel could not be stored.
+        """
+        key = inbound_key(source, message_id)
+        message = await self._log.find(key)
+        if message is not None and message.status is InboundStatus.WAITING:
+            await self._note_cancelled(message)
+            message = await self._log.find(key)
+            if message is not None and message.thread_id is None:
+                return message.status is InboundStatus.RETRACTED
+        elif message is None or not message.status.is_open:
+            return False
+        if message is None or message.thread_id is None:
+            return False
+        if await self._handover.taken_back(message.thread_id, message.thread_message_id):
+            await self._note_cancelled(message)
+            return True
+        run = await self._run_that_read(message)
+        if run is None or run.status is RunStatus.DONE:
+            return False
+        read, _ = await self._answered(inbound_ids_of(run)[:MAX_INBOUND], run.thread_id, None)
+        for other in read:
+            is_background = other.body.get("metadata", {}).get("background", False)
+            if other.key.message_id != message_id and (is_background or is_waited_for(other.key.message_id)):
+                return False
+        await self._note_cancelled(message)
+        return await self._handover.cancel(run.run_id)
+
+    async def _note_cancelled(self, message: InboundMessage) -> None:
+        """Store that the caller of a message has cancelled it, unless it has got its answer meanwhile."""
+        cancelled = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
+        with suppress(IllegalTransition):
+            await self._log.move([message.inbound_id], cancelled)
+
     async def _answer_to(self, message: InboundMessage) -> Reply:
         """Return what a message that is not open any more was answered."""
         thread_id = message.thread_id or ""
@@ -349,10 +399,17 @@ class Intake:
                 error=why,
                 code=SubmissionRejected.code,
             )
-        for run in await self._threads.latest_runs(thread_id) if thread_id else ():
-            if run.input is not None and message.thread_message_id in run.input.trigger_message_ids:
-                return answer_of(run)
+        run = await self._run_that_read(message)
+        if run is not None:
+            return answer_of(run)
         return Reply(kind=ReplyKind.NOTICE, thread_id=thread_id, text=wording.NO_ANSWER)
+
+    async def _run_that_read(self, message: InboundMessage) -> RunRecord | None:
+        """Return the run that has read a message, among the newest of its thread; None if there is none."""
+        for run in await self._threads.latest_runs(message.thread_id) if message.thread_id else ():
+            if run.input is not None and message.thread_message_id in run.input.trigger_message_ids:
+                return run
+        return None
 
     # What was left behind.
 
@@ -501,7 +558,9 @@ class Intake:
         given = first.metadata.get("album", [])
         new = [event for event in others if event.message_id not in given]
         texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
-        first.media += tuple(file for event in new for file in event.media)
+        # Each message of an album answers the same message: its files are given once, with the first.
+        own = (event.media[: len(event.media) - event.metadata.get("answered_files", 0)] for event in new)
+        first.media += tuple(file for files in own for file in files)
         first.forwarded = tuple(dict.fromkeys(one for event in (first, *new) for one in event.forwarded))
         first.unread = tuple(dict.fromkeys(one for event in (first, *new) for one in event.unread))
         first.text = "\n".join(texts)

@@ -31,7 +31,6 @@ from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
 from postroom.gateway.session import Platform
 
-_LONGEST_ERROR = 1_000
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
 _EARLIER_NAMES = {"lines": "inbound_ids", "place": "source", "message": "mail_key", "letter": "mail_key"}
 """What earlier versions called parts of a stored reply."""
@@ -73,7 +72,7 @@ class Reply(Record, frozen=True, kw_only=True):
     failed: str | None = None
     """Why those messages were not done, when they were not."""
     error: str | None = None
-    """Why there is no answer, as it was recorded, for a channel whose callers are told so by a status."""
+    """Why there is no answer, for a channel whose callers are told so by a status."""
     code: str | None = None
     """The code of that error, where it is one of ours."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -232,7 +231,7 @@ def answer_of(run: RunRecord) -> Reply:
         text=(run.final_output or "") if calls else text,
         inbound_ids=inbound_ids_of(run),
         failed=text if failed else None,
-        error=(reason.value or text)[:_LONGEST_ERROR] if reason and (failed or says_nothing) else None,
+        error=wording.failure_for_caller(run) if failed or says_nothing else None,
         code=reason.detail if reason and failed else None,
         tool_calls=calls,
         usage=(run.usage.input_tokens, run.usage.output_tokens),

@@ -88,29 +88,42 @@ def nothing_to_read(parts: Sequence[str]) -> str:
 
 
 _MODEL_TROUBLE = {
-    kind.branch: reason
-    for kind, reason in (
-        (RateLimited, "the model's provider asks for fewer requests"),
-        (Overloaded, "the model's provider is overloaded"),
-        (InferenceTimeout, "the model took too long"),
-        (StreamInterrupted, "the connection to the model broke off"),
-        (ProviderFailed, "the model's provider failed"),
-        (InferenceFailed, "the model failed"),
-        (Unauthorized, "the model's provider refuses the server's key or quota"),
-        (ModelNotFound, "the model's provider has no such model"),
-        (ContextOverflow, "this is longer than the model takes"),
-        (RequestRefused, "the model refused this"),
-        (ContentFiltered, "the model's provider withheld the answer"),
-    )
+    RateLimited: "the model's provider asks for fewer requests",
+    Overloaded: "the model's provider is overloaded",
+    InferenceTimeout: "the model took too long",
+    StreamInterrupted: "the connection to the model broke off",
+    ProviderFailed: "the model's provider failed",
+    InferenceFailed: "the model failed",
+    Unauthorized: "the model's provider refuses the server's key or quota",
+    ModelNotFound: "the model's provider has no such model",
+    ContextOverflow: "this is longer than the model takes",
+    RequestRefused: "the model refused this",
+    ContentFiltered: "the model's provider withheld the answer",
 }
 """A plain reason for each failure of a model. A provider's words may name the operator's account: members do
 not see them. They are kept with the run, for operators."""
+_BY_BRANCH = {kind.branch: reason for kind, reason in _MODEL_TROUBLE.items()}
+_BY_CODE = {kind.code: reason for kind, reason in _MODEL_TROUBLE.items()}
 
 
 def _plain(error: str | None) -> str:
     """Return the reason for a failure without the words of a model's provider."""
     branch = (error or "").partition(": ")[0]
-    return _MODEL_TROUBLE.get(branch) or _short(error)
+    return _BY_BRANCH.get(branch) or _short(error)
+
+
+def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
+    """Return the reason for a failure as a caller of the API gets it, without the words of a provider.
+
+    The text names the run, with which those words are kept for operators.
+    """
+    reason = run.termination
+    if reason is None or reason.type is not TerminationKind.ERROR:
+        return end_of(run)
+    plain = _BY_CODE.get(reason.detail or "")
+    if plain is None:
+        return (reason.value or end_of(run))[:most]
+    return f"{plain}; an operator finds the provider's own words at run {run.run_id}"
 
 
 def tried_again(error: str) -> str:

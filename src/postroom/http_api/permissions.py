@@ -185,6 +185,7 @@ _CHANNELS: Final = tuple(
         "POST /v1/chat/completions",
         "POST /v1/responses",
         "GET DELETE /v1/responses/{id}",
+        "POST /v1/responses/{id}/cancel",
         "GET /v1/models",
         "GET /v1/models/{id:path}",
         "POST /channels/webhook/{name}",

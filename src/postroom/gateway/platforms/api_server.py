@@ -6,7 +6,7 @@
 
 | name | default | meaning |
 |---|---|---|
-| `timeout_s` | 600 | how long a request waits for its answer; 0.1 to 86400 |
+| `timeout_s` | 590 | how long a request waits for its answer; 0.1 to 86400. OpenAI's SDK waits for 600 s |
 | `model` | `postroom` | the name of the one model there is |
 | `max_image_bytes` | 1000000 | how large an image may be; up to 5000000 |
 
@@ -18,12 +18,16 @@ to agents that are models; others refuse `tools`, `tool_choice` and `response_fo
 
 `Idempotency-Key` names the message: with the same key the same answer is given, or waited for, and nothing is
 asked twice. Without a key, a request like one of the last hour whose caller went away without the answer is
-that one again. Each answer and each time-out (504) tells the key to ask again with. A client that leaves ends
-nothing. What was asked and answered is looked up in the store where it is not in memory: the same holds
-after a restart, for as long as inbound messages are kept.
+that one again. Each answer and each time-out (504) tells the key to ask again with. What was asked and
+answered is looked up in the store where it is not in memory: the same holds after a restart, for as long as
+inbound messages are kept.
+
+A caller that hangs up cancels the run, unless the request asked for `background`, or the run also answers
+somebody who still waits.
 """
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -34,8 +38,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from postroom.concurrency import retried
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
+from postroom.contracts.errors import ConfigError, ServerUnavailable, StoreError, TooLarge
 from postroom.contracts.signing import same_secret
 from postroom.gateway import wording
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
@@ -66,7 +71,7 @@ from postroom.gateway.platforms.api_server_wire import (
     read_response,
     session_name,
 )
-from postroom.gateway.platforms.base import KnownMessage, Metadata
+from postroom.gateway.platforms.base import AdapterState, KnownMessage, Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
     Refused,
@@ -77,8 +82,10 @@ from postroom.gateway.platforms.http_adapter import (
 )
 from postroom.gateway.platforms.options import Options, secret_remedy
 from postroom.gateway.session import Platform, SessionSource
+from postroom.log import get_logger
 from postroom.sse import SseResponse
 
+_LOG = get_logger(__name__)
 LARGEST_BODY: Final = 10_000_000
 LEAST_KEY: Final = 16
 SESSION_HEADER: Final = "X-Postroom-Session"
@@ -88,7 +95,7 @@ KEY_HEADER: Final = "Idempotency-Key"
 class ApiServerOptions(Options, frozen=True):
     """The names that stand in the table above."""
 
-    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 600
+    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 590
     model: Annotated[str, Meta(min_length=1, description="a text that is not empty")] = "postroom"
     max_image_bytes: Annotated[int, Meta(ge=1, le=5_000_000)] = 1_000_000
 
@@ -135,6 +142,7 @@ class ApiServerAdapter(HttpAdapter):
             Route("/v1/chat/completions", self._serve(self._complete), methods=["POST"]),
             Route("/v1/responses", self._serve(self._respond), methods=["POST"]),
             Route("/v1/responses/{id}", self._serve(self._stored), methods=["GET", "DELETE"]),
+            Route("/v1/responses/{id}/cancel", self._serve(self._cancel), methods=["POST"]),
             Route("/v1/models", self._serve(self._list_models), methods=["GET"]),
             Route("/v1/models/{id:path}", self._serve(self._one_model), methods=["GET"]),
         )
@@ -172,7 +180,7 @@ class ApiServerAdapter(HttpAdapter):
         )
         if asked.stream:
             events = self._chat_events(wait, shape, include_usage=asked.include_usage)
-            return SseResponse(events, headers, left=lambda: self._leave(wait))
+            return SseResponse(events, headers, left=lambda: self._over(wait))
         return json_response(shape.whole(await self._answer(request, wait)), headers=headers)
 
     async def _respond(self, request: Request) -> Response:
@@ -181,7 +189,10 @@ class ApiServerAdapter(HttpAdapter):
         exchange = wait.exchange
         shape = self._response_shape(exchange.chat_id, exchange.message_id, exchange.since, asked.shown)
         if asked.stream:
-            return SseResponse(response_events(wait, shape), headers, left=lambda: self._leave(wait))
+            return SseResponse(response_events(wait, shape), headers, left=lambda: self._over(wait))
+        if asked.background:
+            self._leave(wait)
+            return json_response(shape.whole(exchange.answer, unanswered="queued"), headers=headers)
         return json_response(shape.whole(await self._answer(request, wait)), headers=headers)
 
     async def _stored(self, request: Request) -> Response:
@@ -194,13 +205,39 @@ class ApiServerAdapter(HttpAdapter):
         if request.method == "DELETE":
             await self._receiver().forget_answer(self._source(chat_id), message_id)
             return json_response({"id": response_id, "object": "response", "deleted": True})
-        exchange = self._exchanges.find(chat_id, message_id)
-        answer = None if exchange is None else exchange.answer
-        shown = known.event.metadata["response"]
-        shape = self._response_shape(chat_id, message_id, known.received_at, shown)
-        if answer is None and known.answer is not None:
-            answer = Answer.of(known.answer, known.details)
+        shape = self._response_shape(chat_id, message_id, known.received_at, known.event.metadata["response"])
+        if request.query_params.get("stream") == "true":
+            if not shape.is_background:
+                raise wrong("only a response with `background` can be streamed again", "stream")
+            after = request.query_params.get("starting_after", "-1")
+            if not re.fullmatch(r"-1|\d{1,9}", after, re.ASCII):
+                raise wrong("`starting_after` is the sequence number of an event", "starting_after")
+            wait = await self._watch(chat_id, message_id, known)
+            return SseResponse(response_events(wait, shape, int(after)), left=lambda: self._leave(wait))
+        return json_response(shape.whole(self._answer_of(chat_id, message_id, known)))
+
+    async def _cancel(self, request: Request) -> Response:
+        """Cancel the run of a response and show the response; one that has its answer stays as it is."""
+        self._check_key(request)
+        found = await self._response(request.path_params["id"])
+        if found is None:
+            raise Refused(404, "not_found", "there is no such response, or it is kept no longer")
+        chat_id, message_id, known = found
+        shape = self._response_shape(chat_id, message_id, known.received_at, known.event.metadata["response"])
+        answer = self._answer_of(chat_id, message_id, known)
+        if answer is None and await self._cancel_run(chat_id, message_id):
+            exchange = self._exchanges.find(chat_id, message_id)
+            answer = Answer(text="" if exchange is None else exchange.text, is_cancelled=True)
         return json_response(shape.whole(answer))
+
+    def _answer_of(self, chat_id: str, message_id: str, known: KnownMessage) -> Answer | None:
+        """Return the answer to a message, from memory or as it is stored; None if there is none yet."""
+        exchange = self._exchanges.find(chat_id, message_id)
+        if exchange is not None and exchange.answer is not None:
+            return exchange.answer
+        if known.is_cancelled:
+            return Answer(text="", is_cancelled=True)
+        return None if known.answer is None else Answer.of(known.answer, known.details)
 
     def _response_shape(
         self, chat_id: str, message_id: str, since: int, shown: Mapping[str, Any]
@@ -258,23 +295,40 @@ class ApiServerAdapter(HttpAdapter):
         key = idempotency_key(request.headers.get(KEY_HEADER))
         if key is None:
             key = await self._repeats.key_of(session, ids.digest(told), is_again=is_again(request.headers))
+        else:
+            key = await self._repeats.not_cancelled(session, key)
         chat_id = session or ids.own_session(key)
         wait = self._exchanges.ask(chat_id, key, asked.fingerprint)
         try:
             if not await self._repeats.is_known(wait.exchange, asked.fingerprint):
                 await self._keep(self._event(wait.exchange, asked, in_session=session is not None))
-            if wait.exchange.is_final:
-                self._leave(wait)
-            else:
-                self._while_waiting[wait] = [self._tasks.start(self._expire(wait), name="deadline")]
-                if self.is_shared:
-                    look = self._tasks.start(self._repeats.follow(wait.exchange, self._timer), name="look")
-                    self._while_waiting[wait].append(look)
+            wait.exchange.is_background = wait.exchange.is_collected = asked.background
+            self._begin_waiting(wait)
         except BaseException:
             self._leave(wait)
             self._exchanges.forget(wait.exchange)
             raise
         return wait, {KEY_HEADER: key} | ({SESSION_HEADER: chat_id} if chat_id.isascii() else {})
+
+    async def _watch(self, chat_id: str, message_id: str, known: KnownMessage) -> Wait:
+        """Begin to wait for the answer to a message that was asked before."""
+        wait = self._exchanges.ask(chat_id, message_id, known.event.metadata.get("fingerprint", ""))
+        try:
+            await self._repeats.is_known(wait.exchange, wait.exchange.fingerprint or "")
+        except BaseException:
+            self._leave(wait)
+            raise
+        self._begin_waiting(wait)
+        return wait
+
+    def _begin_waiting(self, wait: Wait) -> None:
+        if wait.exchange.is_final:
+            self._leave(wait)
+            return
+        self._while_waiting[wait] = [self._tasks.start(self._expire(wait), name="deadline")]
+        if self.is_shared:
+            look = self._tasks.start(self._repeats.follow(wait.exchange, self._timer), name="look")
+            self._while_waiting[wait].append(look)
 
     async def _session_of(self, request: Request, asked: Asked) -> str | None:
         header = session_name(request.headers.get(SESSION_HEADER), None)
@@ -298,6 +352,8 @@ class ApiServerAdapter(HttpAdapter):
         metadata |= asked.caller(in_session=in_session).as_data()
         if asked.store:
             metadata["response"] = dict(asked.shown)
+        if asked.background:
+            metadata["background"] = True
         event = MessageEvent(
             text=asked.text,
             message_type=MessageType.PHOTO if asked.media else MessageType.TEXT,
@@ -325,7 +381,7 @@ class ApiServerAdapter(HttpAdapter):
         finally:
             if left is not None:
                 left.cancel()
-            self._leave(wait)
+            self._over(wait)
 
     async def _chat_events(self, wait: Wait, shape: ChatShape, *, include_usage: bool) -> AsyncGenerator[str]:
         yield data_event(shape.piece({"role": "assistant", "content": ""}))
@@ -353,6 +409,40 @@ class ApiServerAdapter(HttpAdapter):
         for task in self._while_waiting.pop(wait, ()):
             task.cancel()
         self._exchanges.leave(wait)
+
+    def _over(self, wait: Wait) -> None:
+        """End the wait of a request that is over; if its caller hung up, cancel the run."""
+        exchange = wait.exchange
+        self._leave(wait)
+        is_stopping = self.liveness.state is not AdapterState.CONNECTED  # then requests end without callers
+        if wait.is_abandoned and not (exchange.waits or exchange.is_background or is_stopping):
+            exchange.is_cancelled = True
+            self._tasks.start(self._abandon(exchange), name="hung up")
+
+    async def _abandon(self, exchange: Exchange) -> None:
+        """Cancel the run of an exchange whose caller hung up."""
+
+        async def cancel() -> bool:
+            return await self._cancel_run(exchange.chat_id, exchange.message_id)
+
+        try:
+            exchange.is_cancelled = await retried(cancel, self._timer)
+        except (StoreError, Refused) as error:  # Refused: the channel has been disconnected meanwhile
+            _LOG.warning("run.not_cancelled", message_id=exchange.message_id, reason=str(error))
+
+    async def _cancel_run(self, chat_id: str, message_id: str) -> bool:
+        """Cancel the run that answers a message; return False if it goes on, or has its answer."""
+
+        def is_waited_for(other: str) -> bool:
+            exchange = self._exchanges.find(chat_id, other)
+            return self.is_shared if exchange is None else bool(exchange.waits)
+
+        source = self._source(chat_id)
+        is_cancelled = await self._receiver().cancel_answer(source, message_id, is_waited_for)
+        exchange = self._exchanges.find(chat_id, message_id)
+        if is_cancelled and exchange is not None:
+            exchange.cancel()
+        return is_cancelled
 
     def _beat(self) -> None:
         self._exchanges.beat()

@@ -26,6 +26,7 @@ MOST_WAITING: Final = 1_000
 MOST_EXCHANGES: Final = 2_000
 MOST_CHARACTERS: Final = 20_000_000
 _BETWEEN: Final = "\n\n"
+_HUNG_UP: Final = "hung_up"
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -42,7 +43,11 @@ class Exchange:
         self.since = 0
         """When it was asked first, as far as that is known here."""
         self.is_collected = False
-        """Whether a caller was given the answer."""
+        """Whether a caller was given the answer, or the id under which it can be fetched."""
+        self.is_background = False
+        """Whether its run goes on when nobody waits."""
+        self.is_cancelled = False
+        """Whether its caller hung up or cancelled it before there was an answer."""
         self.waits: set[Wait] = set()
         self._parts: list[tuple[str, str]] = []
 
@@ -85,6 +90,14 @@ class Exchange:
             self._parts = [(known, text if known == part_id else old) for known, old in self._parts]
             self._told(final, details)
 
+    def cancel(self) -> None:
+        """Let the answer end with the text so far, as cancelled; a final answer stays as it is."""
+        if self.answer is None:
+            self.is_cancelled = True
+            self.answer = Answer(text=self.text, is_cancelled=True)
+            for wait in self.waits:
+                wait.wake()
+
     def _told(self, final: bool, details: Mapping[str, Any]) -> None:
         if final:
             self.answer = Answer.of(self.text, details)
@@ -116,10 +129,16 @@ class Wait:
         self.wake()
 
     async def end_with(self, receive: Receive) -> None:
-        """End it when the client goes away; what it asked goes on."""
+        """Wait no longer once the caller hangs up."""
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.end(Refused(503, "client_left", "the client went away"))
+        self.end(Refused(503, _HUNG_UP, "the caller hung up"))
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its end means that the caller hung up: there is no answer, and no refusal of ours."""
+        is_refused = self._ended is not None and self._ended.code != _HUNG_UP
+        return not self.exchange.is_final and not is_refused
 
     async def answer(self) -> Answer:
         """Return the answer when it is final.
@@ -290,20 +309,27 @@ def data_event(data: Mapping[str, Any]) -> str:
 
 
 class _ResponseEvents:
-    """The events of one response, numbered."""
+    """The events of one response, numbered.
 
-    def __init__(self, shape: ResponseShape) -> None:
+    In a background response a delta counts as many numbers as it has characters. So a number names the same
+    place in each stream of the response, however its text is cut into deltas, and a reader can resume there.
+    """
+
+    def __init__(self, shape: ResponseShape, after: int = -1) -> None:
+        """Leave out the events with numbers up to `after`."""
         self.text = ""
         self._shape = shape
         self._place = {"item_id": shape.item_id, "output_index": 0, "content_index": 0}
         self._has_message = False
         self._count = 0
+        self._after = after
 
     def event(self, kind: str, **told: Any) -> str:
-        """Return an event."""
-        data = {"type": kind, **told, "sequence_number": self._count}
-        self._count += 1
-        return f"event: {kind}\n{data_event(data)}"
+        """Return an event; if the reader has it already, return a sign of life."""
+        number, self._count = self._count, self._count + 1
+        if number <= self._after:
+            return SIGN_OF_LIFE
+        return f"event: {kind}\n{data_event({'type': kind, **told, 'sequence_number': number})}"
 
     def said(self, delta: str) -> Iterator[str]:
         """Yield what tells more of the text; its message begins with the first."""
@@ -314,7 +340,9 @@ class _ResponseEvents:
             yield self.event("response.content_part.added", **self._place, part=shape.part(""))
         self.text += delta
         if delta:
-            yield self.event("response.output_text.delta", **self._place, delta=delta, logprobs=[])
+            unread = delta[max(self._after + 1 - self._count, 0) :]
+            self._count += len(delta) - 1 if self._shape.is_background else 0
+            yield self.event("response.output_text.delta", **self._place, delta=unread, logprobs=[])
 
     def ended(self, answer: Answer) -> Iterator[str]:
         """Yield what tells that the answer is whole, and the calls in it."""
@@ -324,7 +352,7 @@ class _ResponseEvents:
         if self._has_message:
             yield self.event("response.output_text.done", **self._place, text=self.text, logprobs=[])
             yield self.event("response.content_part.done", **self._place, part=part)
-            item = shape.item([part], "incomplete" if answer.is_cut else "completed")
+            item = shape.item([part], "incomplete" if answer.is_partial else "completed")
             yield self.event("response.output_item.done", output_index=0, item=item)
         for index, call in enumerate(answer.calls, start=int(self._has_message)):
             whole, began = shape.call(call), shape.call(call, "in_progress")
@@ -335,13 +363,16 @@ class _ResponseEvents:
             kind = "response.function_call_arguments.done"
             yield self.event(kind, **place, name=call.name, arguments=arguments)
             yield self.event("response.output_item.done", output_index=index, item=whole)
-        kind = "response.incomplete" if answer.is_cut else "response.completed"
+        kind = "response.incomplete" if answer.is_partial else "response.completed"
         yield self.event(kind, response=shape.whole(replace(answer, text=self.text)))
 
 
-async def response_events(wait: Wait, shape: ResponseShape) -> AsyncGenerator[str]:
-    """Yield the events of a response; at the end one that failed says so, one waited for in vain `error`."""
-    events = _ResponseEvents(shape)
+async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> AsyncGenerator[str]:
+    """Yield the events of a response with numbers beyond `after`.
+
+    The last event of a failed response is `response.failed`; without an answer in time it is `error`.
+    """
+    events = _ResponseEvents(shape, after)
     yield events.event("response.created", response=shape.whole())
     yield events.event("response.in_progress", response=shape.whole())
     try:

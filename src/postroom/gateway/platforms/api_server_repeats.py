@@ -1,13 +1,13 @@
 """Requests that are asked again: found by their key, or by what they say, in memory and in the store."""
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from itertools import count
 from typing import Final
 
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import StoreError
 from postroom.gateway.platforms.api_server_answers import Exchange, Exchanges
-from postroom.gateway.platforms.api_server_ids import own_session
+from postroom.gateway.platforms.api_server_ids import digest, own_session
 from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.platforms.refused import Refused
 from postroom.log import get_logger
@@ -18,6 +18,10 @@ _LOOK_EVERY_MS: Final = 1_000
 """How long an answer that another server gave goes unnoticed."""
 RETRIED_WITHIN_MS: Final = 3_600_000
 """How long a request without a key may be one that is asked again; clients wait for ten minutes and more."""
+_NEWEST: Final = 6
+"""How many of the newest requests that are alike may be the one that is asked again."""
+_MOST_COUNTS: Final = 2_000
+_MOST_CANCELLED: Final = 20
 
 
 def is_again(headers: Mapping[str, str]) -> bool:
@@ -38,6 +42,8 @@ class Repeats:
         self._look_up = look_up
         self._clock = clock
         self._began = clock.now()
+        self._counts: OrderedDict[tuple[str | None, str, int], int] = OrderedDict()
+        """By session, digest and hour: how many requests like one came at least."""
 
     async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
         """Say whether its message was kept before; one that was answered has its answer then.
@@ -70,37 +76,85 @@ class Repeats:
         """Return the key of a request that brings none: that of one like it whose caller has no answer yet.
 
         One that counts itself as a retry gets the latest like it where none is without its answer.
-        Requests that are alike are numbered within the hour in which they came, and so found again.
+        Requests that are alike are numbered within the hour in which they came, and so found again: the
+        newest six are looked at.
         """
         now = self._clock.now()
-        hour, key, latest = now // RETRIED_WITHIN_MS, "", ""
-        for one in (hour - 1, hour):
-            for number in count():
-                key = f"auto-{told}-{one}-{number}"
-                place = session or own_session(key), key
-                exchange = self._exchanges.find(*place)
-                known = await self._look_up(*place) if exchange is None or not exchange.since else None
-                exchange = self._exchanges.find(*place)  # it may have come meanwhile
-                if known is None and exchange is None:
-                    break
-                since = exchange.since if exchange is not None else 0
-                since = since or (now if known is None else known.received_at)
-                if now - since >= RETRIED_WITHIN_MS:
-                    continue
-                if self._is_missed(exchange, since, is_again=is_again):
-                    return key
-                latest = key
-        return latest if is_again and latest else key
+        hour = now // RETRIED_WITHIN_MS
+        before, here = await self._count(session, told, hour - 1), await self._count(session, told, hour)
+        earlier = [f"auto-{told}-{hour - 1}-{number}" for number in range(max(before - _NEWEST, 0), before)]
+        earlier += [f"auto-{told}-{hour}-{number}" for number in range(max(here - _NEWEST, 0), here)]
+        latest = ""
+        for key in earlier[-_NEWEST:]:
+            place = session or own_session(key), key
+            exchange = self._exchanges.find(*place)
+            known = await self._look_up(*place) if exchange is None or not exchange.since else None
+            since = exchange.since if exchange is not None and exchange.since else now
+            since = known.received_at if known is not None else since
+            is_cancelled = known.is_cancelled if known is not None else exchange and exchange.is_cancelled
+            if is_cancelled or now - since >= RETRIED_WITHIN_MS:
+                continue
+            if self._is_missed(exchange, known, since, is_again=is_again):
+                return key
+            latest = key
+        if is_again and latest:
+            return latest
+        while True:
+            key = f"auto-{told}-{hour}-{here}"
+            if self._exchanges.find(session or own_session(key), key) is None:
+                return key
+            here += 1  # another request like it came meanwhile
 
-    def _is_missed(self, exchange: Exchange | None, since: int, *, is_again: bool) -> bool:
+    async def _count(self, session: str | None, told: str, hour: int) -> int:
+        """Return how many requests like one came in an hour, in a number of looks that is their logarithm."""
+        counted = self._counts.pop((session, told, hour), 0)
+
+        async def is_known(number: int) -> bool:
+            key = f"auto-{told}-{hour}-{number}"
+            place = session or own_session(key), key
+            return self._exchanges.find(*place) is not None or await self._look_up(*place) is not None
+
+        step, beyond = 1, counted
+        while await is_known(beyond):
+            counted, beyond, step = beyond + 1, beyond + step, step * 2
+        while counted < beyond:
+            middle = (counted + beyond) // 2
+            counted, beyond = (middle + 1, beyond) if await is_known(middle) else (counted, middle)
+        self._counts[session, told, hour] = counted
+        while len(self._counts) > _MOST_COUNTS:
+            self._counts.popitem(last=False)
+        return counted
+
+    async def not_cancelled(self, session: str | None, key: str) -> str:
+        """Return a key, or the next one in its place if the request with the key was cancelled.
+
+        Raises:
+            Refused: Each of twenty requests with the key was cancelled.
+        """
+        for number in range(_MOST_CANCELLED):
+            name = f"again-{number}-{digest(key)}" if number else key
+            place = session or own_session(name), name
+            exchange = self._exchanges.find(*place)
+            known = await self._look_up(*place) if exchange is None else None
+            if not (exchange.is_cancelled if exchange is not None else known and known.is_cancelled):
+                return name
+        told = f"{_MOST_CANCELLED} requests with this Idempotency-Key were cancelled: send a new key"
+        raise Refused(409, "idempotency_conflict", told)
+
+    def _is_missed(
+        self, exchange: Exchange | None, known: KnownMessage | None, since: int, *, is_again: bool
+    ) -> bool:
         """Say whether nobody waits any more for the answer to a request, and nobody was given it."""
         if exchange is None or exchange.fingerprint is None:  # nobody of this process asked it
-            return since < self._began
+            is_background = known is not None and "background" in known.event.metadata
+            return since < self._began and not is_background
         return not exchange.is_collected and (is_again or not exchange.waits)
 
 
 def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:
     """Give an exchange the answer that is kept, and say whether it has one."""
-    if known is not None and known.answer is not None:
+    if known is not None and known.is_cancelled:
+        exchange.cancel()
+    elif known is not None and known.answer is not None:
         exchange.add("kept", known.answer, final=True, details=known.details)
     return exchange.is_final

@@ -72,8 +72,15 @@ class Answer:
     usage: tuple[int, int] = (0, 0)
     is_cut: bool = False
     """Whether the model's limit of tokens cut it off."""
+    is_cancelled: bool = False
+    """Whether its caller cancelled it; its text is what there was by then."""
     failure: Refused | None = None
     """Why there is none."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its text may lack an end."""
+        return self.is_cut or self.is_cancelled
 
     @classmethod
     def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
@@ -168,6 +175,11 @@ class ResponseShape:
     """What its request said that it shows again: see `echoed`."""
 
     @property
+    def is_background(self) -> bool:
+        """Whether its run goes on when the caller hangs up."""
+        return bool(self.asked.get("background"))
+
+    @property
     def item_id(self) -> str:
         """The id of the one message in it."""
         return f"msg_{digest(self.response_id)}"
@@ -204,22 +216,22 @@ class ResponseShape:
         items = [self.item([self.part(answer.text)], status)] if says else []
         return [*items, *(self.call(call) for call in answer.calls)]
 
-    def whole(self, answer: Answer | None = None) -> dict[str, Any]:
-        """Return the response as it stands; without an answer it is in progress."""
+    def whole(self, answer: Answer | None = None, *, unanswered: str = "in_progress") -> dict[str, Any]:
+        """Return the response as it stands; without an answer its status is `unanswered`."""
         failure = None if answer is None else answer.failure
         is_done = answer is not None and failure is None
         named = self.asked.get("conversation")
-        status = "completed" if is_done else "in_progress" if failure is None else "failed"
+        status = "completed" if is_done else unanswered if failure is None else "failed"
         is_cut = answer is not None and answer.is_cut and is_done
-        if is_cut:
-            status = "incomplete"
+        if answer is not None and is_done and answer.is_partial:
+            status = "cancelled" if answer.is_cancelled else "incomplete"
         return {
             "id": self.response_id,
             "object": "response",
             "created_at": self.created,
-            "completed_at": self.created if is_done and not is_cut else None,
+            "completed_at": self.created if status == "completed" else None,
             "status": status,
-            "background": False,
+            "background": self.is_background,
             "error": None if failure is None else {"code": "server_error", "message": failure.message},
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "instructions": self.asked.get("instructions"),

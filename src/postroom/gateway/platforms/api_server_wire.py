@@ -48,7 +48,6 @@ _NOT_IN_CHAT: Final = {
     "web_search_options": "",
 }
 _NOT_IN_RESPONSES: Final = {
-    "background": "; the answer goes on when you hang up",
     "prompt": "; send `instructions`",
     "top_logprobs": "",
     "max_tool_calls": "",
@@ -69,7 +68,7 @@ _OF_CHAT: Final = _WITHOUT_EFFECT | {
 _OF_RESPONSES: Final = _WITHOUT_EFFECT | {
     *("model", "input", "instructions", "previous_response_id", "conversation", "stream", "tools"),
     *("tool_choice", "parallel_tool_calls", "text", "reasoning", "temperature", "top_p", "max_output_tokens"),
-    *("presence_penalty", "frequency_penalty", "include", "truncation"),
+    *("presence_penalty", "frequency_penalty", "include", "truncation", "background"),
 }
 
 
@@ -94,24 +93,20 @@ class Asked:
     previous: str | None = None
     """The response that this one continues."""
     store: bool = True
+    background: bool = False
+    """Whether its run goes on when the caller hangs up."""
     shown: Mapping[str, Json] = field(default_factory=dict)
     """What a response shows again of it."""
 
     @property
     def fingerprint(self) -> str:
         """What two requests under one key must have in common."""
-        told = msgspec.json.encode(
-            (
-                self.text,
-                self.media,
-                self.earlier,
-                self.instructions,
-                self.tools,
-                self.overrides,
-                self.previous,
-            )
+        told = (
+            *(self.text, self.media, self.earlier, self.instructions, self.tools),
+            *(self.overrides, self.previous),
+            *((True,) if self.background else ()),  # nothing else, or no earlier request would be known
         )
-        return hashlib.sha256(told).hexdigest()
+        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
     def caller(self, *, in_session: bool) -> CallerRequest:
         """Return what goes along with the message; in a session the conversation is ours."""
@@ -175,6 +170,9 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
     effort = reasoning.get("effort") if isinstance(reasoning, Mapping) else None
     more, tools = _passed_on(data), _tools(data.get("tools"), lambda one: one)
     _check_choice(more, tools)
+    store, background = _flag(data, "store", default=True), _flag(data, "background", default=False)
+    if background and not store:
+        raise wrong("`background` needs `store`: the answer is fetched by its id", "background")
     return Asked(
         **said,
         tools=tools,
@@ -182,7 +180,8 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
         stream=_flag(data, "stream", default=False),
         session=conversation,
         previous=previous,
-        store=_flag(data, "store", default=True),
+        store=store,
+        background=background,
         shown=echoed(data),
     )
 
@@ -316,6 +315,7 @@ def _conversation(data: Mapping[str, Json]) -> str | None:
 
 
 _ECHOED: Final = (
+    "background",
     "conversation",
     "instructions",
     "max_output_tokens",

@@ -90,7 +90,7 @@ Metadata = Mapping[str, Json]
 | read | of a question: the platform's ids of the messages that the asking run has read |
 | final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
 | draft | true for what is shown of an answer while it is written: it gives way to everything else |
-| error | why there is no answer, as it was recorded |
+| error | why there is no answer, without the words of a model's provider |
 | code | the code of that error, where it is one of ours |
 | tool_calls | the tools that the caller is to use; `text` is then what was said with them |
 | usage | the tokens that the answer took: read, written |
@@ -163,6 +163,19 @@ class Inbound(Protocol):
         """
         ...
 
+    async def cancel_answer(
+        self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
+    ) -> bool:
+        """Cancel the run that answers a message, or take the message back if no run has read it.
+
+        A run goes on if it also answers a background request, or a message whose id satisfies
+        `is_waited_for`. Return False if the run goes on, or if the message already has its answer.
+
+        Raises:
+            StoreError: The cancel could not be stored.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownMessage:
@@ -175,6 +188,8 @@ class KnownMessage:
     """What `Metadata` holds of the answer: an error, tool calls, usage."""
     is_forgotten: bool = False
     """Whether its answer is not to be shown any more."""
+    is_cancelled: bool = False
+    """Whether its caller hung up or cancelled it before there was an answer."""
 
 
 UNKNOWN_ACCOUNT: Final = "default"

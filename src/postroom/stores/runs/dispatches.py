@@ -32,6 +32,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest
 from postroom.contracts.run_tables import MOST_COUNTED, DispatchTables, DueThread, Places
 from postroom.contracts.transactions import WORK, commands_to
+from postroom.stores.answers import Answer
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
 from postroom.stores.runs.rows import beyond
@@ -182,10 +183,10 @@ class Dispatches(Tables, DispatchTables):
         return self.put(found.cancelled(now=self._now()))
 
     @override
-    def hurry(self, dispatch_id: str) -> None:
+    def hurry(self, dispatch_id: str, *, not_before: int) -> None:
         found = self.load(dispatch_id)
         if found is not None and found.status is _QUEUED and found.available_at:
-            self.put(found.hurried(now=self._now()))
+            self.put(found.hurried(not_before=not_before, now=self._now()))
 
     @override
     def interrupt(self, thread_id: str) -> Interrupt:
@@ -234,9 +235,12 @@ class Dispatches(Tables, DispatchTables):
             self._tell(WORK)
         return row
 
-    def put(self, row: RunDispatch, *, is_last: bool = False) -> RunDispatch:
-        """Store a dispatch as it has moved, and return it; behind one that `is_last` none is queued."""
-        self._sql.run("dispatches.move", rows.dispatch_values(row))
+    def put(self, row: RunDispatch, *, is_last: bool = False, answer: Answer | None = None) -> RunDispatch:
+        """Store a dispatch as it has moved, and return it; behind one that `is_last` none is queued.
+
+        `answer` is stored already, with its run.
+        """
+        self._sql.run("dispatches.move", rows.dispatch_values(row, answer))
         if row.status is not _CLAIMED and not is_last:  # it is queued, or its thread is free
             self._tell(WORK)
         return row

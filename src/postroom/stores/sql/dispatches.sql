@@ -1,11 +1,16 @@
 -- Dispatches. What looks for work passes over rows that are set aside. A write names one row by its id and has been
 -- decided under the lock of the row's thread.
 
--- dispatch
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+-- part columns
+-- The last is the row of the run whose answer the dispatch refers to, '{}' if that row is gone.
+dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
        dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
        claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
        completed_at, reconciled, limit_key, interruption_count, max_interruptions,
+       CASE WHEN answer_of IS NOT NULL THEN coalesce((SELECT body FROM runs WHERE runs.run_id = answer_of), '{}') END
+
+-- dispatch
+SELECT {part columns},
        coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
   FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 
@@ -52,7 +57,7 @@ UPDATE run_dispatches
        claim_token = :claim_token,
        claimed_by = :claimed_by, claimed_at = :claimed_at,
        lease_until = :lease_until, dispatch_instance_id = :dispatch_instance_id, run_status = :run_status,
-       termination = :termination, run_response = :run_response, run_error = :run_error,
+       termination = :termination, run_response = :run_response, answer_of = :answer_of, run_error = :run_error,
        completed_at = :completed_at, reconciled = :reconciled, is_open = :is_open,
        held_by = '', held_until = 0
  WHERE dispatch_id = :dispatch_id;
@@ -72,10 +77,7 @@ ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
 
 -- next_due
 -- While another run of the thread is claimed the thread compares with NULL, and no row is read.
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions,
+SELECT {part columns},
        run_id, (SELECT body FROM runs WHERE runs.run_id = run_dispatches.run_id)
   FROM run_dispatches
  WHERE thread_id = (SELECT CAST(:thread_id AS text)
@@ -89,10 +91,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
 
 -- queue
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
@@ -100,67 +99,46 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
 
 -- stale_queue
 -- Among the first of the queue: those behind are found when they have come to the front.
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM (SELECT * FROM run_dispatches q WHERE q.thread_id = :thread_id AND q.status = 'Queued'
          ORDER BY q.thread_id, q.priority, q.created_at, q.dispatch_id LIMIT 64) AS found
  WHERE dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = :thread_id), 0)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id);
 
 -- overdue
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE status = 'Claimed' AND lease_until < :now
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY lease_until, dispatch_id LIMIT :limit;
 
 -- claimed
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed';
 
 -- claimed_by
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE status = 'Claimed' AND claimed_by = :consumer AND NOT (claim_token IN {texts :besides})
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id;
 
 -- queued_of_thread
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status = 'Queued'
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
 
 -- of_thread
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE thread_id = :thread_id AND status IN {texts :statuses}
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
 
 -- open_by_change
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE is_open = 1 AND status = :status AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
@@ -168,10 +146,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- ended_by_change
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
@@ -179,10 +154,7 @@ SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, sta
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- unreconciled
-SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled, limit_key, interruption_count, max_interruptions
+SELECT {part columns}
   FROM run_dispatches
  WHERE reconciled = 0
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
