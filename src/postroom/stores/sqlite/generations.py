@@ -1,9 +1,10 @@
 """Whether a database holds all that was committed to it, told by a number that is kept twice.
 
-The first commit after each checkpoint raises the number in the header of the database, `PRAGMA user_version`.
-Once that commit is on the disk, and before anybody is answered, the number is written to `<database>.generation`
-too. The commit itself is in the log, `<database>-wal`, until the next checkpoint. So a database that lost its
-log, or an older copy of it, has a smaller number than the file beside it.
+The first commit after each checkpoint raises the number in the header of the database, `PRAGMA
+user_version`. Once that commit is on the disk, and before anybody is answered, the number is written to
+`<database>.generation` too. The commit itself is in the log, `<database>-wal`, until the next
+checkpoint. So a database that lost its log, or an older copy of it, has a smaller number than the file
+beside it.
 
 The file is not synced: after a power cut it may hold an earlier number, and refuses nothing then.
 """
@@ -86,11 +87,11 @@ def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
         return
     if _number_in(connection) < kept:
         raise WrongStore(
-            f"{database} lacks commits that were acknowledged: its log {database.name}-wal was lost, or the file "
-            "is an older copy",
+            f"{database} lacks commits that were acknowledged: its log {database.name}-wal was lost, "
+            "or the file is an older copy",
             value=str(database),
-            remedy=f"put {database.name}-wal back, if you have it; or {WrongStore.default_remedy}. A program that "
-            f"embeds postroom opens the database as it is once {file.name} is removed",
+            remedy=f"put {database.name}-wal back, if you have it; or {WrongStore.default_remedy}. "
+            f"A program that embeds postroom opens the database as it is once {file.name} is removed",
         )
 
 
