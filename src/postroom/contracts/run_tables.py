@@ -231,6 +231,13 @@ class DispatchTables(Protocol):
         """Return when the next of what is held is tried again by itself."""
         ...
 
+    def set_back(self, back_ms: int) -> int:
+        """Make delays and leases end earlier if a clock wrote them that was set back; count the delays.
+
+        Harmless if another process has done it already.
+        """
+        ...
+
     def due_tenants(self, limit: int) -> tuple[str, ...]:
         """Return the names of tenants that have something queued."""
         ...

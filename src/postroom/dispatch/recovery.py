@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.clock import elapsed_ms, milliseconds
 from postroom.contracts.dispatch import DEFAULT_PRIORITY, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
@@ -60,6 +60,8 @@ CLAIM_ERROR_BASE_MS = 500
 CLAIM_ERROR_MOST_MS = 30_000
 _MOST_DOUBLINGS = 16
 _MOST_DUE = 1_000
+_SET_BACK_MS: Final = 2_000
+"""By how much the clock must have been set back between two looks for delays to be corrected."""
 _HELD_AT_ONCE = 100
 _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
@@ -113,7 +115,12 @@ class Recovery:
         """Take back expired leases, tell of them and of the runs that are thereby given up."""
         core, reclaimed = self._core, list[RunDispatch]()
         while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
+            here, count = self._dispatcher.claim_tokens(), len(reclaimed)
             for expired in overdue:
+                if (
+                    expired.claim_token in here
+                ):  # a clock was set forward: the run is renewed, and not taken back
+                    continue
                 row = await core.observed("reclaim", self._reclaimed(expired))
                 if row is None:
                     continue
@@ -122,7 +129,7 @@ class Recovery:
                     await self._events.dispatch_happened(
                         "RunRescheduled", row, reason="expired_lease_reclaimed"
                     )
-            if len(overdue) < RECLAIM_PAGE:
+            if len(overdue) < RECLAIM_PAGE or len(reclaimed) == count:
                 break
         return reclaimed
 
@@ -272,6 +279,8 @@ class Rounds:
         self._recovery = recovery
         self._is_held_up = False
         """Whether what was due could not be started: to ask again at once would not help."""
+        self._clock_ahead: int | None = None
+        """How far the store's clock was ahead of one that nobody sets, when it was last looked at."""
 
     async def poll(self) -> int:
         """Start what is due on any thread, as far as there are slots; return how many were started.
@@ -279,6 +288,7 @@ class Rounds:
         What processes hold that are known to have ended is due as well.
         """
         slots = self._dispatcher.slots
+        await self._follow_clock()
         if self._core.budgets and self._dispatcher.accepting:
             await self._end_windows()
         if not slots.free or not self._dispatcher.accepting:
@@ -300,6 +310,19 @@ class Rounds:
         is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
         self._is_held_up = not started and (bool(due) or is_bounded)
         return started
+
+    async def _follow_clock(self) -> None:
+        """Keep short delays and leases as long as they are if the clock was set back since the last look.
+
+        A run that is due in 5 s must not wait for hours.
+        """
+        ahead = self._core.now() - elapsed_ms()
+        back = 0 if self._clock_ahead is None else self._clock_ahead - ahead
+        if back >= _SET_BACK_MS:
+            count = await self._core.store.write(lambda tx: tx.runs.dispatches.set_back(back))
+            if count:
+                _LOG.warning("clock.set_back", milliseconds=back, delayed_runs=count)
+        self._clock_ahead = ahead
 
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold what budgets keep from beginning, many threads in a change; return how many were held.

@@ -250,6 +250,12 @@ class Dispatcher:
         except PostroomError as error:
             _LOG.warning("claims.not_looked_at", reason=error.describe())
 
+    def claim_tokens(self) -> frozenset[str]:
+        """Return the tokens of the claims whose runs execute here and may go on."""
+        return frozenset(
+            job.claimed.claim_token or "" for job in self._leases.jobs.values() if job.lease.end is None
+        )
+
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
         """Return the dispatches that are claimed in the name of this process and are not executed in it.
 

@@ -365,6 +365,15 @@ class Dispatches(Tables, DispatchTables):
         return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
 
     @override
+    def set_back(self, back_ms: int) -> int:
+        values = {"back": back_ms, "now": self._now()}
+        self._sql.run("dispatches.set_back_leases", values)
+        changed = self._sql.changed("dispatches.set_back", values)
+        if changed:
+            self._tell(WORK)
+        return changed
+
+    @override
     def due_tenants(self, limit: int) -> tuple[str, ...]:
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 

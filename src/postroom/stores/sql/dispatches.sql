@@ -326,6 +326,13 @@ SELECT min(held_until) FROM run_dispatches WHERE held_until > :now AND held_unti
 SELECT DISTINCT thread_id FROM run_dispatches
  WHERE status IN ('Queued', 'Claimed') AND thread_id IN {texts :thread_ids};
 
+-- set_back
+UPDATE run_dispatches SET available_at = CASE WHEN available_at - :back > 1 THEN available_at - :back ELSE 1 END, updated_at = :now
+ WHERE status = 'Queued' AND is_open = 1 AND available_at > :now AND updated_at > :now;
+
+-- set_back_leases
+UPDATE run_dispatches SET lease_until = lease_until - :back, updated_at = :now WHERE status = 'Claimed' AND updated_at > :now;
+
 -- queued_threads
 WITH RECURSIVE found (thread_id) AS (
   SELECT (SELECT min(thread_id) FROM run_dispatches WHERE status = 'Queued' AND thread_id > :after)
