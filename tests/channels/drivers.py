@@ -399,6 +399,30 @@ class SlackDriver(Driver):
         form |= {"user_id": self.people[person], "trigger_id": f"13345.738.{self.number}"}
         await self._send(fake_slack.envelope(f"e{self.number}", form, "slash_commands"))
 
+    async def mention_below(self, words: Sequence[str], text: str) -> None:
+        """Mention the bot in a thread in which others have said these words."""
+        root = "1700000000.000001"
+        thread = [
+            {"type": "message", "user": "U0MAL", "text": word, "ts": f"1700000000.{number:06d}"}
+            for number, word in enumerate(words, start=1)
+        ]
+        below = {"thread_ts": root, "parent_user_id": "U0MAL"}
+        self.fake.threads[root] = [thread[0] | {"thread_ts": root, "reply_count": len(words)}]
+        self.fake.threads[root] += [one | below for one in thread[1:]]
+        told = {
+            "user": self.people[ANN],
+            "ts": "1700000001.000001",
+            "thread_ts": root,
+            "channel_type": "channel",
+        }
+        told |= {
+            "channel": fake_slack.CHANNEL,
+            "text": f"<@{fake_slack.BOT}> {text}",
+            "parent_user_id": "U0MAL",
+        }
+        self.fake.threads[root].append({"type": "message", **told})
+        await self._event(**told)
+
     async def redeliver(self, sent: Sent) -> None:
         await self._send({**sent.raw, "retry_attempt": 1, "retry_reason": "timeout"})
 

@@ -5,6 +5,7 @@ Where a platform lacks an ability, its driver and docs/content.md say why.
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -26,9 +27,11 @@ from channels.drivers import (
     Extra,
     Sent,
     Shown,
+    SlackDriver,
     TelegramDriver,
     table,
 )
+from channels.fake_slack import Fault
 from conformance.run_backends import Place
 from dispatch_room import done
 from gateway_room import Agent, Room, all_answered, settled
@@ -879,3 +882,44 @@ async def test_an_album_that_answers_a_file_brings_that_file_once(stage: Stage) 
     await stage.answered(3)
     [refs] = stage.agent.files
     assert refs == ["a.png", "old.txt-0", "b.png", "c.png"]
+
+
+@pytest.mark.parametrize("stage", [SlackDriver], indirect=True)
+@pytest.mark.parametrize(
+    ("page", "count", "unread"),
+    [
+        (1_000, 3, ""),
+        (15, 60, ""),
+        (1_000, 300, "older messages of this long thread"),
+        (15, 100, "the later messages of this thread"),
+    ],
+)
+async def test_a_mention_in_a_thread_brings_what_was_said_there_in_slacks_pages(
+    stage: Stage, page: int, count: int, unread: str
+) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, SlackDriver)
+    stage.driver.fake.thread_page = page
+    words = [f"<word{number}>" for number in range(count)]
+    await stage.driver.mention_below([f"&lt;word{number}&gt;" for number in range(count)], "what now?")
+    await stage.answered(1)
+    [read] = stage.read()
+    said = re.findall(r"U0MAL: (<word\d+>)", read)
+    assert said == [words[0], *words[1:][:75][-99:]] if "later" in unread else [words[0], *words[1:][-99:]]
+    assert read.count("what now?") == 1
+    assert (f"[Not shown to you: {unread}]" in read) is bool(unread)
+    assert (wording.not_read([unread]) in stage.texts()) is bool(unread)
+
+
+@pytest.mark.parametrize("stage", [SlackDriver], indirect=True)
+@pytest.mark.parametrize("refusal", ["missing_scope", "not_in_channel", "ratelimited"])
+async def test_a_thread_that_slack_does_not_give_is_named_and_the_mention_is_answered(
+    stage: Stage, refusal: str
+) -> None:
+    await stage.start()
+    assert isinstance(stage.driver, SlackDriver)
+    stage.driver.fake.will("conversations.replies", Fault(body={"ok": False, "error": refusal}))
+    await stage.driver.mention_below(["one", "two"], "what now?")
+    await stage.answered(1)
+    assert stage.read() == ["what now?\n\n[Not shown to you: what was said in this thread]"]
+    assert "re: " in stage.texts()[-1]
