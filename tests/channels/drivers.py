@@ -870,6 +870,12 @@ class WebDriver(Driver):
         except TypeError:  # a test has the server meet a defect: its own door answers with 500
             return httpx2.Response(500)
 
+    async def _changed(self, method: str, path: str, person: str, body: Any) -> None:
+        """Send a change until it is stored."""
+        while (answer := await self._asked(method, path, person, body)).status_code == 503:
+            pass
+        assert answer.status_code == 200, answer.text
+
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
         self.number += 1
         body: dict[str, Any] = {"id": f"message-{self.number:04d}", "text": text, "files": []}
@@ -900,20 +906,16 @@ class WebDriver(Driver):
         return sent.id in self._taken
 
     async def edit(self, sent: Sent, text: str) -> None:
-        answer = await self._asked("PUT", f"/chat/messages/{sent.id}", sent.person, {"text": text})
-        assert answer.status_code == 200
+        await self._changed("PUT", f"/chat/messages/{sent.id}", sent.person, {"text": text})
 
     async def delete(self, sent: Sent) -> None:
-        await self._asked("DELETE", f"/chat/messages/{sent.id}", sent.person, b"")
+        await self._changed("DELETE", f"/chat/messages/{sent.id}", sent.person, b"")
 
     async def press(self, card: Shown, label: str, person: str = ANN) -> None:
         self.number += 1
-        body = {
-            "value": dict(card.buttons)[label],
-            "message_id": card.id,
-            "press_id": f"press-{self.number:04d}",
-        }
-        await self._asked("POST", "/chat/buttons", person, body)
+        body = {"value": dict(card.buttons)[label], "message_id": card.id}
+        body["press_id"] = f"press-{self.number:04d}"
+        await self._changed("POST", "/chat/buttons", person, body)
 
     def shown(self) -> Sequence[Shown]:
         entries = [one for log in self._adapter._logs.values() for one in log._entries.values()]
