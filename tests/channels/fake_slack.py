@@ -87,6 +87,8 @@ class FakeSlack:
     posted: dict[str, dict[str, Any]] = field(default_factory=dict)
     wires: list[Wire] = field(default_factory=list)
     files: dict[str, Fault] = field(default_factory=dict)
+    away: bool = False
+    """Whether every request and every socket ends without an answer."""
     _keys: dict[str, str] = field(default_factory=dict)
     _stamp: Any = field(default_factory=lambda: count(1))
 
@@ -141,6 +143,8 @@ class FakeSlack:
         }
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         method = path.rpartition("/")[2] if path.startswith("/api/") else path
+        if self.away:
+            return
         self.calls.append(Call(method, _body(headers, raw), headers, raw))
         waiting = self.faults.get(method)
         fault = waiting.popleft() if waiting else None
@@ -217,6 +221,9 @@ class FakeSlack:
 
     async def _socket(self, peer: ServerConnection) -> None:
         wire = Wire(peer)
+        if self.away:
+            wire.cut()
+            return
         self.wires.append(wire)
         try:
             await wire.say(self.hello)

@@ -154,6 +154,10 @@ CREATE UNIQUE INDEX tokens_current ON tokens (name) WHERE replaced_at IS NULL AN
 
 CREATE INDEX tokens_name ON tokens (name, created_at);
 
+CREATE INDEX web_conversations_newest ON web_conversations (person, active_at);
+
+CREATE INDEX web_entries_newest ON web_entries (person, conversation_id, position);
+
 CREATE TABLE "active_runs" (
   run_id   TEXT PRIMARY KEY,
   agent_id INTEGER NOT NULL REFERENCES agents (id),
@@ -748,6 +752,24 @@ CREATE TABLE unreadable_rows (
   at      INTEGER NOT NULL,
   PRIMARY KEY (kind, id, release)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE web_conversations (
+  person          TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  title           TEXT NOT NULL,
+  created_at      INTEGER NOT NULL,
+  active_at       INTEGER NOT NULL,
+  PRIMARY KEY (person, conversation_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE web_entries (
+  person          TEXT NOT NULL,
+  entry_id        TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  position        INTEGER NOT NULL,
+  body            TEXT NOT NULL,
+  PRIMARY KEY (person, entry_id)
+) STRICT;
 
 CREATE TRIGGER messages_foreign AFTER INSERT ON messages
   WHEN NEW.thread_id = '' OR typeof(NEW.created_ts) = 'text'

@@ -129,8 +129,8 @@ class DispatchTables(Protocol):
         """Withdraw a queued dispatch; None when it is not queued."""
         ...
 
-    def hurry(self, dispatch_id: str) -> None:
-        """Have a queued dispatch due at once, whenever it was due."""
+    def hurry(self, dispatch_id: str, *, not_before: int) -> None:
+        """Make a queued dispatch due at `not_before`, whenever it was due; at once if that is over."""
         ...
 
     def interrupt(self, thread_id: str) -> Interrupt:

@@ -183,10 +183,10 @@ class Dispatches(Tables, DispatchTables):
         return self.put(found.cancelled(now=self._now()))
 
     @override
-    def hurry(self, dispatch_id: str) -> None:
+    def hurry(self, dispatch_id: str, *, not_before: int) -> None:
         found = self.load(dispatch_id)
         if found is not None and found.status is _QUEUED and found.available_at:
-            self.put(found.hurried(now=self._now()))
+            self.put(found.hurried(not_before=not_before, now=self._now()))
 
     @override
     def interrupt(self, thread_id: str) -> Interrupt:
