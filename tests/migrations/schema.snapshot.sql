@@ -441,7 +441,7 @@ CREATE TABLE messages (
   broadcast    INTEGER NOT NULL DEFAULT 0,
   reply_to     INTEGER,
   recalled_at  INTEGER
-);
+, check_value INTEGER);
 
 CREATE VIRTUAL TABLE messages_fts USING fts5 (
   subject, body_md, sender_name, topic, content = '', tokenize = 'unicode61 remove_diacritics 2'
