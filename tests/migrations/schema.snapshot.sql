@@ -89,6 +89,9 @@ CREATE INDEX projects_spelling ON projects (spelling);
 
 CREATE INDEX recipients_unread ON recipients (agent_id, seq) WHERE read_at IS NULL;
 
+CREATE INDEX run_dispatches_again ON run_dispatches (available_at, tenant, limit_key)
+  WHERE status = 'Queued' AND attempt_count + interruption_count > 0;
+
 CREATE UNIQUE INDEX run_dispatches_claimed ON run_dispatches (thread_id) WHERE status = 'Claimed';
 
 CREATE UNIQUE INDEX run_dispatches_dedupe ON run_dispatches (thread_id, dedupe_key)
@@ -441,7 +444,7 @@ CREATE TABLE messages (
   broadcast    INTEGER NOT NULL DEFAULT 0,
   reply_to     INTEGER,
   recalled_at  INTEGER
-);
+, check_value INTEGER);
 
 CREATE VIRTUAL TABLE messages_fts USING fts5 (
   subject, body_md, sender_name, topic, content = '', tokenize = 'unicode61 remove_diacritics 2'
