@@ -42,6 +42,7 @@ async def test_a_fresh_application_is_well_and_says_what_it_cannot_know(here: Pl
         "store writes": "ok",
         "store reads": "ok",
         "records": "ok",
+        "messages": "ok",
         "sqlite": "ok",
         "git": "ok",
         "backups": "unknown",
